@@ -31,7 +31,7 @@ from pictures import synthetic_run
 MEGABYTE: Final = 1e6
 GIGABYTE: Final = 1e9
 KIBIBYTE: Final = 1024
-MARKS: Final[Mapping[str, float]] = {"seconds": 15, "GB": 0.6, "seconds to open": 5, "ms a frame (95 %)": 60}
+MARKS: Final[Mapping[str, float]] = {"seconds": 15, "GB": 0.6, "seconds to open": 2, "ms a frame (95 %)": 60}
 MOST_MEGABYTES: Final = {False: 4.0, True: 8.0}
 MISSED: Final[list[str]] = []
 """Marks that were not kept."""

@@ -8,8 +8,14 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 from roastcoffea import __version__
+from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.finding import page_of
+from roastcoffea.report.glossary import DOCUMENTATION, glossary, page_address
 
-os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # kernels inherit it: a busy machine is no matter of the pages
+# kernels inherit these: a busy machine is no matter of the pages, and some pages draw the made-up runs of tests
+os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"
+TESTS = Path(__file__).parents[1] / "tests"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
 
 project = "roastcoffea"
 author = "The roastcoffea developers"
@@ -17,7 +23,7 @@ project_copyright = author
 release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["write_limited.py", "write_references.py"]
+exclude_patterns = ["make_picture.py", "write_limited.py", "write_references.py"]
 default_role = "literal"
 
 html_theme = "furo"
@@ -57,6 +63,19 @@ def find_lost_pictures(app: Sphinx, problem: Exception | None) -> None:
         raise ExtensionError(f"pictures are missing: {'; '.join(lost)}")
 
 
+def find_lost_addresses(app: Sphinx, problem: Exception | None) -> None:
+    """Fail where an address that pages of runs link to leads nowhere: terms of the glossary, and pages on causes."""
+    site, lost = Path(app.outdir), []
+    addresses = [*(term.address for term in glossary().values()), *(page_address(page_of(cause)) for cause in CAUSES)]
+    for address in addresses:
+        name, _, anchor = address.removeprefix(DOCUMENTATION).partition("#")
+        page = site / name
+        if not page.exists() or (anchor and f'id="{anchor}"' not in page.read_text()):
+            lost.append(address)
+    if lost and problem is None:
+        raise ExtensionError(f"addresses lead nowhere: {'; '.join(lost)}")
+
+
 def first_sentence(  # noqa: PLR0917
     app: Sphinx, kind: str, name: str, thing: object, options: object, lines: list[str]
 ) -> None:
@@ -77,3 +96,4 @@ def setup(app: Sphinx) -> None:
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("autodoc-process-docstring", first_sentence, priority=900)
     app.connect("build-finished", find_lost_pictures)
+    app.connect("build-finished", find_lost_addresses)

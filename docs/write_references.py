@@ -1,4 +1,4 @@
-"""Writes the pages that others are the source of: `columns.md` of the tables' columns, `plots.md` of the plots."""
+"""Writes pages whose source is the package: `columns.md`, `glossary.md` and `plots.md`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
 from roastcoffea.report.frames import BREAKDOWNS, TABLES
+from roastcoffea.report.glossary import GROUPS, glossary
 from roastcoffea.visualization import plots
 from roastcoffea.visualization.registry import Plot
 
@@ -29,6 +30,13 @@ HEADING_OF_COLUMNS = """\
 This page is written by `docs/write_references.py` from the tables themselves. Each is a pandas DataFrame;
 `frame.attrs["columns"]` and `frame.attrs["units"]` say the same. Moments are Unix seconds. What was not measured is
 `<NA>`, NaN or None, never 0. A table that was not recorded at all is empty, and `frame.attrs["absent"]` says why.
+"""
+
+HEADING_OF_GLOSSARY = """\
+# Glossary
+
+The terms that tables, pages and messages use. This page is written by `docs/write_references.py` from the package: the
+meanings of classes, phases and metrics are those of the tables that compute them.
 """
 
 HEADING_OF_PLOTS = """\
@@ -183,6 +191,17 @@ def of_columns(name: str, rows: str, columns: Iterable[Column]) -> Described:
     return Described(name, rows, [(column.name, column.meaning, column.unit) for column in columns])
 
 
+def glossary_page() -> str:
+    """Markdown of all terms."""
+    lines = [HEADING_OF_GLOSSARY]
+    for group in GROUPS:
+        lines += [f"## {group}\n", "```{glossary}"]
+        for term in glossary().values():
+            lines += [term.name, f"  {term.meaning}", ""] if term.group == group else []
+        lines[-1] = "```\n"
+    return "\n".join(lines)
+
+
 def of_exports() -> Described:
     """Table of metrics that exports have beside the others."""
     described: Mapping[str, str] = METRIC_COLUMNS
@@ -255,7 +274,7 @@ def plot_text(entry: Plot) -> str:
     return "\n\n".join([f"### `{entry.function_name}`", meaning, *filter(None, [call.remark]), *cells])
 
 
-WRITTEN = {"columns.md": column_page, "plots.md": plot_page}
+WRITTEN = {"columns.md": column_page, "glossary.md": glossary_page, "plots.md": plot_page}
 
 if __name__ == "__main__":
     for file, page in WRITTEN.items():

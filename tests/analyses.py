@@ -54,6 +54,27 @@ def spin(seconds: float) -> None:
         pass
 
 
+READY: list[float] = []
+"""When a process of a pool that takes long to start was ready."""
+
+
+def ready_later(seconds: float) -> None:
+    """Make a process of a pool take so long to start."""
+    time.sleep(seconds)
+    READY.append(time.time())
+
+
+class Born(Sleeping):
+    """Sleeps; tells of its process its number, when the kernel made it, when it was ready, and when process() began."""
+
+    def process(self, events: Any) -> dict[str, set[tuple[float, ...]]]:
+        begun = time.time()
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        born = begun - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+        time.sleep(self.seconds)
+        return {"processes": {(os.getpid(), born, READY[0], begun)}}
+
+
 class KernelCounted(Sleeping):
     """Reads a branch and computes; gives the CPU time of its thread in process() as the kernel counts it."""
 

@@ -16,7 +16,7 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 
 Rows = list[dict[str, Any]]
 
-BY_DESIGN = "1 attempts have a residual, of 50 B in all"
+BY_DESIGN = "1 attempt has unaccounted bytes (50 B in total)"
 """What the certificate of the run by hand says of it in any case."""
 
 

@@ -66,7 +66,7 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in {"meta", "link", "input", "br", "img"}:
+        if tag not in {"meta", "link", "input", "br", "img", "source"}:
             self.open.append(tag)
         if tag == "tr":
             self.rows.append([])

@@ -18,7 +18,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.profile import PROFILE_COLUMNS
-from roastcoffea.records.run import FAILED, Environment, Host, Run, RunnerCall
+from roastcoffea.records.run import FAILED, Environment, Host, MergedRun, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import (
     LIFETIME_COLUMNS,
@@ -65,6 +65,18 @@ def a_run(**changes: Any) -> Run:
         ),
         sampling_interval=0.5,
         calls=(call, replace(call, id="other", report=None, error=None)),
+        merged=(
+            MergedRun(
+                id="a" * 32,
+                name="job",
+                start=START,
+                stop=START + 9.5,
+                outcome=FAILED,
+                error="ValueError: no jets",
+                backend="dask",
+                client_host="login",
+            ),
+        ),
         asked=table_of_rows(
             ASKED_COLUMNS,
             [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -136,6 +137,21 @@ def test_executors_of_parsl(kind: str, sample: dict[str, Any], tmp_path: Path, m
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     check_executor(kind, sample, None)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:parsl")
+def test_the_example_for_parsl(sample: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsl = pytest.importorskip("parsl")
+    page = (Path(__file__).parent.parent / "docs" / "howto" / "executors.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"<!-- tests/test_executors.py runs this -->\n```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"fileset": sample, "processor": Jets()}
+    try:
+        exec(compile(example, "docs/howto/executors.md", "exec"), names)
+    finally:
+        parsl.clear()
+    checked(names["collector"].measurement, names["report"])
 
 
 def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> None:

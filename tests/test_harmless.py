@@ -290,7 +290,7 @@ def test_what_was_not_seen_is_not_zero(client: Any, sample: Any) -> None:
     )
     with MetricsCollector(client) as elsewhere:
         runner(sample, processor_instance=analyses.count_events)
-    for collector, reason in ((idle, "no Runner call was seen"), (elsewhere, "IterativeExecutor")):
+    for collector, reason in ((idle, "no Runner call was recorded"), (elsewhere, "IterativeExecutor")):
         for name in ("num_chunks", "total_cpu_time", "core_efficiency", "speedup_factor", "num_failed_chunks"):
             assert reason in collector.measurement.metrics.missing[name]
 

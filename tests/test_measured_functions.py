@@ -117,7 +117,7 @@ def test_without_everything_nothing_is_recorded_of_tasks(client: Client, files: 
     with MetricsCollector(client) as collector:
         client.submit(materialize, files[0], ["f0"], pure=False).result()
     assert collector.measurement.tasks["kind"].tolist() == ["other"]
-    assert collector.measurement.run.absent["chunks"] == "no Runner call was seen"
+    assert collector.measurement.run.absent["chunks"] == "no Runner call was recorded"
 
 
 def test_two_collectors_see_the_same(client: Client, files: list[str]) -> None:

@@ -1,6 +1,7 @@
 """A measurement: what it says of its run, and that it can be saved and loaded."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from handmade import handmade_run, run_without_tables
@@ -27,6 +28,9 @@ def test_what_the_run_says():
     assert measurement.fine_metrics == dict(run.span_metrics)
     assert Measurement(run_without_tables()).fine_metrics == {}
     assert "'by hand': failed" in repr(measurement)
+    assert repr(measurement.run).startswith("<Run 'by hand': failed, ")
+    assert len(repr(replace(measurement.run, name="x" * 1000))) < 160
+    assert repr(replace(measurement.run, name=None, chunks=None)).endswith(" s>")
 
 
 def test_print_summary_into_a_file():

@@ -121,7 +121,7 @@ def test_metrics(row: Row, owners: dict[str, Any]) -> None:
         assert CATALOGUE.aliases[row.name] == row.new_name
     metrics = owners["collector"].get_metrics()
     if row.remark.startswith("missing"):
-        assert row.name in metrics or metrics.missing[row.name] == "none was counted in the tasks of this run"
+        assert row.name in metrics or metrics.missing[row.name] == "Dask counted none in the tasks of this run"
     else:
         assert metrics[row.name] is not None
 

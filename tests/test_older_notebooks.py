@@ -202,7 +202,7 @@ def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, caps
         *("total_serialization_overhead_seconds", "deserialization_time_seconds", "serialization_time_seconds"),
     ):
         assert metrics.get(name, 0) >= 0
-        assert name in metrics or metrics.missing[name] == "none was counted in the tasks of this run"
+        assert name in metrics or metrics.missing[name] == "Dask counted none in the tasks of this run"
     assert metrics["compression_ratio"] > 1
     assert metrics.get("total_bytes_uncompressed", 0) / 1e9 > 0
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
+import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from analyses import KillingOnce, NanoAODSchema, RaisingLate, RaisingOnce, Sleeping, Spinning, runner_for
+from analyses import (
+    Born,
+    KillingOnce,
+    NanoAODSchema,
+    RaisingLate,
+    RaisingOnce,
+    Sleeping,
+    Spinning,
+    ready_later,
+    runner_for,
+)
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from conftest import wait_until
 from distributed import Client, LocalCluster
@@ -174,7 +188,7 @@ def test_a_run_that_raises_tells_what_went_on(client: Any, sample: Any) -> None:
     tasks = measurement.tasks
     held = tasks[(tasks["outcome"] == "cancelled") & tasks["worker"].notna() & tasks["start"].isna()]
     told = " ".join(ledger.certificate.reasons)
-    assert (f"{len(held)} attempts of tasks were cancelled when a worker had them" in told) == (len(held) > 0)
+    assert (f"{len(held)} attempts of tasks were cancelled on a worker" in told) == (len(held) > 0)
     # what still slept must be over before the next test
     assert wait_until(lambda: not any(client.processing().values()), 10)
 
@@ -232,6 +246,59 @@ def test_without_a_scheduler(sample: Any, executor: Any) -> None:
     assert ledger["compute"] == pytest.approx(16 * 0.05, rel=0.1)
     assert ledger["preprocessing"] > 0
     assert ledger.certificate.complete, ledger.certificate.reasons
+
+
+class NotedPool(ThreadPoolExecutor):
+    """Threads, with when they were there."""
+
+    spans: ClassVar[list[list[float]]] = []
+
+    def __init__(self, max_workers: int) -> None:
+        self.spans.append([time.time()])
+        super().__init__(max_workers)
+
+    def shutdown(self, *args: Any, **kwargs: Any) -> None:
+        super().shutdown(*args, **kwargs)
+        self.spans[-1].append(time.time())
+
+
+@pytest.mark.parametrize("birth", ["slow", "quick"])
+def test_threads_for_preprocessing_and_processes_for_chunks(sample: Any, birth: str) -> None:
+    wait = 0.4 if birth == "slow" else 0.0
+    fork = multiprocessing.get_context("fork")
+    pool = partial(ProcessPoolExecutor, mp_context=fork, initializer=ready_later, initargs=(wait,))
+    runner = Runner(
+        executor=FuturesExecutor(pool=pool, workers=2, status=False),
+        pre_executor=FuturesExecutor(pool=NotedPool, workers=3, status=False),
+        schema=NanoAODSchema,
+        chunksize=2000,
+        metadata_cache={},
+    )
+    with MetricsCollector() as collector:
+        output = runner(sample, processor_instance=Born(0.05))
+    measurement = collector.measurement
+    check_closes(measurement)
+    ledger, rows = measurement.time_ledger, measurement.time_ledger.by("worker")
+    # what the kernel, the processes and the pool of threads tell
+    here = socket.gethostname()
+    told: dict[str, tuple[float, ...]] = {}
+    for pid, *times in sorted(output["processes"], key=lambda row: -row[-1]):
+        told[f"{here}/{pid}"] = tuple(times)
+    idle = {one.worker: one.idle_seconds for one in ledger.startup}
+    for worker, (born, ready, begun) in told.items():
+        assert ready - born - 0.05 <= idle.get(worker, 0.0) <= begun - born + 0.05
+        assert rows["start-up"][worker] >= idle.get(worker, 0.0) >= wait - 0.05
+    ((first, last),) = NotedPool.spans[-1:]
+    parent = f"{here}/{os.getpid()}"
+    assert set(rows.index) == {*told, parent}
+    # coffea makes the pool of threads within the step, before it makes that of processes
+    (call,), next_pool = measurement.run.calls, min(born for born, *_ in told.values()) + 0.02
+    assert 3 * (last - first) <= rows["total"][parent] <= 3 * (next_pool - call.start)
+    assert rows["start-up"][parent] == 0.0
+    lives = measurement.lifetimes.set_index("worker")
+    assert lives["threads"].to_dict() == {parent: 3} | dict.fromkeys(told, 1)
+    assert lives["stop"][parent] <= next_pool
+    assert ledger.total == pytest.approx((lives["threads"] * (lives["stop"] - lives["start"])).sum())
 
 
 def test_a_row_that_is_taken_away_changes_the_certificate(client: Any, sample: Any) -> None:

@@ -242,7 +242,7 @@ def test_patterns_are_removed() -> None:
     assert added_patterns() == ()
     assert redacted("TGT-12") == "TGT-12"
     for name in ("ticket", PATTERNS[0].name):
-        with pytest.raises(ValueError, match=f"no pattern '{name}' was added; there are none"):
+        with pytest.raises(ValueError, match=f"no pattern '{name}' was added; existing ones: none"):
             remove_pattern(name)
 
 

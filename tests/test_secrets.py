@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,7 +255,8 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(collector.measurement, server)
     for path in recorder.saved:
-        assert MASK in repr(roastcoffea.load(path).run)
+        loaded = roastcoffea.load(path).run
+        assert MASK in str([getattr(loaded, each.name) for each in fields(loaded)])
 
 
 def test_planted_secrets_would_be_found(tmp_path: Path) -> None:
@@ -321,10 +323,10 @@ def test_what_the_client_is_told_knows_the_users_patterns(no_patterns: None) -> 
 
 def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
     with MetricsCollector() as collector:
-        collector.chunks_unseen(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
+        collector.chunks_lost(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
         collector.note(f"token={OPTIONS} {TICKET}")
         item = SimpleNamespace(dataset=NAME, filename=f"{NAME}/f.root", treename=f"Events?token={OPTIONS}")
-        collector.items_asked("call", [item])
+        collector.items_requested("call", [item])
     run = collector.measurement.run
     assert f"no way to root://{MASK}@h with {MASK}" in run.problems
     assert run.absent["chunks"] == f"no way to root://{MASK}@h with {MASK}"
@@ -378,5 +380,5 @@ def test_files_that_differ_only_in_a_secret_are_told(server: CountingServer) -> 
     with MetricsCollector() as collector:
         local_runner(IterativeExecutor)({"qcd": {"files": files}}, processor_instance=Indiscreet(""))
     assert any("as one" in problem for problem in collector.measurement.problems)
-    with pytest.raises(MeasurementError, match="which of them is missing is not known"):
+    with pytest.raises(MeasurementError, match="which of them is missing is unknown"):
         collector.measurement.missing_items({"qcd": {"files": files}})

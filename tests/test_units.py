@@ -20,6 +20,7 @@ from roastcoffea.units import (
     RATIO,
     SECOND,
     Unit,
+    alike,
     share_text,
 )
 
@@ -51,7 +52,7 @@ def test_a_unit_of_others_can_be_pickled() -> None:
         (BYTE, 999_999_999, "1 GB"),
         (KILOHERTZ, 0.0123, "12.3 Hz"),
         (KILOHERTZ, 12.345, "12.3 kHz"),
-        (KILOHERTZ, 1e-9, "1 uHz"),
+        (KILOHERTZ, 5e-4, "0.5 Hz"),
         (GIGABIT_PER_SECOND, 0.0987, "98.7 Mbit/s"),
         (GIGABIT_PER_SECOND, 1.25, "1.25 Gbit/s"),
         (GIGABIT_PER_SECOND, 1e-10, "0.1 bit/s"),
@@ -151,3 +152,21 @@ def test_moments_have_their_zone(monkeypatch: pytest.MonkeyPatch):
 )
 def test_shares_that_nobody_would_miss_have_no_digits(share, text):
     assert share_text(share) == text
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "texts"),
+    [
+        (GIGABIT_PER_SECOND, [0.0632, 1.5, -1.44], ["0.0632 Gbit/s", "1.5 Gbit/s", "-1.44 Gbit/s"]),
+        (SECOND, [3.2, 3.26, 0.06], ["3.2 s", "3.26 s", "0.06 s"]),
+        (SECOND, [63, 3], ["1 min 3 s", "3 s"]),
+        (BYTE, [0, 2e6], ["0 B", "2 MB"]),
+        (BYTE, [12, 9.44e9], ["12 B", "9.44 GB"]),
+        (FRACTION, [0.5, 0.001], ["50 %", "0.1 %"]),
+        (COUNT, [2, 2e6], ["2", "2,000,000"]),
+        (BYTE, [0, 0], ["0 B", "0 B"]),
+        (BYTE, [], []),
+    ],
+)
+def test_amounts_of_a_row_have_one_prefix(unit: Unit, values: list[float], texts: list[str]) -> None:
+    assert [alike(unit, values).text(value) for value in values] == texts

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from roastcoffea.studies.branches.branch_study import branch_study as branch_study
     from roastcoffea.studies.compare.compare import compare as compare
     from roastcoffea.studies.compare.compare import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.history.history import history as history
+    from roastcoffea.studies.merging import merge as merge
     from roastcoffea.studies.scaling.scaling import scaling as scaling
     from roastcoffea.studies.what_if.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0rc1"
 
 _PLOTS: Final = "roastcoffea.visualization.plots"
 
@@ -64,6 +66,8 @@ _MODULES: Final = {
         ("recording.importers", "measurement_from_report"),
         ("studies.branches.branch_study", "branch_study"),
         ("studies.compare.compare", "compare compare_scenarios"),
+        ("studies.merging", "merge"),
+        ("studies.history.history", "history"),
         ("studies.scaling.scaling", "scaling"),
         ("studies.what_if.what_if", "what_if"),
     )
@@ -86,5 +90,5 @@ def __dir__() -> list[str]:
 
 
 def _plots() -> list[str]:
-    """Names of the plots, of which each is found where it is defined."""
+    """Names of the plots, each found where it is defined."""
     return [entry.function_name for entry in importlib.import_module(_PLOTS).PLOTS.values()]

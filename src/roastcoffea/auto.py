@@ -1,4 +1,4 @@
-"""The public name of what is in `roastcoffea.recording.auto`."""
+"""Public name of `roastcoffea.recording.auto`."""
 
 from roastcoffea.recording.auto import Recorder, TerminatedError, record
 

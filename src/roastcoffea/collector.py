@@ -1,4 +1,4 @@
-"""The context manager around an analysis: it opens the probes, closes them, and makes one Run."""
+"""The context manager around an analysis: it opens and closes the probes, and assembles one Run."""
 
 from __future__ import annotations
 
@@ -24,45 +24,44 @@ from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.calls import calls_of_tasks
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
-from roastcoffea.instrument.measured import settings_of
-from roastcoffea.instrument.probe import Probe
-from roastcoffea.instrument.tasks import call_measured
+from roastcoffea.instrument.measured import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
-from roastcoffea.report.live import LiveLine, Progress
+from roastcoffea.report.live import LiveLine
+from roastcoffea.report.progress import Progress
 from roastcoffea.units import counted
 
 
 class MetricsCollector(CollectorOf012, Enterable):
-    """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
+    """Measures everything that runs inside its `with`: on the cluster of a Dask client, or on this machine.
 
-    The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
-    After the `with` (also where it failed) `measurement` has everything. A collector measures once. Ctrl-C while the
-    `with` is left takes effect when the measurement is there and the cluster is as it was.
+    The analysis needs no changes: while the collector is open, Runner calls and their chunks are recorded. After the
+    `with` (even if it failed) `measurement` has the result. A collector measures once. Ctrl-C while the `with` ends
+    takes effect after the measurement is made and the cluster is restored.
 
     Parameters
     ----------
     client : distributed.Client, optional
-        A connected, synchronous client; without one what runs on this machine is measured, whatever the executor.
+        A connected, synchronous client; without one, work on this machine is measured, with any executor.
     backend : {"dask", "local"} or AbstractMetricsBackend, optional
-        Where the analysis runs, or a backend of your own; by default "dask" where there is a client.
+        Where the analysis runs, or your own backend; by default "dask" if there is a client.
     track_workers : bool
         Whether to sample the workers' memory, CPU and tasks.
     worker_tracking_interval : float
-        Seconds between samples. What Dask's scheduler knows is sampled at this pace, down to 0.05 s; workers report
-        their memory and CPU with heartbeats, each half second at most.
+        Seconds between samples. The state of Dask's scheduler is sampled at this interval, down to 0.05 s; workers
+        report memory and CPU with their heartbeats, at most every half second.
     processor_instance : optional
         Not needed: the hook finds the processor itself.
     live : bool
-        Whether a line tells how the run goes on: in a notebook, or in the lowest row of the terminal behind stderr.
+        Whether to show progress in a line: in a notebook, or in the lowest row of the terminal on stderr.
     profile : bool
-        Whether to sample which functions and lines process() is at, ten times a second.
+        Whether to sample functions and lines of process(), ten times a second.
     everything : bool
-        Whether to measure each task of the client that reads, and not only those of a Runner and `measured` functions.
+        Whether to measure every task of the client that reads, in addition to Runner calls and `measured` functions.
     events : str or callable, optional
         What counts as events in tasks that `everything` measures, as for `measured`.
 
@@ -72,8 +71,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
         positive, `everything` without a Dask client, or `events` without `everything`.
     TypeError
-        An asynchronous client, a backend that is none, `live` that is no bool, or `events` that is neither name nor
-        function.
+        An asynchronous client, an invalid backend, a `live` that is not a bool, or `events` that is neither a name nor
+        a function.
 
     Examples
     --------
@@ -83,7 +82,7 @@ class MetricsCollector(CollectorOf012, Enterable):
     """
 
     of_all_contexts = True
-    """Whether Runner calls of threads that never had a collector are measured, too."""
+    """Whether to measure Runner calls of threads that never had a collector, too."""
 
     def __init__(  # noqa: PLR0917  (the order in which 0.1.2 took them, and ours behind)
         self,
@@ -106,7 +105,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._interval = (
             checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
         )
-        self._backend = backend_for(backend, client, carried={"probe": Probe, "call": call_measured})
+        self._backend = backend_for(backend, client, carried=CARRIED)
         self._backend.functions = settings_of(self._backend.kind, everything, events, profile)
         self.backend = self._backend.kind if backend is None else backend
         self.topic = self._backend.name
@@ -116,20 +115,18 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._functions: list[RunnerCall] = []
         self._asked = AskedItems()
         self._began_calls: list[str] = []
-        self._items_unseen = False
-        self._chunks_unseen: str | None = None
+        self._requests_unknown = False
+        self._why_no_chunks: str | None = None
         self._report: Any = None
         self.custom_metrics: Any = None
         self._id = uuid.uuid4().hex
         self._entered = False
         self.t_start: float | None = None
-        """When the with was entered (Unix seconds), and when it had been left."""
+        """When the `with` was entered and left (Unix seconds)."""
         self.t_end: float | None = None
         self._began = math.nan
-        self.outside: dict[str, str] = {}
-        """What is no part of the run by intention, for the ledgers' certificates."""
-        self.paused_at: float | None = None
-        """By `time.perf_counter` since when nothing is measured: the run ends then."""
+        self.outside: dict[str, str] = {}  # what is excluded on purpose, for the ledgers' certificates
+        self.paused_at: float | None = None  # the run ends then, by `time.perf_counter`
         self._measurement: Measurement | None = None
         self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
         self._live = LiveLine(self._progress, self.note) if live else None
@@ -148,15 +145,15 @@ class MetricsCollector(CollectorOf012, Enterable):
         return self
 
     def _leave(self, error: BaseException | None) -> None:
-        """End all that `__enter__` began, whatever of it fails, and make the measurement."""
+        """End everything that `__enter__` started, despite errors, and make the measurement."""
         elapsed = (self.paused_at or time.perf_counter()) - self._began
-        with reported(self.note, "Runner calls that went on were not recorded", Exception):
+        with reported(self.note, "active Runner calls were not recorded", Exception):
             if error is not None:
                 end_open_calls(self, error)
         for end in (partial(unwatch, self), self._backend.leave_span, self._leave_span, self._backend.close):
-            with reported(self.note, "roastcoffea failed as the collector was left", Exception):
+            with reported(self.note, "roastcoffea failed while leaving the collector", Exception):
                 end()
-        with reported(self.note, "the live line could not be taken away", Exception):
+        with reported(self.note, "the live line could not be removed", Exception):
             if self._live is not None:
                 self._live.stop()
         if self.t_start is None:
@@ -166,28 +163,33 @@ class MetricsCollector(CollectorOf012, Enterable):
             self._measure(self.t_start, self.t_end, error)
 
     def _measure(self, start: float, stop: float, error: BaseException | None) -> None:
-        """Make the measurement of what was seen; where that fails, one that tells why."""
+        """Make the measurement; if that fails, one with the reason."""
 
         def note(problem: str) -> None:
             self._why_no_measurement = f"there is no measurement: {problem}"
             self.note(problem)
 
-        with reported(note, "roastcoffea failed as it put the records together", Exception):
-            self._measurement = Measurement(checked(self._seen(start, stop, error)))
+        with reported(note, "roastcoffea failed while assembling the records", Exception):
+            self._measurement = Measurement(checked(self._recorded_run(start, stop, error)))
             return
         absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self.problems[-1])
-        with reported(note, "roastcoffea failed as it put the records together", Exception):
+        with reported(note, "roastcoffea failed while assembling the records", Exception):
             self._measurement = Measurement(self._run(start, stop, error, {}, absent))
 
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
         take_new_records()
-        asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
-        return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())
+        return Progress(
+            **asdict(self._backend.received.tally),
+            chunks_asked=self._asked.chunks,
+            files_asked=self._asked.files,
+            workers=self._backend.workers_now(),
+            threads=self._backend.threads_now(),
+        )
 
     def _open(self) -> None:
         span = self._span.__enter__()
-        with reported(self.note, "the cluster is not seen", Exception):
+        with reported(self.note, "the cluster is not recorded", Exception):
             self._backend.open(self._interval, span)
         watch(self)
         self.t_start, self._began = time.time(), time.perf_counter()
@@ -198,69 +200,71 @@ class MetricsCollector(CollectorOf012, Enterable):
         try:
             self._span.__exit__()
         except ValueError:
-            self.note("the with was left in another context than it was entered in: its span stays open there")
+            self.note("the with was left in another context than it was entered in, where its span stays open")
 
-    # what the hook asks
+    # requests of the hook
 
     def out_of_reach(self, executor: Any) -> str | None:
-        """Why what runs on this executor is no part of what the collector sees; None where it is."""
+        """Why work on this executor is outside the collector's reach; None if it is not."""
         return None if self._backend.reaches(executor) else self._backend.elsewhere
 
-    def records_came(self, records: bytes) -> None:
-        """Take packed records that did not come through a scheduler."""
+    def take_records(self, records: bytes) -> None:
+        """Take packed records that did not pass through a scheduler."""
         self._backend.received.take(records)
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value of what tasks need, where they cannot import it."""
+        """Pickle by value what tasks need if they cannot import it."""
         return self._backend.packed_for_tasks(thing)
 
     def span_ensured(self) -> AbstractContextManager[None]:
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_began(self, call: str, executor: Any) -> None:
-        """Learn the identity of a Runner call that begins, and its executor."""
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
         self._began_calls.append(call)
-        with reported(self.note, "the size of the executor is not known", Exception):
-            self._backend.learn_executor(executor)
 
-    def chunks_unseen(self, reason: str) -> None:
-        """Learn why the chunks of a Runner call are not recorded."""
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+        return self._backend.step(executor, call, preprocessing=preprocessing)
+
+    def chunks_lost(self, reason: str) -> None:
+        """Record why the chunks of a Runner call are missing."""
         self.note(reason)
-        self._chunks_unseen = reason
+        self._why_no_chunks = reason
 
-    def items_asked(self, call: str, items: Sequence[Any]) -> None:
-        """Learn what a Runner call asked for: files for preprocessing, or chunks."""
+    def items_requested(self, call: str, items: Sequence[Any]) -> None:
+        """Record what a Runner call requested: files for preprocessing, or chunks."""
         merged = self._asked.add(call, items)
         if merged:
             self.note(
-                f"names of {counted(merged, 'file')} differ from others only in what is masked: they count as one"
+                f"names of {counted(merged, 'file')} differ from others only in masked secrets: they count as one"
             )
 
-    def items_unseen(self) -> None:
-        """Learn that it is not known what a Runner call asked for."""
-        self._items_unseen = True
+    def requests_unknown(self) -> None:
+        """Record that a Runner call's requests are unknown."""
+        self._requests_unknown = True
 
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call."""
         self._calls.append(call)
 
     def fetch_records(self) -> None:
-        """Get the records of Runner calls that have ended from where they are."""
-        with reported(self.chunks_unseen, "records could not be brought home after a Runner call", Exception):
+        """Fetch the records of finished Runner calls."""
+        with reported(self.chunks_lost, "records could not be fetched after a Runner call", Exception):
             self._backend.drain()
 
     def note(self, problem: str) -> None:
-        """Take note of what could not be delivered."""
+        """Add a problem to the measurement."""
         problem = redacted(problem)
         if problem not in self.problems:
             self.problems.append(problem)
 
-    # what is made of it
+    # results
 
-    def _seen(self, start: float, stop: float, error: BaseException | None) -> Run:
+    def _recorded_run(self, start: float, stop: float, error: BaseException | None) -> Run:
         if not self._backend.was_open:
-            absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
+            absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not recorded")
             return self._run(start, stop, error, {}, absent)
         tables: dict[str, Any] = {"asked": self._asked.table()}
         absent = {}
@@ -280,10 +284,10 @@ class MetricsCollector(CollectorOf012, Enterable):
             absent |= dict.fromkeys(SAMPLED, "track_workers=False")
         if not self.profile:
             absent[PROFILE] = "profile=False"
-        if self._items_unseen:
-            absent["asked"] = "what was asked for was not recorded"
+        if self._requests_unknown:
+            absent["asked"] = "the requests of Runner calls were not recorded"
         elif self._functions and not self._calls:
-            absent["asked"] = "functions that tasks run do not tell what was asked for"
+            absent["asked"] = "functions without a Runner do not report what was requested"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
@@ -292,14 +296,14 @@ class MetricsCollector(CollectorOf012, Enterable):
         return self._run(start, stop, error, tables, absent)
 
     def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
-        """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
+        """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""
         running = len(set(self._began_calls) - {call.id for call in self._calls})
         if running:
-            self.chunks_unseen(f"{counted(running, 'Runner call')} still ran when the collector was left")
-        if self._chunks_unseen is not None:
-            return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
+            self.chunks_lost(f"{counted(running, 'Runner call')} still running when the collector was left")
+        if self._why_no_chunks is not None:
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), self._why_no_chunks)
         if not (self._calls or self._functions):
-            return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was seen")
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was recorded")
         backend = self._backend
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
         for lack in chunks_without_record(self._calls, chunks, asked, losses):
@@ -313,7 +317,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         environment, notes = Environment(versions={}, client_host=None), []
         with reported(self.note, "the environment of the run could not be described", Exception):
             environment = environment_of(backend.hosts)
-        with reported(self.note, "the problems that the backend met could not be listed", Exception):
+        with reported(self.note, "the backend's problems could not be listed", Exception):
             notes = backend.notes()
         return Run(
             id=self._id,
@@ -340,13 +344,13 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     @property
     def measurement(self) -> Measurement:
-        """What was measured; it is there once the `with` has been left."""
+        """The measurement, available after the `with`."""
         if self._measurement is None:
             raise RoastcoffeaError(self._why_no_measurement)
         return self._measurement
 
     def _repr_html_(self) -> str:
-        """Page of the measurement, or of where the collector stands."""
+        """Page of the measurement, or the state of the collector."""
         from roastcoffea.report.notebook import html
         from roastcoffea.report.summary import state_of_collector
 
@@ -356,12 +360,12 @@ class MetricsCollector(CollectorOf012, Enterable):
         return html(state_of_collector(state, self.problems))
 
     def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
-        """Hand over coffea's report; it wins over the one that the hook saw.
+        """Set coffea's report, which takes precedence over the one found by the hook.
 
         Parameters
         ----------
         report : mapping
-            What the Runner returned beside the output with `savemetrics=True`.
+            The report that a Runner with `savemetrics=True` returned with the output.
         custom_metrics : mapping, optional
             `{dataset: {"entries", "duration", "performance_counters": {"num_requested_bytes"}}}`, which replaces
             coffea's totals.
@@ -377,19 +381,19 @@ class MetricsCollector(CollectorOf012, Enterable):
     def save_measurement(
         self, output_dir: str | Path, measurement_name: str | None = None, overwrite: bool = False
     ) -> Path:
-        """Save the measurement as a folder in `output_dir`; give the folder's path.
+        """Save the measurement as a folder in `output_dir`, and return the folder's path.
 
-        Without a name it gets a new one. One that is there is replaced only with `overwrite`.
+        Without a name it gets a new one. An existing measurement is overwritten only with `overwrite`.
         """
         return self.measurement.save(output_dir, measurement_name, overwrite)
 
-    def print_summary(self) -> None:
-        """Print the metrics as tables."""
-        self.measurement.print_summary()
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
+        self.measurement.print_summary(all=all, group=group)
 
     @property
     def coffea_report(self) -> Any:
-        """The report that was set, else that of the last Runner call that had one."""
+        """The report that was set, otherwise that of the last Runner call with one."""
         if self._report is not None:
             return self._report
         return next((call.report for call in reversed(self._calls) if call.report is not None), None)

@@ -1,4 +1,4 @@
-"""The public name of what is in `roastcoffea.cli.sample`."""
+"""Public name of `roastcoffea.cli.sample`."""
 
 from roastcoffea.cli.sample import DijetProcessor, clean_jets, write_sample
 

@@ -1,4 +1,4 @@
-"""The errors that roastcoffea raises for its own reasons; an error of the analysis is never wrapped."""
+"""Errors raised by roastcoffea itself; errors of the analysis are never wrapped."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ LONGEST_ERROR: Final = 2000
 
 
 class RoastcoffeaError(Exception):
-    """What every error of this package derives from."""
+    """Base class of all errors of this package."""
 
 
 class MeasurementError(RoastcoffeaError):
-    """A stored measurement cannot be read or written; the text names the file and the way out."""
+    """A stored measurement cannot be read or written; the text names the file and a way out."""
 
 
 class MissingMeasurementError(MeasurementError, FileNotFoundError):
-    """There is no measurement, or not all of it, where one was to be read."""
+    """A measurement, or a part of it, does not exist."""
 
 
 class UnreadableMeasurementError(MeasurementError, ValueError):
-    """What is stored is damaged, of a newer version, or no measurement."""
+    """Stored data are damaged, of a newer version, or not a measurement."""
 
 
 class ComparisonError(RoastcoffeaError):
-    """Runs cannot be compared as was asked; the text says why, and the way out."""
+    """Runs cannot be compared as requested; the text says why, with a way out."""
 
 
 class MissingMetricError(RoastcoffeaError, KeyError):
@@ -40,7 +40,7 @@ class MissingMetricError(RoastcoffeaError, KeyError):
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """What a KeyError says of a name that is none, with those that are near."""
+    """Text of a KeyError for an unknown name, with similar known ones."""
     near = get_close_matches(str(name), list(known))
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"there is no {what} {name!r}{hint}"
@@ -51,7 +51,7 @@ MOST_CAUSES: Final = 3
 
 
 def error_text(error: BaseException, added: Added | None = None) -> str:
-    """Type and text of an error, and of those that caused it, without secrets and cut where it is very long.
+    """Type and text of an error and its causes, without secrets, truncated if very long.
 
     `added` are patterns of secrets, as for `redacted`.
     """
@@ -63,13 +63,13 @@ def error_text(error: BaseException, added: Added | None = None) -> str:
 
 
 def root_cause(text: str) -> str:
-    """The first cause that an error's text tells, in one line."""
+    """First cause in an error's text, in one line."""
     lines = text.rsplit(CAUSED_BY, 1)[-1].splitlines()
     return lines[0] if lines else ""
 
 
 def _own_text(error: BaseException) -> str:
-    """Type and text of an error alone; one that cannot be written as text gives its type."""
+    """Type and text of an error alone; only the type if it has no printable text."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  (the class is the user's)
@@ -79,10 +79,10 @@ def _own_text(error: BaseException) -> str:
 
 @dataclass(slots=True, eq=False)
 class reported:  # noqa: N801  (a context, as those of contextlib)
-    """Go on where the block fails as expected, and report what could not be done.
+    """Continue if the block fails as expected, and report it.
 
-    Measuring must not fail the analysis: where objects of the user's are asked, or the run would end, whatever fails is
-    expected (`Exception`); elsewhere only what can be named. What is `passed` on is for others to handle.
+    Measuring must not fail the analysis: code that uses the user's objects, or could end the run, expects any error
+    (`Exception`); other code only specific ones. Errors in `passed` are left to others.
     """
 
     report: Callable[[str], object]

@@ -1,4 +1,4 @@
-"""The public name of what is in `roastcoffea.recording.importers`."""
+"""Public name of `roastcoffea.recording.importers`."""
 
 from roastcoffea.recording.importers import measurement_from_report
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C must not cut in two: beginning and end of a measurement.
+"""Protection of the start and end of a measurement from Ctrl-C.
 
 Python raises KeyboardInterrupt on the main thread between any two instructions, also in `finally` and in `__exit__`.
 """
@@ -18,10 +18,10 @@ Entered = TypeVar("Entered")
 
 
 class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
-    """Hold Ctrl-C back in the block; it takes effect right after it, by the handler that was there before.
+    """Delay Ctrl-C until the end of the block, where the previous handler runs.
 
-    There is something to hold back only on the main thread, and only where Python code handles the signal: one that is
-    ignored, that ends the process, or that has a handler in C raises nothing here.
+    Only the main thread is affected, and only if Python code handles the signal: one that is ignored, ends the process,
+    or has a handler in C raises nothing here.
     """
 
     def __enter__(self) -> None:
@@ -45,7 +45,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
 
 
 def uninterrupted(action: Callable[[], object]) -> None:
-    """Do something once and as a whole; Ctrl-C takes effect when it is done."""
+    """Do something exactly once and completely; Ctrl-C takes effect afterwards."""
     begun = False
 
     def act() -> None:
@@ -58,15 +58,15 @@ def uninterrupted(action: Callable[[], object]) -> None:
     try:
         act()
     except BaseException:
-        act()  # the interrupt came before it could be held back
+        act()  # the interrupt came before it could be delayed
         raise
 
 
 class exit_in_any_case:  # noqa: N801  (a decorator)
-    """An `__exit__` that is called also where an interrupt comes just before its first instruction.
+    """An `__exit__` that is called even if an interrupt arrives just before its first instruction.
 
-    A `with` takes the bound method before it calls `__enter__`, and lets go of it when all is over. Where the method
-    was not called until then, or `__enter__` was interrupted just before its end, it is called by this.
+    A `with` takes the bound method before it calls `__enter__`, and releases it at the very end. If the method was not
+    called by then, or `__enter__` was interrupted just before its end, this calls it.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -75,7 +75,7 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
     def __get__(self, instance: Enterable | None, owner: type | None = None) -> Callable[..., None]:
         if instance is None:
             return self._function
-        # a bound method would be taken apart before it is called
+        # a bound method would be taken apart before the call
         bound = partial(self._function, instance)
         if not instance._is_open:
             instance._awaited_end = weakref.ref(bound, partial(self._call, instance))
@@ -84,15 +84,15 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
     def _call(self, instance: Enterable, _end: weakref.ref[Any]) -> None:
         instance._awaited_end = None
         if instance._is_open:
-            with suppress(KeyboardInterrupt):  # the one that brought us here comes out
+            with suppress(KeyboardInterrupt):  # the error that led here is raised
                 self._function(instance, KeyboardInterrupt, KeyboardInterrupt(), None)
 
 
 class Enterable:
-    """A context that is left once and as a whole, whatever is interrupted."""
+    """A context that is left exactly once and completely, despite interrupts."""
 
     _is_open = False
-    """Whether `__enter__` has begun, and `_leave` has not: who enters it sets this."""
+    """Whether `__enter__` has started and `_leave` has not; set by the code that enters."""
 
     _awaited_end: weakref.ref[Any] | None = None
 
@@ -107,12 +107,12 @@ class Enterable:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """End what was begun."""
+        """End what was started."""
         raise NotImplementedError
 
 
 class whole(Enterable, Generic[Entered]):  # noqa: N801  (a context)
-    """A context that is entered and left as a whole, whatever is interrupted."""
+    """A context that is entered and left completely, despite interrupts."""
 
     def __init__(self, context: AbstractContextManager[Entered]) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""The public name of what is in `roastcoffea.compat.legacy`."""
+"""Public name of `roastcoffea.compat.legacy`."""
 
 from roastcoffea.compat.legacy import load_legacy
 

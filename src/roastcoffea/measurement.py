@@ -1,7 +1,8 @@
-"""A measurement: a run, and what is computed from it when it is asked for."""
+"""A measurement: a run, and results computed from it on request."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from os import PathLike
@@ -15,13 +16,15 @@ from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
-from roastcoffea.storage.store import load_run, save_run
+from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
 from roastcoffea.units import SECOND
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from roastcoffea.report.screen import Places
 
 T = TypeVar("T")
 
@@ -31,7 +34,7 @@ class _Table(property):
 
     def __init__(self, name: str, meaning: str) -> None:
         super().__init__(lambda measurement: measurement.table(name))
-        self.__doc__ = meaning  # given to property it would be behind that of the class
+        self.__doc__ = meaning  # passed to property, it would be behind that of the class
 
     def __get__(self, instance: Any, owner: type | None = None, /) -> pd.DataFrame:  # type: ignore[override]
         return super().__get__(instance, owner)  # type: ignore[no-any-return]
@@ -40,47 +43,43 @@ class _Table(property):
 class Measurement:
     """A run with its metrics and tables.
 
-    Tables are pandas DataFrames with one row per thing. Whole numbers are "Int64": what was not measured is
-    <NA>, and NaN in a column of floats. `frame.attrs["columns"]` tells each column's meaning and unit, and
-    `frame.attrs["units"]` the unit alone; where a table was not recorded at all it is empty, and
-    `frame.attrs["absent"]` has the reason. Frames are built once: copy before changing.
+    Tables are pandas DataFrames with one row per thing. Integers are "Int64", with <NA> if not measured; floats have
+    NaN. `frame.attrs["columns"]` has the meaning and unit of each column, `frame.attrs["units"]` the unit alone; a
+    table that was not recorded is empty, and `frame.attrs["absent"]` has the reason. Frames are built once: copy before
+    changing.
     """
 
     chunks = _Table("chunks", "Attempts of chunks.")
-    preprocessing = _Table("preprocessing", "Openings of files by coffea's metadata tasks.")
+    preprocessing = _Table("preprocessing", "File openings by coffea's preprocessing tasks.")
     branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
     sections = _Table("sections", "Sections by name and dataset, over all attempts.")
-    functions = _Table("functions", "Lines of functions by dataset, with the thread time that the profile found there.")
-    hot_functions = _Table(
-        "hot_functions", "Lines of the user's own code by dataset and what they call, the most thread time first."
-    )
-    custom = _Table("custom", "Values that the processor recorded, by name and dataset, over attempts that counted.")
+    functions = _Table("functions", "Lines of functions by dataset, with their thread time in the profile.")
+    hot_functions = _Table("hot_functions", "Lines of user code by dataset and what they call, most thread time first.")
+    custom = _Table("custom", "Values recorded by the processor, by name and dataset, over attempts that counted.")
     failed = _Table("failed", "Failed attempts, with their reason.")
-    failed_files = _Table("failed_files", "Files in which an attempt failed.")
-    missing = _Table("missing", "Chunks that coffea asked for without a result, and files without chunks.")
+    failed_files = _Table("failed_files", "Files with a failed attempt.")
+    missing = _Table("missing", "Requested chunks without a result, and files without chunks.")
     stragglers = _Table(
-        "stragglers", "Chunks that took much longer than their events, bytes and worker predict, the worst first."
+        "stragglers", "Chunks that took much longer than their events, bytes and worker predict, worst first."
     )
     worker_balance = _Table(
         "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
     )
-    worker_memory = _Table(
-        "worker_memory", "Workers: peak of memory against the limit; who was paused, spilled, killed."
-    )
-    dataset_memory = _Table("dataset_memory", "Datasets: memory that an event takes.")
+    worker_memory = _Table("worker_memory", "Workers: peak memory against the limit; pauses, spilling, kills.")
+    dataset_memory = _Table("dataset_memory", "Datasets: memory per event.")
     tasks = _Table("tasks", "Finished attempts of tasks.")
-    workers = _Table(
-        "workers", "Samples of what workers reported with their heartbeats; without Dask, at the interval."
-    )
+    workers = _Table("workers", "Samples that workers reported with their heartbeats; without Dask, at the interval.")
     lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")
-    pauses = _Table("pauses", "Times in which Dask had paused workers for memory.")
-    sampling = _Table("sampling", "Samples that Dask's scheduler took of itself at the interval, and those it missed.")
+    pauses = _Table("pauses", "Pauses of workers by Dask for memory.")
+    sampling = _Table("sampling", "Samples that Dask's scheduler took at the interval, and those it missed.")
     worker_states = _Table(
-        "worker_states", "What the scheduler knew of each worker in these samples: tasks, results held, occupancy."
+        "worker_states", "Scheduler's state of each worker in these samples: tasks, results held, occupancy."
     )
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.path: Path | None = None
+        """Folder in which it was saved, or from which it was loaded."""
         self._frames: dict[str, pd.DataFrame] = {}
 
     def __repr__(self) -> str:
@@ -94,12 +93,12 @@ class Measurement:
 
     @property
     def error(self) -> str | None:
-        """Text of the error that ended the run; None where it finished."""
+        """Text of the error that ended the run; None if it finished."""
         return self.run.error
 
     @property
     def problems(self) -> list[str]:
-        """What could not be measured as it should, and what could not be computed of it."""
+        """Problems of the measurement, and results that could not be computed."""
         return [*self.run.problems, *self.metrics.problems]
 
     @cached_property
@@ -109,12 +108,12 @@ class Measurement:
 
     @property
     def byte_ledger(self) -> ByteLedger:
-        """Bytes requested from storage, by class; empty, with the reason in `.absent`, where there is none."""
+        """Bytes requested from storage, by class; without a ledger it is empty, with the reason in `.absent`."""
         return self._metric("byte_ledger", ByteLedger.not_measured)
 
     @property
     def time_ledger(self) -> TimeLedger:
-        """Seconds of worker threads, by class; empty, with the reason in `.absent`, where there is none."""
+        """Seconds of worker threads, by class; without a ledger it is empty, with the reason in `.absent`."""
         return self._metric("time_ledger", TimeLedger.not_measured)
 
     @property
@@ -124,87 +123,86 @@ class Measurement:
 
     @property
     def bound(self) -> str | None:
-        """What most of the thread time went into, in the words of findings; None where no time ledger tells."""
+        """The bottleneck: the cause with most thread time, in the words of findings; None without a time ledger."""
         word: str | None = self.metrics.get("bound")
         return word
 
     @property
     def verdict(self) -> Verdict:
-        """Potential savings, largest first; empty where the run is healthy, or with the reason in `.absent`."""
+        """Potential savings, largest first; empty if the run is healthy, or with the reason in `.absent`."""
         return self._metric("verdict", lambda reason: Verdict(absent=reason))
 
     def _metric(self, name: str, absent: Callable[[str], T]) -> T:
-        """A metric, or what stands in its place for a reason."""
+        """A metric, or a replacement made from the reason for its absence."""
         found: T = self.metrics[name] if name in self.metrics else absent(self.metrics.missing[name])
         return found
 
     def missing_fileset(self, fileset: Mapping[str, Any] | None = None, *, unopened: bool = False) -> dict[str, Any]:
-        """Fileset of the files of which nothing came, ready to be run again.
+        """Fileset of the files without any result, ready to run again.
 
-        A Runner call that raised gave no output, so that all its files are in it. Files that came in parts are not,
-        as they would count twice: see `missing_items`. Passwords and tokens in URLs were not recorded: only with the
-        fileset of the run, whose own names come back, can files that need them be opened.
+        A Runner call that raised returned no output, so that all its files are included. Partly processed files are
+        not, because they would count twice: see `missing_items`. Passwords and tokens in URLs were not recorded: to
+        open files that need them, pass the fileset of the run, whose names are then used.
 
         Parameters
         ----------
         fileset : mapping, optional
-            The fileset of the run: each dataset keeps its own metadata and settings. Without it they are not known.
+            The fileset of the run, for each dataset's own metadata and settings.
         unopened : bool
-            Only files that could not be opened, which is all that `missing_items` lacks.
+            Only files that could not be opened, which are the ones that `missing_items` lacks.
 
         Raises
         ------
         NotMeasuredError
-            If it is not known what was asked for, or what came.
+            If the requests or the results are unknown.
         """
         lacking = self.metrics.evaluator.value("unopened_files" if unopened else "files_to_repeat")
         return missing_fileset(lacking, fileset)
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
-        """Chunks without a result, as work items that a Runner takes in place of a fileset.
+        """Chunks without a result, as work items that a Runner accepts in place of a fileset.
 
         Files that could not be opened have no chunks: see `missing_fileset`.
 
         Parameters
         ----------
         fileset : mapping, optional
-            The fileset of the run, whose metadata the items carry, and whose names of files, with passwords and tokens
-            in URLs. Without it they carry no metadata, and the names are as they were recorded: without secrets.
+            The fileset of the run, for the items' metadata and file names, including passwords and tokens in URLs.
+            Without it the items have no metadata, and their names are the recorded ones, without secrets.
 
         Raises
         ------
         NotMeasuredError
-            If it is not known what was asked for, or what came.
+            If the requests or the results are unknown.
         """
         return missing_items(self.metrics.evaluator.value("missing_work"), fileset)
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """All tables by name, the ledgers' breakdowns among them."""
+        """All tables by name, including the ledgers' breakdowns."""
         return {name: self.table(name) for name in NAMES}
 
     def table(self, name: str) -> pd.DataFrame:
-        """One of the tables, by its name; the others are not made for it."""
+        """One of the tables by name, without building the others."""
         if name not in self._frames:
             self._frames[name] = frame_named(name, self.run, self.metrics)
         return self._frames[name]
 
     @property
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:
-        """Dask's own metrics of the run's span, by tuple; empty where there are none."""
+        """Dask's own metrics of the run's span, by tuple; empty if there are none."""
         return dict(self.run.span_metrics or {})
 
     @property
     def fine_metrics_per_worker(self) -> dict[str, dict[tuple[Any, ...], float]]:
-        """Dask's own metrics of each worker, by its address and tuple; empty where there are none."""
+        """Dask's own metrics of each worker, by its address and tuple; empty if there are none."""
         return {worker: dict(counted) for worker, counted in (self.run.span_metrics_per_worker or {}).items()}
 
     def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
         """Write the measurement to `folder/name`, and return that path.
 
-        Without a name one is made from the time. A measurement that is there already is replaced only with
-        `overwrite`. `metrics.json` in it is for other programs, the records beside it are what `load`
-        reads.
+        The default name is made from the time. An existing measurement is overwritten only with `overwrite`. Its
+        `metrics.json` is for other programs; `load` reads the records next to it.
 
         Raises
         ------
@@ -212,47 +210,48 @@ class Measurement:
             If the name leaves the folder, is taken, or the measurement cannot be written.
         """
         content = partial(metrics_json, self.run, self.metrics)
-        return save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        self.path = save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        return self.path
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
-        """Write the measurement for other programs; give the path.
+        """Write the measurement for other programs, and return the path.
 
         Parameters
         ----------
         path
-            Folder that gets a file for each table ("csv", "parquet", "json"), else the file: a Perfetto trace
-            whose name ends with ".gz" is compressed.
+            Folder for a file per table ("csv", "parquet", "json"), otherwise the file: a Perfetto trace whose name ends
+            with ".gz" is compressed.
         file_format : {"csv", "parquet", "json", "openmetrics", "perfetto", "speedscope", "collapsed"}
-            "perfetto" is the trace format of Chrome, which https://ui.perfetto.dev shows; "speedscope" (for
+            "perfetto" is Chrome's trace format for https://ui.perfetto.dev; "speedscope" (for
             https://www.speedscope.app) and "collapsed" are the profile.
         overwrite
-            Replace an export, or a file, that is there; no folder is replaced that is none of an export.
+            Overwrite an existing export or file; folders that are not exports are never overwritten.
 
         Raises
         ------
         MeasurementError
-            If the format is not known, something is there already, or it cannot be written.
+            If the format is unknown, the path exists, or it cannot be written.
         """
         from roastcoffea.report.exports.writing import export
 
         return export(self.run, self.metrics, lambda: self.tables, Path(path), file_format, overwrite)
 
     def report(self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False) -> Path:
-        """Write all that there is to see of the run to one HTML file, which needs nothing but a browser; give its path.
+        """Write a page about the run to one HTML file for any browser, and return its path.
 
         Parameters
         ----------
         path
-            The file. It appears when it is whole.
+            The file, which appears when it is complete.
         every_task
-            Keep every task in it also where there are more than 100,000, so that each can be looked at.
+            Include every task, even if there are more than 100,000.
         overwrite
-            Replace a file that is there.
+            Overwrite an existing file.
 
         Raises
         ------
         MeasurementError
-            If the file is there already, or it cannot be written.
+            If the file exists or cannot be written.
         """
         from roastcoffea.report.page.contents import write_page
 
@@ -264,15 +263,56 @@ class Measurement:
         from roastcoffea.report.first_look import notebook_look
         from roastcoffea.report.summary import heading
 
-        names = self.metrics.evaluator.value("worker_names")
-        return notebook_look(digest_of(self.run, self.metrics), heading(self.run), names)
+        return notebook_look(digest_of(self.run, self.metrics), heading(self.run))
 
-    def print_summary(self, file: IO[str] | None = None) -> None:
-        """Print the metrics as tables, to the terminal or into a file."""
+    def print_summary(
+        self,
+        file: IO[str] | None = None,
+        *,
+        all: bool = False,  # noqa: A002  (a word that people type)
+        group: str | None = None,
+    ) -> None:
+        """Print what ran, where time and bytes went and what to change, to the terminal or into a file.
+
+        Parameters
+        ----------
+        file
+            Where to print; None for the terminal.
+        all
+            Whether to print all tables instead.
+        group
+            Group of tables to print alone, such as "bytes"; see `roastcoffea show --help`.
+
+        Raises
+        ------
+        ValueError
+            If there is no such group.
+        """
         from roastcoffea.report.summary import summary
-        from roastcoffea.report.terminal import print_sheets
+        from roastcoffea.report.terminal import console_for, print_sheets
 
-        print_sheets(summary(self.run, self.metrics), file)
+        if all or group is not None:
+            print_sheets(summary(self.run, self.metrics, group), file)
+            return
+        from roastcoffea.report.digest import digest_of
+        from roastcoffea.report.screen import NARROWEST, print_first_look
+
+        names = self.metrics.evaluator.value("worker_names")
+        print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
+
+    @property
+    def _places(self) -> Places:
+        """Where all of it is to be seen."""
+        from roastcoffea.report.screen import Places
+
+        if self.path is None:
+            return Places()
+        page, path = self.path / PAGE_FILE, shlex.quote(str(self.path))
+        return Places(
+            tables=f"roastcoffea show {path} --all",
+            page=str(page) if page.exists() else f"roastcoffea report {path}",
+            measurement=f"measurement = roastcoffea.load({str(self.path)!r})",
+        )
 
     def plot(
         self,
@@ -284,12 +324,12 @@ class Measurement:
         dark: bool = False,
         output_path: str | PathLike[str] | None = None,
     ) -> tuple[Figure, Axes]:
-        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure, light or dark.
+        """Draw the plot of this name, with or without `plot_`, on these axes or on a new figure, light or dark.
 
         Raises
         ------
         ValueError
-            If there is no such plot, or what it draws was not measured.
+            If there is no such plot, or its data were not measured.
         """
         from roastcoffea.visualization.plots import registered
 
@@ -297,11 +337,13 @@ class Measurement:
 
 
 def load(path: str | PathLike[str]) -> Measurement:
-    """Measurement that was saved to a folder, by this version or by 0.1.2.
+    """Load a measurement saved by this version or by 0.1.2.
 
     Raises
     ------
     MeasurementError
         If there is none, or it cannot be read.
     """
-    return Measurement(load_run(path))
+    measurement = Measurement(load_run(path))
+    measurement.path = Path(path)
+    return measurement

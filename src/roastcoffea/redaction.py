@@ -1,7 +1,7 @@
-"""Secrets in texts: passwords, tokens and signatures are replaced before a text is kept, and the rest stays.
+"""Removal of secrets from texts: passwords, tokens and signatures are replaced before a text is stored.
 
-`PATTERNS` are the kinds of secrets that are known; `add_pattern` adds one. This module may be pickled by value: the
-expressions are plain text, and `re` keeps what it has compiled of them.
+`PATTERNS` are the known kinds of secrets; `add_pattern` adds one. This module may be pickled by value: the expressions
+are plain text, and `re` caches their compiled forms.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 MASK: Final = "***"
-"""What stands in the place of a secret."""
+"""Text that replaces a secret."""
 
 SECRET: Final = "secret"
-"""Group of an expression that is replaced; without such a group it is the whole match."""
+"""Group of an expression that is replaced; without it the whole match is."""
 
 LOOK: Final = 10
-"""A text that is to be cut is searched in so many times the length that is kept."""
+"""Factor by which the searched part of a text exceeds the length to keep."""
 
 DEEPEST: Final = 64
-"""Levels of nested values that are searched."""
+"""Most levels of nested values searched."""
 
 _KEYS = r"(?:access|account|api|auth|private|secret|session|shared)[-_]?key(?:[-_]?id)?"
 _SECRET_NAME = rf"[\w.-]*(?:password|passwd|passphrase|secret|token|authz|authorization|macaroon|cookie|{_KEYS})"
-"""Names that are of a secret wherever a value follows."""
+"""Names of secrets wherever a value follows."""
 
 _SIGNATURE = r"[\w.-]*(?:signature|credentials?)"
-"""Names that are of a secret before an equals sign, in quotes and in the query of a URL: "signature: " is not."""
+"""Names of secrets before an equals sign, in quotes and in the query of a URL: "signature: " is not."""
 
 _SHORT_NAME = r"(?:auth|GoogleAccessId|jwt|key|pass|pwd|sig)"
-"""Names that are of a secret in quotes and in the query of a URL: elsewhere they are too common."""
+"""Names of secrets in quotes and in the query of a URL: elsewhere they are too common."""
 
 _ANY_NAME = rf"(?:{_SECRET_NAME}|{_SIGNATURE}|{_SHORT_NAME})"
 _BEGINNING = r"(?<![\w./-])"
-"""Of a name that is no part of a path."""
+"""Start of a name that is not part of a path."""
 
 _QUOTE = r"\\{0,8}[\"']"
 _QUOTED_NAME = (
@@ -44,11 +44,11 @@ _SCHEME = r"(?:(?:basic|bearer|digest|negotiate|token)(?:[ \t]|%20)+)?"
 _BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|,\s*|[^)\]}\"'\s,])*"
 _WORD = r"(?:[^\s\"']|[\"'](?=\w))*"
 _OTHERWISE = rf"(?:none|null|true|false)\b|\*\*\*|[bru]?{_QUOTE}"
-"""What may stand where a value is expected, and is no secret, or was replaced already."""
+"""Text in place of a value that is not a secret, or already replaced."""
 
 
 class Pattern(NamedTuple):
-    """A kind of secret. Texts without any of the signs are not searched for it."""
+    """A kind of secret. Texts without any of its signs are not searched."""
 
     name: str
     signs: tuple[str, ...]
@@ -82,30 +82,30 @@ PATTERNS: Final = (
     Pattern("JSON Web Token", ("eyJ",), r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*"),
     Pattern("macaroon", ("xvY2F0aW9u",), r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*"),
 )
-"""Kinds of secrets, in the order in which they are replaced."""
+"""Kinds of secrets, in the order of replacement."""
 
 _SIGNS = [sign for pattern in PATTERNS for sign in pattern.signs]
 HINTS = tuple(dict.fromkeys(next((short for short in "@%='\"< " if short in sign), sign) for sign in _SIGNS))
-"""A text without any of these has no sign: single characters are found faster than words."""
+"""Characters of which every sign has one: single characters are found faster than words."""
 
 _added: dict[str, str] = {}
 
 Added = tuple[tuple[str, str], ...]
-"""Names and expressions of patterns that the user has added."""
+"""Names and expressions of patterns added by the user."""
 
 
 def add_pattern(name: str, expression: str) -> None:
-    """Replace what a regular expression finds, in all that is recorded from now on.
+    """Replace matches of a regular expression in everything recorded from now on.
 
-    Workers learn of it with their tasks. A pattern that was added under the same name before is replaced.
+    Workers receive it with their tasks. It replaces an earlier pattern of the same name.
 
     Parameters
     ----------
     name : str
         Name of the kind of secret.
     expression : str
-        Regular expression. Its group `secret` is replaced, as in `r"sid:(?P<secret>[0-9a-f]+)"`; without such a group
-        the whole match is.
+        Regular expression. Its group `secret` is replaced, as in `r"sid:(?P<secret>[0-9a-f]+)"`; otherwise the whole
+        match.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def add_pattern(name: str, expression: str) -> None:
 
 
 def remove_pattern(name: str) -> None:
-    """Search no longer for a kind of secret that `add_pattern` added; what is recorded already stays as it is.
+    """Remove a pattern that `add_pattern` added; existing records do not change.
 
     Parameters
     ----------
@@ -133,27 +133,27 @@ def remove_pattern(name: str) -> None:
     Raises
     ------
     ValueError
-        No pattern was added under this name; those of this package stay.
+        No pattern was added under this name; built-in ones cannot be removed.
     """
     if name not in _added:
-        raise ValueError(f"no pattern {name!r} was added; there are {', '.join(_added) or 'none'}")
+        raise ValueError(f"no pattern {name!r} was added; existing ones: {', '.join(_added) or 'none'}")
     del _added[name]
 
 
 def added_patterns() -> Added:
-    """Patterns that were added in this process, for `redacted` in another one."""
+    """Patterns added in this process, for `redacted` in another one."""
     return tuple(_added.items())
 
 
 def redacted(text: str, added: Added | None = None) -> str:
-    """Text without secrets, which is what it is where there are none.
+    """Text without secrets.
 
     Parameters
     ----------
     text : str
         A path, a URL, the text of an error.
     added : tuple, optional
-        Patterns beside those that are known; by default those that were added in this process.
+        Patterns in addition to built-in ones; by default those added in this process.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def redacted(text: str, added: Added | None = None) -> str:
 
 
 def redacted_beginning(text: str, length: int, added: Added | None = None) -> str:
-    """So many characters of a text without secrets; one that the cut goes through is left out."""
+    """First characters of a text without secrets; a secret cut by the limit is left out."""
     clean = redacted(text[: LOOK * length], added)
     if len(clean) < length and len(text) > LOOK * length:
         return clean.rpartition(" ")[0]
@@ -189,7 +189,7 @@ def redacted_each(texts: Iterable[str | None]) -> list[str | None]:
 
 
 def _masked(found: re.Match[str]) -> str:
-    """What was found with the mask in the place of the secret."""
+    """A match with the secret masked."""
     start, stop = found.span(SECRET if SECRET in found.re.groupindex else 0)
     if start < 0:
         return found[0]
@@ -198,9 +198,10 @@ def _masked(found: re.Match[str]) -> str:
 
 
 def redacted_values(value: Any, added: Added | None = None, levels: int = DEEPEST) -> Any:
-    """Value whose texts have no secrets, in dictionaries, lists, tuples and sets as well; the same where it has none.
+    """Value without secrets in its texts, including dictionaries, lists, tuples and sets; the same object if it has
+    none.
 
-    In a dictionary a text under the name of a secret is one. So many levels of nested values are searched.
+    Texts under the name of a secret in a dictionary are secrets. `levels` of nested values are searched.
     """
     if isinstance(value, str):
         text = redacted(value, added)

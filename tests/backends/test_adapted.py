@@ -163,7 +163,7 @@ def test_what_fails_in_a_backend_fails_no_analysis(sample: Any, method: str) -> 
         (None, "stop_tracking() failed: TypeError: it returned NoneType, not a mapping of series"),
         ({"worker_memory": {"a": [("noon", 1)]}}, "worker_memory of Pool could not be read"),
         ({"worker_memory": {"a": [(1.0, "much")]}}, "a value is str, not a number"),
-        ({"memory": {}}, "'memory', which is none of the series worker_counts, worker_memory,"),
+        ({"memory": {}}, "'memory'; the series are worker_counts, worker_memory,"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_name(tracked: Any, problem: str) -> None:

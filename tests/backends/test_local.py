@@ -66,13 +66,13 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
     monkeypatch.setattr(local, "SHARE", 1.0)
     threads, files = set(threading.enumerate()), open_files()
     backend = LocalMetricsBackend()
-    look = ProcessTree.look
+    scan = ProcessTree.scan
 
     def counted(tree: ProcessTree, *, sample: bool) -> None:
-        look(tree, sample=sample)
+        scan(tree, sample=sample)
         SAMPLED.value += sample
 
-    monkeypatch.setattr(ProcessTree, "look", counted)
+    monkeypatch.setattr(ProcessTree, "scan", counted)
     yield backend
     backend.close()
     assert not [thread for thread in set(threading.enumerate()) - threads if "roastcoffea" in thread.name]
@@ -107,8 +107,8 @@ def executed(
 ) -> list[Row]:
     """Run an executor under the backend."""
     backend.open(interval)
-    backend.learn_executor(executor)
-    output = executor(items, function, set())
+    with backend.step(executor, "call", preprocessing=False):
+        output = executor(items, function, set())
     backend.drain()
     backend.close()
     chunks = [json.loads(row) for row in (output[0] if isinstance(output, tuple) else output)]
@@ -116,10 +116,10 @@ def executed(
     return chunks
 
 
-def tell(backend: LocalMetricsBackend, chunks: list[Row], call: str = "call") -> None:
+def tell(backend: LocalMetricsBackend, chunks: list[Row], call: str = "call", *, preprocessing: bool = False) -> None:
     known = {column.name for column in CHUNK_COLUMNS}
     rows = [{name: value for name, value in chunk.items() if name in known} | {"call": call} for chunk in chunks]
-    backend.learn_chunks(table_of_rows(CHUNK_COLUMNS, rows))
+    backend.learn_chunks(table_of_rows(CHUNK_COLUMNS, rows), preprocessing=preprocessing)
 
 
 def lifetimes(backend: LocalMetricsBackend, start: float = 0.0, stop: float | None = None) -> dict[str, Row]:
@@ -193,8 +193,8 @@ def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None
     steps = []
     for _ in range(2):
         executor = FuturesExecutor(pool=fork_pool, workers=2, status=False)
-        backend.learn_executor(executor)
-        steps.append([json.loads(row) for row in executor([0.3] * 2, slept, set())[0]])
+        with backend.step(executor, "call", preprocessing=False):
+            steps.append([json.loads(row) for row in executor([0.3] * 2, slept, set())[0]])
         backend.drain()
     backend.close()
     for step in steps:
@@ -270,6 +270,91 @@ def test_one_thread_of_this_process_in_an_iterative_run(backend: LocalMetricsBac
     assert (row["worker"], row["threads"]) == (process_name(), 1)
 
 
+# a pool of its own for preprocessing
+
+
+def threads_that_tell(began: list[int]) -> Any:
+    """A pool of threads of this process; each adds its identity as it begins."""
+    return partial(ThreadPoolExecutor, initializer=lambda: began.append(threading.get_native_id()))
+
+
+def one_after_another(
+    backend: LocalMetricsBackend, opening: Any, processing: Any, meanwhile: Callable[[set[str]], set[str]]
+) -> tuple[float, float, list[Row]]:
+    """Preprocessing of three files, and processing of four chunks; between them this process computes for 0.3 s.
+
+    From when until when the preprocessing was, and the chunks.
+    """
+    backend.open(None)
+    before = time.time()
+    with backend.step(opening, "call", preprocessing=True):
+        files = meanwhile(opening([0.1] * 3, spun_together, set())[0])
+    after = time.time()
+    spun(0.3)
+    with backend.step(processing, "call", preprocessing=False):
+        chunks = processing([0.2] * 4, slept, set())[0]
+    backend.drain()
+    backend.close()
+    rows = [json.loads(row) for row in chunks]
+    tell(backend, [json.loads(row) for row in files], preprocessing=True)
+    tell(backend, rows)
+    return before, after, rows
+
+
+TOGETHER = threading.Barrier(3, timeout=60)
+
+
+def spun_together(seconds: float) -> set[str]:
+    """Begin when as many threads are there as there are items, and compute."""
+    TOGETHER.wait()
+    return spun(seconds)
+
+
+def test_this_process_is_a_worker_for_its_preprocessing_alone(backend: LocalMetricsBackend) -> None:
+    began: list[int] = []
+    cpu: list[float] = []
+    threads = FuturesExecutor(pool=threads_that_tell(began), workers=3, status=False)
+
+    def meanwhile(files: set[str]) -> set[str]:
+        cpu.append(time.process_time() - used)
+        return files
+
+    used = time.process_time()
+    before, after, chunks = one_after_another(
+        backend, threads, FuturesExecutor(pool=fork_pool, workers=2, status=False), meanwhile
+    )
+    workers = lifetimes(backend)
+    own = workers.pop(process_name())
+    assert own["threads"] == len(set(began)) == 3
+    assert before <= own["start"] < own["stop"] <= after
+    assert own["stop"] - own["start"] > 0.3 * (after - before)
+    assert own["cpu_seconds"] == pytest.approx(cpu[0], abs=0.1)
+    assert set(workers) == {chunk["worker"] for chunk in chunks}
+    assert {row["threads"] for row in workers.values()} == {1}
+    assert min(row["start"] for row in workers.values()) > after
+
+
+def test_threads_of_this_process_are_those_of_each_step(backend: LocalMetricsBackend) -> None:
+    began: list[int] = []
+    opening = FuturesExecutor(pool=threads_that_tell(began), workers=3, status=False)
+    processing = FuturesExecutor(pool=ThreadPoolExecutor, workers=2, status=False)
+    start = time.time()
+    used = time.process_time()
+    before, after, _ = one_after_another(backend, opening, processing, lambda files: files)
+    used, stop = time.process_time() - used, time.time()
+    rows = backend.lifetimes(start, stop).to_pylist()
+    assert {row["worker"] for row in rows} == {process_name()}
+    assert [row["threads"] for row in rows] == [2, len(set(began)), 2]
+    edges = [rows[0]["start"], *(row["stop"] for row in rows)]
+    assert [row["start"] for row in rows] == edges[:-1]
+    assert (edges[0], edges[-1]) == (start, stop)
+    assert before <= edges[1] < edges[2] <= after
+    # what it computed between the steps is no part of preprocessing
+    assert rows[1]["cpu_seconds"] >= 0.29
+    assert rows[2]["cpu_seconds"] >= 0.29
+    assert sum(row["cpu_seconds"] for row in rows) == pytest.approx(used, abs=0.1)
+
+
 def test_without_a_size_the_threads_that_ran_chunks_in_one_call_count(backend: LocalMetricsBackend) -> None:
     backend.open(None)
     backend.close()
@@ -304,7 +389,8 @@ def test_size_of_a_pool() -> None:
 
 def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     backend.open(0.1)
-    backend.learn_executor(ParslExecutor())
+    with backend.step(ParslExecutor(), "call", preprocessing=False):
+        pass
     backend.close()
     now = time.time()
     here, elsewhere = f"{socket.gethostname()}/999999999", "far.away/17"
@@ -322,7 +408,7 @@ def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     notes = "\n".join(backend.notes())
     assert "1 worker not seen" in notes
     assert "1 worker on other hosts" in notes
-    assert "does not tell how many" in notes
+    assert "does not report how many" in notes
 
 
 def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetricsBackend) -> None:
@@ -450,4 +536,4 @@ def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
     for worker, cpu in cpu_of(chunks).items():
         assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.3)
         assert workers[worker]["threads"] == 1
-    assert [note for note in backend.notes() if "does not tell how many" not in note] == []
+    assert [note for note in backend.notes() if "does not report how many" not in note] == []

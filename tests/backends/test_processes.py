@@ -17,20 +17,20 @@ from roastcoffea.backends.processes import ProcessTree, Sample
 
 def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
     tree = ProcessTree()
-    tree.look(sample=False)
+    tree.scan(sample=False)
     code = "import time\nwhile time.process_time() < {}: pass\ninput()\nwhile time.process_time() < {}: pass"
     children = [
         subprocess.Popen([sys.executable, "-c", code.format(0.2, end)], stdin=subprocess.PIPE) for end in (0.5, 0.5)
     ]
     handles = [psutil.Process(child.pid) for child in children]
     assert wait_until(lambda: min(sum(handle.cpu_times()[:2]) for handle in handles) >= 0.18, 60.0)
-    tree.look(sample=False)
+    tree.scan(sample=False)
     before = {process.pid: process.cpu_seconds for process in tree.seen}
     used = -cpu_of_children()
     for child in children:
         child.communicate(b"\n")
     used += cpu_of_children()
-    tree.look(sample=False)
+    tree.scan(sample=False)
     seen = {process.pid: process for process in tree.seen}
     for child in children:
         assert before[child.pid] < 0.4
@@ -43,11 +43,11 @@ def test_a_process_that_worked_and_ended_between_two_looks_was_there() -> None:
     """On a busy host a look may come late: a chunk of it began after it was last seen alive."""
     tree = ProcessTree()
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    tree.look(sample=False)
+    tree.scan(sample=False)
     began = time.time()
     child.communicate(b"")
     ended = time.time()
-    tree.look(sample=False)
+    tree.scan(sample=False)
     (process,) = [process for process in tree.seen if process.pid == child.pid]
     assert process.seen < began
     assert process.may_have_lived(began, ended)
@@ -56,16 +56,16 @@ def test_a_process_that_worked_and_ended_between_two_looks_was_there() -> None:
 
 def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
     tree = ProcessTree()
-    tree.look(sample=True)
+    tree.scan(sample=True)
     before = time.time()
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     began = time.time()
-    tree.look(sample=True)
+    tree.scan(sample=True)
     looked = time.time()
     assert child.stdin is not None
     child.stdin.close()
     assert wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 60.0)
-    tree.look(sample=True)
+    tree.scan(sample=True)
     (process,) = [process for process in tree.seen if process.pid == child.pid]
     child.wait()
     assert process.ended
@@ -77,12 +77,12 @@ def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
 def test_beginnings_are_known_better_than_to_a_second() -> None:
     for _ in range(5):
         tree = ProcessTree()
-        tree.look(sample=False)
+        tree.scan(sample=False)
         before = time.time()
         child = subprocess.Popen(["sleep", "600"])
         began = time.time()
         time.sleep(0.23)
-        tree.look(sample=False)
+        tree.scan(sample=False)
         (process,) = [process for process in tree.seen if process.pid == child.pid]
         child.kill()
         child.wait()
@@ -91,7 +91,7 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
 
 def test_neighbours_become_one_sample_with_their_highest_memory() -> None:
     tree = ProcessTree()
-    tree.look(sample=False)
+    tree.scan(sample=False)
     (own,) = (process for process in tree.family() if process.pid == os.getpid())
     own.samples = [
         Sample(1.0, None, 30, 0.1, 5),
@@ -110,7 +110,7 @@ def test_neighbours_become_one_sample_with_their_highest_memory() -> None:
 
 def test_this_process_is_the_first_of_its_family() -> None:
     tree = ProcessTree()
-    tree.look(sample=True)
+    tree.scan(sample=True)
     own = next(process for process in tree.family() if process.pid == os.getpid())
     (sample,) = own.samples
     assert (sample.cpu_percent, own.ended, own.is_tracker) == (None, False, False)
@@ -119,6 +119,6 @@ def test_this_process_is_the_first_of_its_family() -> None:
     assert 0 <= before < 1
     while time.process_time() < used + 0.05:
         pass
-    tree.look(sample=False)
+    tree.scan(sample=False)
     assert before + 0.05 <= own.cpu_seconds <= time.process_time()
     assert len(own.samples) == 1

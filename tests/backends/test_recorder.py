@@ -26,7 +26,7 @@ class Plain(Recorder):
     def open(self, interval: float | None, span: str | None = None) -> None:
         self._begin()
         self._period.is_open = self._period.was_open = True
-        self.learned: list[int] = []
+        self.learned: list[tuple[int, bool]] = []
 
     def close(self) -> None:
         self._period.is_open = False
@@ -34,8 +34,8 @@ class Plain(Recorder):
     def reaches(self, executor: Any) -> bool:
         return True
 
-    def learn_chunks(self, chunks: pa.Table) -> None:
-        self.learned.append(len(chunks))
+    def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
+        self.learned.append((len(chunks), preprocessing))
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         return table_of_rows(LIFETIME_COLUMNS, [{"worker": "w", "threads": 2, "start": start, "stop": stop}])
@@ -71,7 +71,7 @@ def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers(
     )
     chunks = backend.chunks({"mine"})
     assert chunks["id"].to_pylist() == [1]
-    assert backend.learned == [0, 1]
+    assert backend.learned == [(0, True), (1, False)]
     tables = {name: backend.table(name, chunks, T, T + 5) for name in TABLES[1:]}
     assert {name: None if table is None else len(table) for name, table in tables.items()} == {
         "branch_reads": 0,

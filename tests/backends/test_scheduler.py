@@ -247,7 +247,7 @@ def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pyt
         plugin.remove_worker(scheduler, worker.address)
         if number % 3 == 1:
             plugin.log_event(NAME, message | {"last": True})
-        plugin.workers.give_up_departed()
+        plugin.workers.forget_overdue()
         while (answer := plugin.drain(1_000_000, received))["data"]:
             received += len(answer["data"])
         if number % 7 == 0:

@@ -207,7 +207,7 @@ def test_a_pace_that_would_burden_the_scheduler_is_told(client: Client) -> None:
     with MetricsCollector(client, worker_tracking_interval=0.001) as collector:
         client.submit(abs, 1, pure=False).result()
     (problem,) = collector.measurement.problems
-    assert problem == "an interval of 0.001 s would burden the scheduler: it was sampled each 0.05 s"
+    assert problem == "an interval of 0.001 s would burden the scheduler: it was sampled every 0.05 s"
 
 
 def test_a_collector_that_does_not_track_has_no_samples(client: Client) -> None:

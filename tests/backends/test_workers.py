@@ -79,7 +79,7 @@ def test_a_worker_s_last_words_count_whenever_they_come(clock: Clock) -> None:
         plugin.remove_worker(scheduler, address)
     say(after)
     clock.now += 1000
-    plugin.workers.give_up_departed()
+    plugin.workers.forget_overdue()
     log = drained(plugin)
     lifetimes = log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()
     assert [row["cpu_seconds"] for row in lifetimes] == [1.5, 1.5, None]

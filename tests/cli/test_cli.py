@@ -52,7 +52,7 @@ def test_an_interrupt_is_one_line_and_status_130(
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("roastcoffea.measurement.load", interrupted)
+    monkeypatch.setattr("roastcoffea.studies.merging.measurement_at", interrupted)
     assert main(["show", "run"]) == 130
     assert capsys.readouterr().err.strip() == "roastcoffea: interrupted"
 
@@ -66,7 +66,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             "compare",
             "demo",
             "export",
+            "history",
             "list",
+            "merge",
             "metrics",
             "plot",
             "report",

@@ -24,7 +24,7 @@ def test_the_demonstration_measures_what_it_analyses(
     assert list(scratch.iterdir()) == []
     (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())
     assert f"roastcoffea show '{saved}'" in out
-    page = saved.with_name(f"{saved.name}.html")
+    page = saved / "report.html"
     assert out.endswith(f"For a browser: {page}\n")
     assert "dijet" in page.read_text().lower()
     measurement = roastcoffea.load(saved)

@@ -84,7 +84,7 @@ def test_errors_are_those_that_scripts_of_the_older_prototype_catch(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder") as error:
         load_measurement(tmp_path / "nowhere")
     assert isinstance(error.value, MeasurementError)
-    with pytest.raises(FileNotFoundError, match="is no measurement"):
+    with pytest.raises(FileNotFoundError, match="is not a measurement"):
         load_measurement(tmp_path)
     folder = Measurement(handmade_run()).save(tmp_path)
     (folder / "chunks.parquet").unlink()
@@ -126,7 +126,9 @@ def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypat
         assert main([*arguments]) == 0
         return capsys.readouterr().out
 
-    shown = printed("show", folder)
+    assert "complete: 40 chunks, 2,000,000 events" in (first := printed("show", folder))
+    assert "as reported by roastcoffea 0.1.2" in first
+    shown = printed("show", folder, "--all")
     assert max(map(len, shown.splitlines())) <= 80
     for words in ("Numbers as reported by roastcoffea 0.1.2", "2,000,000", "82.6 %", "took wall time for CPU time"):
         assert words in shown

@@ -205,7 +205,7 @@ def test_data_alone_are_a_run_from_their_first_to_their_last_moment() -> None:
     assert (older.run.start, older.run.stop) == (T + 5, T + 10)
     assert older.run.samples["memory"].to_pylist() == [100]
     assert older.inputs["worker_counts"][1].tolist() == [2, 2]
-    assert older.run.absent["chunks"] == "give chunk_metrics=, or a measurement"
+    assert older.run.absent["chunks"] == "pass chunk_metrics=, or a measurement"
     assert "samples" not in older.run.absent
 
 

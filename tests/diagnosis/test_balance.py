@@ -1,7 +1,14 @@
 """Workers side by side."""
 
+import dataclasses
+
 import pytest
 from chunks_by_law import chunks_by_law, measurement_of
+from made_runs import made_run, plan
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 
 def test_workers_side_by_side():
@@ -14,3 +21,14 @@ def test_workers_side_by_side():
     assert balance.loc["A", "chunk_seconds"] == pytest.approx(of_a)
     assert balance.loc["A", "busy_share"] == pytest.approx(of_a / 200)
     assert balance.loc["A", "transfer_seconds"] == 0.5
+
+
+def test_a_worker_whose_threads_change_offers_what_it_had():
+    run = made_run([plan(1.0)] * 9, 1)
+    life = run.lifetimes.to_pylist()[0]
+    start, stop = life["start"], life["stop"]
+    lives = [life | {"stop": start + 4, "threads": 3}, life | {"start": start + 4, "threads": 1}]
+    run = dataclasses.replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+    balance = Measurement(run).worker_balance
+    assert len(balance) == 1
+    assert balance["busy_share"][0] == pytest.approx(9.0 / (3 * 4 + stop - start - 4))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from evidence_by_hand import evidence_of
-from made_runs import made_run, plan, waiting_in
+from made_runs import made_run, plan, waiting_in, with_call
 from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import conclusions
-from roastcoffea.diagnosis.causes_of_chunks import PYTHON
+from roastcoffea.diagnosis.evidence import PYTHON, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import HOT_COLUMNS
@@ -96,19 +96,40 @@ def test_metadata_say_what_each_chunk_takes() -> None:
     assert "100 % of thread time, 10 s for each of 10 chunks." in finding.what
 
 
-def test_start_up_names_workers_and_what_they_imported() -> None:
+def evidence_of_start_up() -> Evidence:
+    """A first chunk that takes longer to open."""
     run = one_kind_of_time("compute_seconds").run
     rows = [row | {"open_seconds": 1.0, "compute_seconds": 9.0} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
     rows[0].update(open_seconds=8.0, compute_seconds=2.0)
     chunks = table_of_rows(CHUNK_COLUMNS, [row | {"thread": 1, "build_seconds": 0.0} for row in rows])
-    seen = evidence_of(dataclasses.replace(run, chunks=chunks))
-    started = seen.ledger.startup
-    assert isinstance(next(iter(started), None), StartUp)
-    found = {one.cause: one for one in conclusions(dataclasses.replace(seen, started=started))[0]}
+    evidence = evidence_of(dataclasses.replace(run, chunks=chunks))
+    return dataclasses.replace(evidence, started=evidence.ledger.startup)
+
+
+def test_start_up_names_workers_and_what_they_imported() -> None:
+    evidence = evidence_of_start_up()
+    assert isinstance(next(iter(evidence.started), None), StartUp)
+    found = {one.cause: one for one in conclusions(evidence)[0]}
     assert found["start-up"].seconds == pytest.approx(7.0)
     assert [(one.kind, one.name) for one in found["start-up"].culprits] == [("worker", "A")]
     assert "on 1 new worker" in found["start-up"].what
     assert "--preload" in str(found["start-up"].remedy)
+
+
+@pytest.mark.parametrize(
+    ("executor", "remedy"),
+    [
+        ("FuturesExecutor", "FuturesExecutor(pool=loky.get_reusable_executor(max_workers=4))"),
+        ("ParslExecutor", None),
+    ],
+)
+def test_start_up_of_a_pool_asks_for_one_that_stays(executor: str, remedy: str | None) -> None:
+    evidence = evidence_of_start_up()
+    run = with_call(evidence.run, executor=executor, options={"executor.workers": 4})
+    evidence = dataclasses.replace(evidence, run=dataclasses.replace(run, tasks=None))
+    (found,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
+    assert found.remedy == remedy
+    assert "Keep the processes from step to step" in found.advice
 
 
 def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:

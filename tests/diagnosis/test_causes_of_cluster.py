@@ -12,8 +12,7 @@ from made_runs import made_run, plan, with_call
 from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
-from roastcoffea.diagnosis.causes_of_cluster import LARGE_OUTPUT
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows

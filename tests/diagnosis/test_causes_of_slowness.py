@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from evidence_by_hand import evidence_of
 from made_runs import made_run, plan
@@ -10,6 +13,7 @@ from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.diagnosis.slowness import Slow
+from roastcoffea.metrics.worker_names import Names
 
 SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
 UNEVEN = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)
@@ -102,3 +106,21 @@ def test_a_dataset_that_waits_for_storage_is_not_heavy() -> None:
         == "Dataset data waits long for storage: its events take 5 times (4 to 6) as long as those of the others."
     )
     assert draft.advice == "Cache it nearby, or read another copy of it."
+
+
+def test_findings_call_workers_by_name_and_lines_to_copy_by_address() -> None:
+    address = "tcp://127.0.0.1:401"
+    slow = Slow("worker", address, 14.0, (12.0, 16.0), 39.0, 3, "compute", host="127.0.0.1")
+    plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
+    run, names = made_run(plans, 2), Names({address: "laptop:1"}, {"127.0.0.1": "laptop"})
+    tables: dict[str, Any] = {}
+    for table, content in (("chunks", run.chunks), ("tasks", run.tasks), ("lifetimes", run.lifetimes)):
+        assert content is not None
+        workers = [address if worker == "w0" else worker for worker in content["worker"].to_pylist()]
+        tables[table] = content.set_column(content.schema.get_field_index("worker"), "worker", [workers])
+    finding = findings(evidence_of(replace(run, **tables), slow=[slow], names=names))["slow worker"]
+    assert finding.what == "Worker laptop:1 computes slowly: its 3 chunks took 14 times (12 to 16) as long as expected."
+    assert finding.remedy == f'client.retire_workers(["{address}"])'
+    assert str(finding.remedy) in finding.advice
+    assert [(one.name, one.label) for one in finding.culprits] == [(address, "laptop:1")]
+    assert finding.card.culprit == "laptop:1"

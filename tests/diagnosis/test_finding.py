@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.diagnosis.finding import HIGH, Culprit, Finding, Verdict
+from roastcoffea.diagnosis.evidence import HIGH
+from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
 
 
 def finding(**changes: Any) -> Finding:
@@ -73,7 +74,7 @@ def test_other_programs_get_plain_data() -> None:
         "seconds": 3.0,
         "interval": [2.0, 4.0],
         "at_most": False,
-        "culprits": [{"kind": "endpoint", "name": "far.org", "seconds": 12.0, "factor": None}],
+        "culprits": [{"kind": "endpoint", "name": "far.org", "seconds": 12.0, "factor": None, "label": None}],
         "remedy": None,
         "rows": {"read": 12.0},
         "elapsed": 10.0,
@@ -122,5 +123,17 @@ def test_a_verdict_that_is_absent_gives_its_reason() -> None:
 
 def test_a_verdict_shows_itself_everywhere() -> None:
     verdict = Verdict([finding()], bound="storage", share=0.8, elapsed=10.0)
-    for text in (str(verdict), verdict.to_markdown(), verdict._repr_html_()):
+    for text in (str(verdict), verdict.to_markdown()):
         assert "Fixing it saves about 3 s (2 to 4 s) of 10 s." in " ".join(text.split())
+    html = verdict._repr_html_()
+    assert "<em>saves about 3 s</em>" in html
+    assert "waits for <b>far.org</b>." in html
+
+
+def test_cards_have_what_their_verdict_says_of_all() -> None:
+    both = [finding(), finding(cause="client", seconds=4.0)]
+    html = Verdict(both, incomplete=["2 rows were lost"], together=6.0, elapsed=10.0)._repr_html_()
+    assert "Fixing all of them saves about 6 s of 10 s." in html
+    assert "2 rows were lost" in html
+    assert html.count("<li") == 2
+    assert "Healthy: no single change" in Verdict()._repr_html_()

@@ -126,7 +126,7 @@ def test_the_interpreters_lock_is_not_known_of_older_runs() -> None:
     found = savings.of(Taken("interpreter lock"))
     if found.seconds is None:
         assert isnan(found.low)
-        assert "not told apart" in str(found.reason)
+        assert "not recorded separately" in str(found.reason)
 
 
 def test_savings_are_a_fact_of_a_run() -> None:

@@ -1,4 +1,4 @@
-"""The ways home of records: which task they are of, and what comes where a way is closed."""
+"""The transport home of records: which task they are of, and what comes where a way is closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from roastcoffea.instrument.channels import DaskTask, WaysHome, append_to_spool, spooled, taken_from
+from roastcoffea.instrument.channels import DaskTask, Transport, append_to_spool, spooled, taken_from
 from roastcoffea.instrument.gauges import process_name
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import ReceivedRecords
@@ -71,23 +71,23 @@ def test_a_folder_that_takes_nothing_costs_no_record(
     output: Any, closed_spool: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING")  # a local cluster of Dask silences the handlers
-    home, ways = ReceivedRecords(), WaysHome((), closed_spool, in_output=True)
+    home, transport = ReceivedRecords(), Transport((), closed_spool, in_output=True)
     for _ in range(2):
-        given, records = taken_from(ways.deliver(DaskTask(), RECORD, output, failed=False))
+        given, records = taken_from(transport.deliver(DaskTask(), RECORD, output, failed=False))
         assert given == output
         for packed in records:
             home.take(packed)
     assert home.chunks({"ours"})["id"].to_pylist() == [1]
     (problem,) = home.problems
-    assert "takes none: Is a directory" in problem
+    assert "cannot be written: Is a directory" in problem
     assert [line.getMessage() for line in caplog.records] == [problem]
 
 
 @pytest.mark.parametrize(("in_output", "failed", "output"), [(True, True, None), (True, False, 5), (False, False, {})])
 def test_a_record_without_any_way_is_an_error(in_output: bool, failed: bool, output: Any, closed_spool: str) -> None:
-    ways = WaysHome((), closed_spool, in_output)
+    transport = Transport((), closed_spool, in_output)
     with pytest.raises(IsADirectoryError):
-        ways.deliver(DaskTask(), RECORD, output, failed=failed)
+        transport.deliver(DaskTask(), RECORD, output, failed=failed)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,25 +22,106 @@ from roastcoffea.instrument.garbage import MOST_MODULES, Garbage, modules_since
 from roastcoffea.instrument.switching import STATE
 
 
-def test_collections_are_counted_whichever_thread_makes_them() -> None:
-    before, garbage = len(gc.callbacks), Garbage()
-    other = threading.Thread(target=gc.collect)
+@contextmanager
+def counted() -> Iterator[Garbage]:
+    """Collections that are asked for alone are counted."""
     gc.disable()
+    garbage = Garbage()
     try:
-        assert garbage.seconds == 0.0
+        yield garbage
+    finally:
+        garbage.close()
+        gc.enable()
+
+
+def test_collections_are_counted_by_who_makes_them() -> None:
+    before = len(gc.callbacks)
+    other = threading.Thread(target=gc.collect)
+    with counted() as garbage:
+        assert (garbage.own, garbage.others) == (0.0, 0.0)
         other.start()
         other.join()
-        of_other = garbage.seconds
-        assert of_other > 0.0
+        assert garbage.own == 0.0 < garbage.others
+        of_others, cpu = garbage.others, time.thread_time()
         gc.collect()
-        assert garbage.seconds > of_other
+        assert 0.0 < garbage.own <= time.thread_time() - cpu
+        assert garbage.others == of_others
+    garbage.close()
+    seconds = garbage.own
+    gc.collect()
+    assert (garbage.own, len(gc.callbacks)) == (seconds, before)
+
+
+@pytest.mark.parametrize(
+    ("waited", "lock", "cost"),
+    [
+        (0.0, 0.0, 1.0),  # while another thread collected this one computed in C
+        (5.0, 4.0, 1.0),  # it waited for the interpreter: that is `lock_seconds`
+        (5.0, 3.0, 2.0),  # some of it outside of process(), of which `lock_seconds` does not tell
+        (5.0, 0.0, 5.0),
+        (2.0, 0.0, 3.0),
+        (-1.0, 0.0, 1.0),  # clocks
+    ],
+)
+def test_others_collections_cost_what_the_thread_waited_for_them(waited: float, lock: float, cost: float) -> None:
+    with counted() as garbage:
+        garbage.own, garbage.others = 1.0, 4.0
+        assert garbage.cost(waited, lock) == pytest.approx(cost)
+
+
+def test_a_chunk_that_computes_on_loses_nothing_to_others_collections(tmp_path: Path) -> None:
+    def hashing(_: Any) -> float:
+        many: list[list[int]] = [[] for _ in range(300_000)]
+        other = threading.Thread(target=lambda: [gc.collect() for _ in range(5)])
+        other.start()
+        data = bytes(10_000_000)
+        while other.is_alive():
+            hashlib.sha256(data)  # without the interpreter
+        return float(len(many))
+
+    path = write_tree(tmp_path / "tree.root", baskets=1)
+    gc.disable()
+    try:
+        _, measurement = outcome(path, hashing)
     finally:
         gc.enable()
-    garbage.close()
-    garbage.close()
-    seconds = garbage.seconds
-    gc.collect()
-    assert (garbage.seconds, len(gc.callbacks)) == (seconds, before)
+    assert measurement.run.chunks is not None
+    (chunk,) = measurement.run.chunks.to_pylist()
+    lost = chunk["gc_seconds"] + chunk["lock_seconds"] + chunk["core_wait_seconds"]
+    assert lost <= chunk["wall_seconds"] - chunk["cpu_seconds"] + 1e-3
+
+
+def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
+    told = tmp_path / "seconds of collections"
+
+    def sleeping(_: Any) -> float:
+        many: list[list[int]] = [[] for _ in range(600_000)]
+        collected: list[float] = []
+
+        def collecting() -> None:
+            time.sleep(0.3)
+            for _ in range(5):
+                began = time.perf_counter()
+                gc.collect()
+                collected.append(time.perf_counter() - began)
+
+        other = threading.Thread(target=collecting)
+        other.start()
+        time.sleep(1.0)
+        other.join()
+        told.write_text(str(sum(collected)))
+        return float(len(many))
+
+    path = write_tree(tmp_path / "tree.root", baskets=1)
+    gc.disable()
+    try:
+        _, measurement = outcome(path, sleeping)
+    finally:
+        gc.enable()
+    assert measurement.run.chunks is not None
+    (chunk,) = measurement.run.chunks.to_pylist()
+    # it may have waited for one of them as it woke up
+    assert chunk["gc_seconds"] < 0.4 * float(told.read_text())
 
 
 def test_modules_that_appear_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:

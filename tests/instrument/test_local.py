@@ -55,4 +55,4 @@ def test_a_collector_of_a_cluster_takes_no_calls_of_the_client(path: str, client
     """They are no tasks of its cluster."""
     with MetricsCollector(client) as collector:
         measured(materialize)(path, ["f0"])
-    assert "no Runner call was seen" in collector.measurement.run.absent["chunks"]
+    assert "no Runner call was recorded" in collector.measurement.run.absent["chunks"]

@@ -203,7 +203,7 @@ def test_the_peak_of_a_section_is_the_highest_of_its_passes_and_growth_adds_up(c
     assert row["memory_delta"] / MB == pytest.approx(100, rel=0.1)
 
 
-# errors, and other ways out
+# errors, and other transport out
 
 
 def test_an_exception_passes_unchanged_and_is_counted(chunk: OpenChunk, clock: Clock) -> None:

@@ -26,8 +26,8 @@ def test_tasks_and_workers_with_impossible_times() -> None:
     assert log.attempts.table(0.0)["start"].to_pylist() == [None, T]
     assert log.workers.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
     assert log.problems == [
-        "1 task ended before they began: their times were set aside",
-        "1 CPU time of workers was impossible and set aside",
+        "1 task ended before they started: their times were discarded",
+        "1 CPU time of workers was impossible and discarded",
     ]
 
 
@@ -73,5 +73,5 @@ def test_what_is_not_known_of_an_attempt_is_null() -> None:
 
 
 def test_an_attempt_of_no_kind_is_refused() -> None:
-    with pytest.raises(LookupError, match="there is no kind 99"):
+    with pytest.raises(LookupError, match="unknown kind 99"):
         attempts_of(attempt(0, kind=99))

@@ -74,8 +74,8 @@ def test_a_row_has_texts_for_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("payload", "error", "words"),
     [
-        (packed_row(0, 2, 1.0), LookupError, "there is no text 2"),
-        (packed_row(NO_STRING, 0, 1.0), LookupError, "it is of no worker"),
+        (packed_row(0, 2, 1.0), LookupError, "unknown text 2"),
+        (packed_row(NO_STRING, 0, 1.0), LookupError, "it has no worker"),
         (packed_row(0, 1, 1.0)[:15], struct.error, "requires a buffer of at least 16 bytes"),
     ],
 )
@@ -92,5 +92,5 @@ def test_rows_in_bulk_have_the_places_of_their_texts() -> None:
     assert texts.column(rows["name"]).to_pylist() == ["b", None]
     assert rows["time"].tolist() == [1.0, 2.0]
     layout.check(rows)
-    with pytest.raises(LookupError, match="there is no text 3"):
+    with pytest.raises(LookupError, match="unknown text 3"):
         layout.check(np.frombuffer(packed_row(3, 0, 1.0), layout.dtype))

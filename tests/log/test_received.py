@@ -41,7 +41,7 @@ def test_a_value_that_cannot_be_is_set_aside(values: dict[str, Any]) -> None:
     (name,) = values
     assert [row[name] for row in rows] == [None, chunk(2).get(name)]
     (problem,) = received.problems
-    assert problem.startswith("1 impossible value in records was set aside")
+    assert problem.startswith("1 impossible value in records was discarded")
     assert f"{name} of " in problem
 
 
@@ -54,7 +54,7 @@ def test_a_record_whose_times_cannot_be_is_set_aside(values: dict[str, Any]) -> 
     assert received.chunks({CALL})["id"].to_pylist() == [2]
     assert received.tally.chunks == 0
     (problem,) = received.problems
-    assert problem.startswith("1 record with impossible times was set aside")
+    assert problem.startswith("1 record with impossible times was discarded")
 
 
 @pytest.mark.parametrize("largest", [2**62, 10])

@@ -100,6 +100,15 @@ def test_cpu_time_is_that_of_the_last_sample_until_the_last_message_comes() -> N
     assert worker_log(*entries, last).lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [4.5]
 
 
+def test_threads_that_execute_are_known_from_the_first_sample_to_the_departure() -> None:
+    assert worker_log(ARRIVED).threads is None
+    sample = (kinds.SAMPLE, {"time": T + 8, "executing": 3})
+    assert worker_log(ARRIVED, sample).threads == (4, 3)
+    # a thread that left the pool for a long task still counts one
+    assert worker_log(ARRIVED, sample, (kinds.SAMPLE, {"time": T + 9, "executing": 6})).threads == (4, 4)
+    assert worker_log(ARRIVED, sample, (kinds.DEPARTURE, {"time": T + 20})).threads is None
+
+
 def test_a_sample_of_no_worker_is_refused() -> None:
     log = worker_log(ARRIVED)
     with pytest.raises(LookupError, match="it is of no worker"):

@@ -32,7 +32,7 @@ def test_what_is_not_known_of_one_read_is_not_known_of_the_branch():
     assert [rows[A, "run"][f"{step}_seconds"] for step in ("read", "decompress", "interpret")] == [None, 0.25, 0.125]
     assert rows[B, "run"]["read_seconds"] == 0.25
     assert Measurement(run).byte_ledger.by("branch")["uncompressed"].isna().all()
-    assert "not known for 2 of 4 branches" in Measurement(run).metrics.missing["total_bytes_uncompressed"]
+    assert "unknown for 2 of 4 branches" in Measurement(run).metrics.missing["total_bytes_uncompressed"]
 
 
 FILES = ("a.root", "b.root")

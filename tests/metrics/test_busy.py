@@ -47,9 +47,9 @@ def test_openings_of_files() -> None:
 def test_what_is_missing() -> None:
     assert "preprocessing was not recorded" in ledger_without_tasks(preprocessing=None).certificate.reasons
     elsewhere = ledger_without_tasks(PREPROCESSINGS[0] | OPENING | {"worker": "D"})
-    assert "1 attempts ran on workers that were not seen" in elsewhere.certificate.reasons
+    assert "1 attempts ran on unknown workers" in elsewhere.certificate.reasons
     counted = ledger_without_tasks(calls=(runner_call("c1", 5),)).certificate
-    assert counted.reasons == ["2 of 5 chunks left no record, or gave no result"]
+    assert counted.reasons == ["2 of 5 chunks left no record or no result"]
     assert counted.attempts == (3, 5)
     assert ledger_without_tasks(calls=(call("c1", T, T + 1, None),)).certificate.attempts == (3, None)
 
@@ -64,19 +64,19 @@ def ledger_with_tasks(*more: dict[str, Any], tasks: list[dict[str, Any]] = TASKS
 
 
 def reasons(ledger: TimeLedger) -> list[str]:
-    return [reason for reason in ledger.certificate.reasons if not reason.startswith("the scheduler did not tell")]
+    return [reason for reason in ledger.certificate.reasons if not reason.startswith("the scheduler did not report")]
 
 
 def test_an_attempt_without_times_is_told() -> None:
     ledger = ledger_with_tasks(task("k9", 9, "processor", "ok", "A", 50, 51) | UNTIMED)
-    assert reasons(ledger) == ["1 attempts of tasks do not tell when they ran"]
+    assert reasons(ledger) == ["1 attempts of tasks have no recorded times"]
     assert ledger["failed"] == 4.5
 
 
 def test_an_attempt_that_was_cancelled_on_a_worker_is_told() -> None:
     ledger = ledger_with_tasks(task("k9", 9, "processor", "cancelled", "A", 50, 51) | UNTIMED)
     (reason,) = reasons(ledger)
-    assert reason.startswith("1 attempts of tasks were cancelled when a worker had them")
+    assert reason.startswith("1 attempts of tasks were cancelled on a worker")
     assert (
         reasons(ledger_with_tasks(task("k9", 9, "processor", "cancelled", "A", 0, 0) | UNTIMED | {"worker": None}))
         == []
@@ -117,7 +117,7 @@ def test_attempts_that_the_scheduler_counted_and_that_left_no_row() -> None:
     ledger = Measurement(handmade_run(attempts={"merge": 3, "processor": 5})).time_ledger
     assert ledger.certificate.reasons == ["2 attempts of merge tasks left no row"]
     (reason,) = ledger_with_tasks().certificate.reasons
-    assert reason == "the scheduler did not tell how many attempts of tasks there were"
+    assert reason == "the scheduler did not report the number of task attempts"
 
 
 def test_an_attempt_of_a_chunk_without_a_record_is_in_no_class() -> None:
@@ -130,4 +130,4 @@ def test_an_attempt_of_a_chunk_without_a_record_is_in_no_class() -> None:
 
 def test_an_attempt_of_a_chunk_whose_task_was_not_seen_is_told() -> None:
     ledger = ledger_with_tasks(tasks=[row for row in TASKS if row["run_id"] != 6])
-    assert any(reason.startswith("of 1 attempts of chunks the task was not seen") for reason in reasons(ledger))
+    assert any(reason.startswith("1 attempts of chunks have no recorded task") for reason in reasons(ledger))

@@ -89,7 +89,7 @@ def test_preprocessing_that_was_not_watched_is_no_zero():
 def test_preprocessing_whose_bytes_nobody_could_count_is_no_zero():
     ledger = ledger_of(preprocessing=[row | {"bytes_requested": None} for row in PREPROCESSINGS])
     assert ledger["preprocessing"] is None
-    assert f"{len(PREPROCESSINGS)} preprocessing tasks do not tell what they requested" in ledger.certificate.reasons
+    assert f"{len(PREPROCESSINGS)} preprocessing tasks have no count of requested bytes" in ledger.certificate.reasons
     some = ledger_of(preprocessing=[*PREPROCESSINGS[:-1], PREPROCESSINGS[-1] | {"bytes_requested": None}])
     assert some["preprocessing"] is not None
     assert ledger_of(preprocessing=[], tasks=[])["preprocessing"] == 0
@@ -99,7 +99,7 @@ def test_transferred_is_known_for_all_or_for_none():
     ledger = ledger_of(with_ids(14, bytes_transferred=None))
     assert (ledger.transferred, ledger.gaps) == (None, None)
     assert ledger.transferred_absent == (
-        "1 of 8 attempts read through FSSpecSource(HTTPFileSystem), which does not tell"
+        "1 of 8 attempts read through FSSpecSource(HTTPFileSystem), which does not report transfers"
     )
 
 

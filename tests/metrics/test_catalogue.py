@@ -58,7 +58,7 @@ def test_aliases_of_older_versions():
 def test_an_input_must_be_defined_before_it_is_used():
     catalogue = Catalogue()
 
-    with pytest.raises(ValueError, match="later needs nowhere: not defined before it"):
+    with pytest.raises(ValueError, match="later needs nowhere, which the catalogue does not have yet"):
 
         @metric(COUNT, group=RAW, source="test", catalogue=catalogue)
         def later(nowhere):
@@ -78,10 +78,10 @@ def test_a_name_is_given_once(name):
     def here(run):
         """Return it."""
 
-    with pytest.raises(ValueError, match=f"{name} is in the catalogue already"):
+    with pytest.raises(ValueError, match=f"{name} is already in the catalogue"):
         catalogue.add(Fact(name=name, function=abs, inputs=("run",)))
 
 
 def test_a_group_must_be_known():
-    with pytest.raises(ValueError, match="'odd', which is none of"):
+    with pytest.raises(ValueError, match="'odd'; choose one of"):
         metric(COUNT, group="odd", source="test", catalogue=Catalogue())(lambda run: run)

@@ -28,7 +28,7 @@ from roastcoffea.metrics.catalogue import (
     Sourced,
     metric,
 )
-from roastcoffea.metrics.evaluation import RUNS_TESTS, Evaluator
+from roastcoffea.metrics.evaluation import UNDER_PYTEST, Evaluator
 from roastcoffea.report import frames
 from roastcoffea.report.markdown import markdown
 from roastcoffea.report.summary import summary
@@ -206,12 +206,12 @@ def test_an_input_that_is_given_is_not_computed_and_one_from_below_is_asked_ther
     catalogue.add(Fact.of(pair, kept=True))
     assert Evaluator(catalogue, {}, below).value("pair") == (1, None)
     assert Evaluator(catalogue, {"other": "given"}, below).value("pair") == (1, "given")
-    with pytest.raises(ValueError, match="first is in the catalogue already"):
+    with pytest.raises(ValueError, match="first is already in the catalogue"):
         catalogue.add(Fact.of(lambda run: run, name="first"))
 
 
 def test_an_error_of_ours_is_a_reason_and_a_problem_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RUNS_TESTS)
+    monkeypatch.delenv(UNDER_PYTEST)
     catalogue = Catalogue()
     catalogue.add(Fact.of(lambda run: {}[run], name="broken"))
     catalogue.add(Fact.of(lambda broken: broken, name="user", kept=True))
@@ -302,7 +302,7 @@ def test_one_that_raises_takes_nothing_else_away(
         called.append(name)
         raise RuntimeError("planted")
 
-    monkeypatch.delenv(RUNS_TESTS)
+    monkeypatch.delenv(UNDER_PYTEST)
     monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=recorded_and_raising))
     measurement = Measurement(handmade_run())
     values = measurement.metrics.built()
@@ -329,7 +329,7 @@ def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("table", ["failed", "failed_files", "missing", "branches", "sections"])
 def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RUNS_TESTS)
+    monkeypatch.delenv(UNDER_PYTEST)
     monkeypatch.setitem(frames.TABLES, table, frames.TABLES[table]._replace(make=raising))
     measurement = Measurement(handmade_run())
     frame = getattr(measurement, table)

@@ -53,9 +53,7 @@ def test_what_is_missing_can_be_run_again(measurement):
 @pytest.mark.parametrize("fileset", ["x", ["mc"], {1: []}])
 def test_what_is_no_fileset_is_refused(measurement, fileset):
     for missing in (measurement.missing_fileset, measurement.missing_items):
-        with pytest.raises(
-            TypeError, match="give the fileset of the run, a mapping of names of datasets to their files"
-        ):
+        with pytest.raises(TypeError, match="pass the fileset of the run, a mapping from dataset names to files"):
             missing(fileset)
 
 

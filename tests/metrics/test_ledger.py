@@ -41,7 +41,7 @@ def test_the_time_ledger_shows_what_occurred_with_shares() -> None:
     (sheet,) = Measurement(handmade_run()).time_ledger.sheets()
     rows = texts(sheet)
     assert ["idle: client", "5 min 30 s", "74.9 %"] in rows
-    assert ["residual", "0 s", "0 %"] in rows
+    assert ["unaccounted", "0 s", "0 %"] in rows
     assert rows[-1] == ["total", "7 min 20 s", "100 %"]
     assert "other tasks" not in [row[0] for row in rows]
     estimated = '"interpreter lock" is estimated from the CPU time of other threads of the process.'
@@ -55,13 +55,13 @@ def test_the_time_ledger_shows_what_occurred_with_shares() -> None:
 def test_classes_that_were_not_measured_are_named_by_their_reason() -> None:
     (sheet,) = Measurement(handmade_run(tasks=None, pauses=None)).time_ledger.sheets()
     assert sheet.notes[-2].startswith('Not measured: "merge", "transfer"')
-    assert sheet.notes[-2].endswith("without a scheduler nothing tells of it.")
+    assert sheet.notes[-2].endswith("not recorded without a scheduler.")
 
 
 def test_the_byte_ledger_shows_all_classes_and_advice() -> None:
     sheet, advice = ledger_of().sheets()
     assert texts(sheet)[-3:] == [
-        ["residual", "50 B", "0.826 %"],
+        ["unaccounted", "50 B", "0.826 %"],
         ["total", "6.05 kB", "100 %"],
         ["transferred", "6.43 kB", "384 B not requested"],
     ]
@@ -95,7 +95,7 @@ def test_a_ledger_is_shown_everywhere() -> None:
 def test_certificates() -> None:
     complete = Certificate(attempts=Attempts(1200, None), reasons=[], estimated=2)
     assert str(complete) == (
-        "Complete; 1,200 attempts left a record. In 2 reads of branches re-read bytes are estimated."
+        "Complete; 1,200 attempts left a record. Re-read bytes are estimated for 2 reads of branches."
     )
     lacking = Certificate(attempts=Attempts(1, 2), reasons=["one", "two"])
     assert (lacking.complete, str(lacking)) == (False, "Incomplete: one; two; 1 of 2 attempts left a record.")
@@ -111,13 +111,13 @@ def test_a_residual_is_named_with_its_size():
     assert ledger_of().certificate.reasons == [BY_DESIGN]
     cancelled = ledger_of([row | {"bytes_metadata": {14: 300, 12: 100, 16: 200}.get(row["id"], 0)} for row in CHUNKS])
     assert cancelled.residual == 0
-    assert cancelled.certificate.reasons == ["2 attempts have a residual, of 0 B in all"]
+    assert cancelled.certificate.reasons == ["2 attempts have unaccounted bytes (0 B in total)"]
 
 
 def test_less_cannot_come_than_was_requested():
     less = ledger_of(with_ids(14, bytes_metadata=300, bytes_transferred=2000))
     assert less.gaps == -680
-    assert less.certificate.reasons == ["808 B less were transferred than requested"]  # of attempts that did not fail
+    assert less.certificate.reasons == ["808 B fewer were transferred than requested"]  # of attempts that did not fail
 
 
 def test_of_requests_that_failed_nothing_need_have_come():
@@ -133,8 +133,8 @@ def test_records_that_came_twice_are_told():
     again = [row | {"id": 100} for row in chunks if row["id"] == 13]
     preprocessing = [*PREPROCESSINGS, PREPROCESSINGS[0] | {"id": 9}]
     assert ledger_of([*chunks, *again], preprocessing=preprocessing).certificate.reasons == [
-        "1 attempts of chunks are recorded once more",
-        "1 preprocessing tasks are recorded once more",
+        "1 attempts of chunks are recorded more than once",
+        "1 preprocessing tasks are recorded more than once",
     ]
 
 
@@ -154,8 +154,8 @@ def test_so_does_one_of_preprocessing(row):
 def test_so_does_a_branch():
     ledger = ledger_of(reads=[read for read in BRANCH_READS if (read["chunk"], read["branch"]) != (14, "run")])
     assert ledger.certificate.reasons == [
-        "1 chunks lack branches that they read",
-        "1 attempts have a residual, of 650 B in all",
+        "1 chunks lack some of the branches they read",
+        "1 attempt has unaccounted bytes (650 B in total)",
     ]
     assert ledger.residual == 650
 
@@ -178,8 +178,8 @@ def test_rows_that_were_dropped_are_told():
     [
         (4, []),
         (6, ["2 of 6 chunks left no record"]),
-        (3, ["4 chunks ended, of 3 that were handed out"]),
-        (None, ["nobody counted"]),
+        (3, ["4 chunks finished, of 3 submitted"]),
+        (None, ["the number of attempts of chunks that started is unknown"]),
     ],
 )
 def test_without_tasks_the_runner_tells_how_many_chunks_there_were(chunks, reasons):
@@ -196,7 +196,7 @@ def test_without_tasks_the_runner_tells_how_many_chunks_there_were(chunks, reaso
     [
         (2, []),
         (3, ["1 of 3 files of preprocessing left no record"]),
-        (1, ["2 files of preprocessing ended, of 1 that were handed out"]),
+        (1, ["2 files of preprocessing finished, of 1 submitted"]),
         (None, []),
     ],
 )

@@ -205,3 +205,29 @@ def test_drawn_runs_are_counted_as_by_definition(seed: int, monkeypatch: pytest.
             rows = seconds.sum(axis=1)
             assert (seconds >= -1e-9).all()
             assert rows == pytest.approx(found.seconds[cause].sum(axis=1 - together, keepdims=together).ravel())
+
+
+@pytest.mark.parametrize("bins", [1, 7])
+def test_groups_of_workers_are_counted_as_if_each_were_alone(bins: int) -> None:
+    generator = np.random.default_rng(7)
+    moments = np.sort(generator.uniform(0, 9, (40, 7)), axis=1)
+    worker = generator.integers(0, 6, 40)
+    kind = generator.integers(0, len(KINDS), 40)
+    presence = Presence(np.arange(6), np.zeros(6), np.full(6, 10.0), np.full(6, 2))
+    none = Presence(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
+    together = np.array([1, 0, 1, 2, 0, 1])
+    where = axes(0.0, 10.0, np.arange(6), 6, bins)
+    found = idle_slots(Moments(worker, *moments.T, kind), presence, none, where, together=together)
+    expected = {cause: np.zeros((6, bins)) for cause in found.seconds}
+    tail = dict.fromkeys(TAIL_OF, 0.0)
+    for group in range(3):
+        some, here = together[worker] == group, together == group
+        alone = Moments(worker[some], *moments[some].T, kind[some])
+        of_group = Presence(*(column[here] for column in presence))
+        counted = idle_slots(alone, of_group, none, where)
+        tail = {cause: tail[cause] + counted.tail_of[cause] for cause in tail}
+        for cause, seconds in counted.seconds.items():
+            expected[cause][here] += seconds[here]
+    for cause, seconds in expected.items():
+        assert found.seconds[cause] == pytest.approx(seconds), cause
+    assert found.tail_of == pytest.approx(tail)

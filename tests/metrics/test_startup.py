@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from handmade import T
 from limited_runs import edited
 from made_runs import Plan, made_run, plan, waiting_in
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -181,3 +183,78 @@ def test_files_of_one_chunk_have_start_up_that_first_chunks_have_in_common_or_wi
     plans = [plan(6.0 if place < fresh else 1.0, file=f"{place}.root") for place in range(32)]
     run = edited(made_run(plans, 4), chunks=lambda row: {"thread": 1, "imports": imports if row["id"] == 0 else None})
     assert ledger(run)["start-up"] == pytest.approx(5.0 * fresh)
+
+
+# Pools without a scheduler
+
+
+def pool_run(births: dict[str, float], files: int = 0, threads: int = 1) -> Run:
+    """Ten chunks of 1 s on two processes from 10 s on, without a scheduler; the processes were born so much earlier.
+
+    Before them so many files were opened in this call, each for 1 s in this process, the last one until 7 s.
+    """
+    run = made_run([plan(1.0)] * 10, 2, before=10.0)
+    (call,) = run.calls
+    assert run.preprocessing is not None
+    assert run.lifetimes is not None
+    lives = [
+        life | {"start": T + 10.0 - births[life["worker"]], "process": place, "threads": threads}
+        for place, life in enumerate(run.lifetimes.to_pylist())
+    ]
+    opened = {"call": call.id, "worker": "parent", "outcome": "ok", "wall_seconds": 1.0, "dataset": "data"}
+    openings = [opened | {"start": T + 6.0, "stop": T + 7.0, "file": str(number)} for number in range(files)]
+    if files:
+        lives.append(lives[0] | {"worker": "parent", "process": 99, "threads": files, "start": T + 6, "stop": T + 7})
+    return dataclasses.replace(
+        edited(run, chunks=lambda _: {"call": call.id, "thread": 1}),
+        tasks=None,
+        pauses=None,
+        calls=(dataclasses.replace(call, start=T + 5.0),),
+        preprocessing=table_of_rows(PREPROCESSING_COLUMNS, openings),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, lives),
+    )
+
+
+def test_the_start_of_a_pool_s_processes_is_start_up() -> None:
+    found = ledger(pool_run({"w0": 2.0, "w1": 1.25}))
+    assert found["start-up"] == pytest.approx(3.25)
+    assert found.by("worker")["start-up"].tolist() == pytest.approx([2.0, 1.25])
+    assert [(one.worker, one.idle_seconds) for one in found.startup] == [("w0", 2.0), ("w1", 1.25)]
+    assert (found["compute"], found["idle: client"], found["idle: tail"]) == pytest.approx((10.0, 0.0, 0.0))
+    assert found.total == pytest.approx(2 * 5.0 + 3.25)
+    assert abs(found.residual or 0.0) < 1e-6
+    lines = found.timelines(40)
+    assert (lines.threads["start-up"].sum(axis=0) @ (lines.edges[1:] - lines.edges[:-1])) == pytest.approx(3.25)
+
+
+def test_a_process_that_gets_no_chunk_waits_for_the_others_from_the_start() -> None:
+    run = pool_run({"w0": 2.0, "w1": 2.0})
+    assert run.lifetimes is not None
+    lives = run.lifetimes.to_pylist()
+    spare = lives[0] | {"worker": "w2", "process": 7}
+    found = ledger(dataclasses.replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, [*lives, spare])))
+    assert found["start-up"] == pytest.approx(4.0)
+    assert (found["idle: tail"], found["idle: client"]) == pytest.approx((7.0, 0.0))
+    assert abs(found.residual or 0.0) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("births", "files", "why"),
+    [
+        (6.0, 0, "they were there before the Runner call"),
+        (11.0, 0, "they were there before the run"),
+        (4.0, 2, "they were there while files were opened, and no chunk waited yet"),
+        (0.01, 0, "they began at once"),
+    ],
+)
+def test_processes_that_no_chunk_waited_for_have_no_start_up(births: float, files: int, why: str) -> None:
+    found = ledger(pool_run(dict.fromkeys(("w0", "w1"), births), files))
+    assert found["start-up"] == 0.0, why
+    assert abs(found.residual or 0.0) < 1e-6
+
+
+def test_processes_of_a_pool_after_preprocessing_have_start_up() -> None:
+    found = ledger(pool_run({"w0": 2.0, "w1": 2.0}, files=3))
+    assert found["start-up"] == pytest.approx(4.0)
+    assert found["preprocessing"] == pytest.approx(3.0)
+    assert abs(found.residual or 0.0) < 1e-6

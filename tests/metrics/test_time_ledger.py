@@ -103,7 +103,7 @@ def test_hosts_by_hand() -> None:
 
 
 def test_there_is_no_other_breakdown() -> None:
-    with pytest.raises(ValueError, match="not by 'branch'"):
+    with pytest.raises(ValueError, match="no breakdown by 'branch'"):
         ledger_of().by("branch")  # type: ignore[arg-type]
 
 
@@ -115,7 +115,7 @@ def test_over_time_it_is_the_same() -> None:
     of_a = ledger.timeline(20, "A")
     assert (of_a["total"] == 2).all()
     assert [ledger.timelines(20).workers, ledger.timelines(20).threads["merge"].shape] == [["A", "B", "C"], (3, 20)]
-    with pytest.raises(KeyError, match="there was no worker 'D'"):
+    with pytest.raises(KeyError, match="unknown worker 'D'"):
         ledger.timeline(20, "D")
 
 
@@ -144,7 +144,7 @@ def test_tasks_beyond_the_threads_are_in_the_residual() -> None:
 def test_a_large_residual_is_a_reason() -> None:
     doubled = [row | {"key": f"{row['key']} {place}"} for place in range(12) for row in TASKS[-1:]]
     reasons = ledger_of(tasks=table_of_rows(TASK_COLUMNS, [*TASKS[:-1], *doubled])).certificate.reasons
-    assert any("do not fit into their workers' threads" in reason for reason in reasons)
+    assert any("exceed their workers' threads" in reason for reason in reasons)
     assert any(reason.startswith("the residual is -20 s") for reason in reasons)
 
 
@@ -152,12 +152,12 @@ def test_where_there_is_none_it_says_why() -> None:
     ledger = Measurement(run_without_tables()).time_ledger
     assert (dict(ledger), ledger.total, ledger.residual) == ({}, None, None)
     assert ledger.absent
-    with pytest.raises(NotMeasuredError, match="there is no timeline"):
+    with pytest.raises(NotMeasuredError, match="no timeline is available"):
         ledger.timeline()
 
 
 def test_phases_that_were_not_measured_are_told() -> None:
     chunks = [row | ({"read_seconds": None} if row["id"] == 14 else {}) for row in CHUNKS]
     certificate = ledger_of(chunks=table_of_rows(CHUNK_COLUMNS, chunks)).certificate
-    assert certificate.reasons == ["1 chunks do not tell all their phases: that time is called task overhead"]
+    assert certificate.reasons == ["1 chunks have incomplete phases: the missing time is in task overhead"]
     assert ledger_of().certificate.complete

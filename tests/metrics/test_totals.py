@@ -79,8 +79,8 @@ def test_other_totals_of_the_user_are_used_and_their_mismatch_is_told(report, br
     run = with_report(a_run(), report, breakdown)
     events, read = totals(run)
     assert list(run.problems) == [
-        f"{name} is {amount:,} by the {source}, "
-        f"but {expected:,} by the coffea report (seen in the Runner call): the first is used"
+        f"{name} is {amount:,} according to the {source}, "
+        f"but {expected:,} according to the coffea report (from the Runner call): the first is used"
         for name, amount, expected in (("total_events", events, 450), ("total_bytes_read", read, 4500))
     ]
     assert (events, read) == ((100, 1000) if report == PARTS[0] else (900, 9000))
@@ -92,7 +92,7 @@ def test_the_report_of_a_single_call_is_held_against_it():
     run = with_report(run, {"entries": 5, "bytesread": 4500}, None)
     assert totals(run) == (5, 4500)
     assert len(run.problems) == 1
-    assert run.problems[0].startswith("total_events is 5 by the coffea report")
+    assert run.problems[0].startswith("total_events is 5 according to the coffea report")
 
 
 def test_another_report_takes_its_problems_with_it():
@@ -104,7 +104,7 @@ def test_another_report_takes_its_problems_with_it():
 def test_reports_that_lack_events_of_the_chunks_are_told():
     run = a_run()
     call = replace(run.calls[0], chunks=3, report={"entries": 400, "bytesread": 4500})
-    told = "coffea's reports have 400 events, and the records of chunks 450"
+    told = "coffea's reports have 400 events, but the chunk records have 450"
     assert checked(replace(run, calls=(call,))).problems == (told,)
     unrecorded = replace(call, chunks=4)
     assert checked(replace(run, calls=(unrecorded,))).problems == ()
@@ -119,13 +119,13 @@ class Broken(dict):
 def test_a_report_without_numbers_is_a_problem(report):
     (problem,) = with_report(a_run(), report, None).problems
     assert problem == (
-        "the report of set_coffea_report has neither entries nor bytesread as a number: totals are taken from elsewhere"
+        "the report of set_coffea_report has no number for entries or bytesread: totals come from other sources"
     )
 
 
 def test_a_report_that_cannot_be_asked_is_a_problem_and_no_error():
     run = with_report(a_run(), Broken(), None)
-    assert list(run.problems) == ["whether coffea's report covers the run is not known: LookupError: planted"]
+    assert list(run.problems) == ["whether coffea's report covers the run is unknown: LookupError: planted"]
 
 
 def test_a_run_without_records_has_nothing_to_compare():

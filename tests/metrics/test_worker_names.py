@@ -9,7 +9,7 @@ from handmade import handmade_run
 from pictures import synthetic_run
 
 from roastcoffea.metrics import evaluate
-from roastcoffea.metrics.worker_names import short_names
+from roastcoffea.metrics.worker_names import Names, short_names
 from roastcoffea.records.run import Environment
 
 
@@ -60,3 +60,32 @@ def test_workers_that_only_other_tables_know_have_names_too() -> None:
     run = replace(run, environment=Environment(versions={}, client_host="laptop"))
     assert set(evaluate(run).evaluator.value("worker_names")) == set(run.chunks["worker"].to_pylist())
     assert evaluate(handmade_run()).evaluator.value("worker_names")["A"] == "A"
+
+
+def test_hosts_are_named_as_their_workers_are() -> None:
+    run = synthetic_run(workers=2, rounds=2)
+    rows = {"worker": ["tcp://127.0.0.1:1", "tcp://n2.cern.ch:1"], "host": ["127.0.0.1", "n2.cern.ch"]}
+    lifetimes = run.lifetimes
+    for name, values in rows.items():
+        lifetimes = lifetimes.set_column(lifetimes.schema.get_field_index(name), name, [values])
+    changes = {"lifetimes": lifetimes, "samples": None, "chunks": None, "tasks": None}
+    run = replace(run, environment=Environment(versions={}, client_host="laptop.org"), **changes)
+    names = evaluate(run).evaluator.value("place_names")
+    assert names.workers == {"tcp://127.0.0.1:1": "laptop:1", "tcp://n2.cern.ch:1": "n2:1"}
+    assert names.hosts == {"127.0.0.1": "laptop", "n2.cern.ch": "n2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Worker tcp://127.0.0.1:401 on 127.0.0.1 computes slowly.", "Worker laptop:1 computes slowly."),
+        ("tcp://127.0.0.1:4012, tcp://127.0.0.1:401", "laptop:2, laptop:1"),
+        ("Opening files takes long at 127.0.0.1:8000.", "Opening files takes long at 127.0.0.1:8000."),
+        ("no free core on 127.0.0.1.", "no free core on laptop."),
+        ("http://127.0.0.1/a.root", "http://127.0.0.1/a.root"),
+        ("Worker farm is slow.", "Worker farm is slow."),
+    ],
+)
+def test_texts_call_workers_and_hosts_by_name(text: str, wanted: str) -> None:
+    workers = {"tcp://127.0.0.1:401": "laptop:1", "tcp://127.0.0.1:4012": "laptop:2", "farm": "farm"}
+    assert Names(workers, {"127.0.0.1": "laptop"}).in_text(text) == wanted

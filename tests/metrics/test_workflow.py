@@ -104,8 +104,8 @@ def test_where_nothing_happened_zero_is_zero_and_a_ratio_is_missing():
     assert {name: metrics[name] for name in zero} == dict.fromkeys(zero, 0)
     assert metrics.missing["cores_per_worker"] == "total_cores and avg_workers are 0"
     assert metrics.missing["avg_cpu_time_per_chunk"] == "total_cpu_time and num_chunks are 0"
-    assert metrics.missing["chunk_duration_mean"] == "no chunk gave a result"
-    assert metrics.missing["processor_cpu_time_seconds"] == "Dask's span holds no task of this run"
+    assert metrics.missing["chunk_duration_mean"] == "no chunk has a result"
+    assert metrics.missing["processor_cpu_time_seconds"] == "Dask's span has no task of this run"
     assert metrics["per_dataset"] == {}
     assert metrics["tracking_data"]["worker_counts"] == {}
 
@@ -157,7 +157,7 @@ def events_and_bytes(run):
 
 
 def test_runner_calls_add_up():
-    assert events_and_bytes(handmade_run()) == (450, 4500, "coffea report (seen in the Runner call)")
+    assert events_and_bytes(handmade_run()) == (450, 4500, "coffea report (from the Runner call)")
 
 
 def test_the_report_that_was_set_wins_over_the_calls():
@@ -192,14 +192,14 @@ def test_an_odd_report_is_passed_over(field, report):
     assert events_and_bytes(handmade_run(**{field: given})) == (
         450,
         4500,
-        "coffea report (seen in the Runner call)",
+        "coffea report (from the Runner call)",
     )
 
 
 def test_a_partial_report_gives_what_it_has():
     metrics = evaluate(handmade_run(coffea_report={"entries": 900}))
     assert (metrics["total_events"], metrics["total_bytes_read"]) == (900, 4500)
-    assert metrics.source["total_bytes_read"] == "coffea report (seen in the Runner call)"
+    assert metrics.source["total_bytes_read"] == "coffea report (from the Runner call)"
 
 
 def test_a_call_without_report_makes_chunks_count():
@@ -210,8 +210,8 @@ def test_a_call_without_report_makes_chunks_count():
 def test_without_report_and_bytes_of_chunks_the_way_out_is_told():
     rows = [row | {"coffea_bytes_read": None, "bytes_requested": None} for row in CHUNKS]
     metrics = evaluate(with_chunks(*rows, calls=(call("c1", T, T + 1, None),)))
-    assert "turn on savemetrics" in metrics.missing["total_bytes_read"]
-    assert "turn on savemetrics" in metrics.missing["data_rate_gbps"]
+    assert "set savemetrics=True" in metrics.missing["total_bytes_read"]
+    assert "set savemetrics=True" in metrics.missing["data_rate_gbps"]
     assert metrics["total_events"] == 450
 
 
@@ -255,7 +255,7 @@ def test_an_error_after_a_result_takes_nothing_away():
 
 def test_unknown_cpu_makes_the_sum_missing():
     metrics = evaluate(with_chunks(*CHUNKS, chunk("mc", "k8", 8, "error")))
-    reason = "not known for 1 of 7 attempts of chunks"
+    reason = "unknown for 1 of 7 attempts of chunks"
     for name in ("total_cpu_time", "avg_cpu_time_per_chunk", "core_efficiency", "speedup_factor"):
         assert metrics.missing[name] == reason
     assert metrics["per_dataset"]["mc"]["cpu_seconds"] is None
@@ -277,13 +277,13 @@ def test_lifetimes_are_cut_to_the_run():
 
 def test_unknown_worker_cpu_is_counted_in_the_reason():
     metrics = evaluate(with_lifetimes(LIFETIMES[0], LIFETIMES[1] | {"cpu_seconds": None}))
-    assert metrics.missing["worker_cpu_time_seconds"] == "not known for 1 of 2 workers"
+    assert metrics.missing["worker_cpu_time_seconds"] == "unknown for 1 of 2 workers"
     assert "total_cores" in metrics
 
 
 def test_unknown_threads():
     metrics = evaluate(with_lifetimes(LIFETIMES[0] | {"threads": None}))
-    assert metrics.missing["core_efficiency"] == "threads not known for 1 of 1 workers"
+    assert metrics.missing["core_efficiency"] == "threads unknown for 1 of 1 workers"
 
 
 def test_peak_memory_without_samples_and_without_chunks():

@@ -62,7 +62,7 @@ def test_commands_for_measurements_name_what_loads_it(monitor: TaskMonitor, tmp_
     for command, status in {"show": 1, "report": 1, "list": 0}.items():
         assert main([command, str(path)]) == status
         captured = capsys.readouterr()
-        assert f"{path} holds what a TaskMonitor recorded" in captured.out + captured.err
+        assert f"{path} was saved by a TaskMonitor" in captured.out + captured.err
         assert f"TaskMonitor.load('{path}')" in captured.out + captured.err
     assert main(["list", str(tmp_path)]) == 0
     assert "There are no measurements" in capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_commands_for_measurements_name_what_loads_it(monitor: TaskMonitor, tmp_
 
 
 def test_what_cannot_be_read_is_named(monitor: TaskMonitor, tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match=r"no saved TaskMonitor: it has no monitor\.json"):
+    with pytest.raises(MeasurementError, match=r"not a saved TaskMonitor: it has no monitor\.json"):
         TaskMonitor.load(tmp_path)
     path = monitor.save(tmp_path, "damaged")
     document = json.loads((path / "monitor.json").read_text())

@@ -109,8 +109,8 @@ def test_what_became_of_each_task_adds_up(client: Client, tmp_path: Path) -> Non
 
 def test_a_monitor_that_saw_nothing_says_so(client: Client) -> None:
     monitor = TaskMonitor(client)
-    assert "No task was seen." in str(monitor)
-    with pytest.raises(ValueError, match="no task was seen"):
+    assert "No task was recorded." in str(monitor)
+    with pytest.raises(ValueError, match="no task was recorded"):
         monitor.plot()
     with pytest.raises(ValueError, match="has recorded nothing"):
         plot_task_stream(monitor)

@@ -85,7 +85,7 @@ def test_secrets_are_replaced() -> None:
 def test_a_part_of_a_file_has_no_known_entries() -> None:
     measurement = measured(partition("'a.root'", "'Events'", "0", "2", "False"))
     assert only_row(measurement).keys() == {"file", "tree", "wall_seconds", "bytes_requested", "outcome"}
-    assert "1 of 1 partitions were given as a part of a file" in measurement.problems[0]
+    assert "1 of 1 partitions are fractions of a file" in measurement.problems[0]
 
 
 def test_a_tree_that_was_open_has_no_known_file_and_no_bytes_of_its_own() -> None:
@@ -97,7 +97,7 @@ def test_a_tree_that_was_open_has_no_known_file_and_no_bytes_of_its_own() -> Non
         "wall_seconds": 0.5,
         "outcome": "ok",
     }
-    assert "1 of 1 partitions read trees that were open already" in measurement.problems[0]
+    assert "1 of 1 partitions read trees that were already open" in measurement.problems[0]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_tree_that_was_open_has_no_known_file_and_no_bytes_of_its_own() -> Non
     [
         (None, "not NoneType; compute it together with the output"),
         (ak.Array([{"columns": ["a"], "args": ["'a.parquet'"], "exception": None}]), "has no duration, performance_co"),
-        ({"qcd": ak.Array([1, 2])}, "none of uproot's"),
+        ({"qcd": ak.Array([1, 2])}, "not a report of uproot's"),
     ],
 )
 def test_what_is_no_report_is_told(report: Any, words: str) -> None:

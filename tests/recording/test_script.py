@@ -64,8 +64,10 @@ def test_two_calls_one_of_which_raises(folder: Path) -> None:
     assert (first.outcome, first.metrics["num_chunks"]) == ("finished", 16)
     assert second.outcome == "failed"
     assert "planted" in str(second.error)
-    tables = measured.stderr[measured.stderr.index("Throughput") :]
-    assert tables.count("Throughput") == 2
+    assert measured.stderr.count("\nAll tables: roastcoffea show ") == 2
+    for measurement in (first, second):
+        assert f"Page: {measurement.path}/report.html" in measured.stderr
+        assert (measurement.path / "report.html").read_text().startswith("<!doctype html>")
 
 
 def without_what_differs(stderr: str) -> str:
@@ -78,4 +80,17 @@ def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
     (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
     measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
     assert measured.returncode == 0
-    assert len(saved_in(folder)) == len(TOLD.findall(measured.stderr)) == measured.stderr.count("Throughput") == 1
+    assert len(saved_in(folder)) == len(TOLD.findall(measured.stderr)) == measured.stderr.count("All tables: ") == 1
+
+
+@pytest.mark.slow
+def test_the_page_of_the_last_call_is_opened_on_demand(folder: Path) -> None:
+    (folder / "script.py").write_text(f"{START}\ncall(analyses.count_events)\n")
+    browser = folder / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened\n')
+    browser.chmod(0o700)
+    measured = run_in(folder, *MEASURED, "--open", "script.py", BROWSER=f"{browser} %s")
+    assert measured.returncode == 0
+    (measurement,) = saved_in(folder)
+    assert measurement.path is not None
+    assert (folder / "opened").read_text().strip() == (measurement.path / "report.html").as_uri()

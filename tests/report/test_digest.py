@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
-from handmade import handmade_run
+from handmade import empty_run, handmade_run
 from made_runs import made_run, plan, with_call
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import ASKED_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.report.digest import Digest, digest_of
 
 
@@ -51,3 +60,86 @@ def test_a_healthy_run_is_complete_and_told_so() -> None:
 def test_how_a_run_ended(error: str, state: str) -> None:
     run = made_run([plan(1.0)] * 4, 2, outcome="failed", error=error)
     assert digest(with_call(run, outcome="failed")).state == state
+
+
+def test_key_numbers_are_compared_with_something_and_none_is_zero() -> None:
+    run = made_run([plan(1.0, events=1000)] * 8, 2)
+    limits = {"w0": 4 * 10**9, "w1": 2 * 10**9}
+    run = edited(run, "lifetimes", LIFETIME_COLUMNS, lambda row: {"memory_limit": limits[row["worker"]]})
+    run = edited(run, "chunks", CHUNK_COLUMNS, lambda _: {"memory_peak": 10**9})
+    tiles = {tile.label: tile for tile in digest(run).tiles}
+    # eight chunks of 1000 events and 1 s on two workers take 4 s
+    assert tiles["event rate"][::2] == ("2 kHz", "1 kHz per core")
+    assert tiles["core efficiency"][::2] == ("100 %", "of 2 cores")
+    assert tiles["peak memory of a worker"][::2] == ("1 GB", "of 2 GB")
+    assert "data rate" not in tiles  # nothing was read
+
+
+def test_parts_of_a_bar_are_named_after_what_is_in_them() -> None:
+    def label(**waits: float) -> str:
+        bar = digest(made_run([plan(1.0, **waits)] * 8, 2)).time
+        assert bar is not None
+        (found,) = [share.label for share in bar.shares if share.family is TROUBLE]
+        return found
+
+    assert label(core_wait=1.0, wait=0.1) == "contention"
+    assert label(core_wait=1.0, wait=0.8) == "contention, blocked"
+
+
+def test_a_run_that_failed_without_a_result_has_nothing_to_be_made_faster() -> None:
+    run = with_call(made_run([plan(1.0, read=5.0)] * 4, 2, outcome="failed", error="ValueError: no"), outcome="failed")
+    assert digest(run).findings
+    nothing = edited(run, "chunks", CHUNK_COLUMNS, lambda _: {"outcome": "error", "error": "ValueError: no"})
+    found = digest(nothing)
+    assert (found.state, found.verdict) == ("failed", "")
+    assert all(one.incomplete for one in found.findings)
+    assert "0 events" not in found.coverage
+
+
+def test_facts_name_processor_data_workers_and_version() -> None:
+    run = made_run([plan(1.0, dataset=name, file=f"{name}.root") for name in "abcde"], 3)
+    versions = dataclasses.replace(run.environment, versions={"coffea": "2026.9.0", "numpy": "2"})
+    facts = digest(dataclasses.replace(run, environment=versions)).facts
+    assert facts[:4] == ["Made", "a, b, c and 2 more in 5 files", "3 workers x 1 thread on node", "coffea 2026.9.0"]
+    assert digest(dataclasses.replace(run, name=None)).facts[0].startswith("a, b, c")  # its name is the processor's
+
+
+@pytest.mark.parametrize(("workers", "taken"), [(2, "other processes took 1 of 2 cores"), (4, None)])
+def test_cores_that_others_took_are_told_where_each_thread_had_one(workers: int, taken: str | None) -> None:
+    """Of two threads on two cores one waits at each moment, so others have one; four threads have each other."""
+    facts = digest(made_run([plan(1.0, core_wait=1.0)] * 8, workers, cores=2)).facts
+    assert [fact for fact in facts if fact.startswith("other")] == ([taken] if taken else [])
+
+
+def test_what_is_missing_comes_with_the_line_that_runs_it() -> None:
+    run = made_run([plan(1.0)] * 4, 2)
+    rows = [{name: row[name] for name in run.asked.column_names if name in row} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    asked = [*rows, rows[0] | {"entry_start": 400, "entry_stop": 900}]
+    half = dataclasses.replace(run, asked=table_of_rows(ASKED_COLUMNS, asked))
+    found = digest(with_call(half, options={"skipbadfiles": True}))
+    assert (found.state, found.coverage.split(",")[0]) == ("incomplete", "4 of 5 chunks")
+    assert found.lacking is not None
+    assert "1 chunk is missing" in found.lacking.what
+    assert "500 events" in found.lacking.how_much
+    assert found.lacking.remedy is not None
+    assert "missing_items" in found.lacking.remedy
+    assert digest(run).lacking is None
+
+
+def test_a_run_without_a_runner_call_is_none_that_is_complete() -> None:
+    assert digest(empty_run()).state == "nothing was run"
+    run = made_run([plan(1.0)] * 2, 1)
+    bare = dataclasses.replace(run, calls=(), chunks=table_of_rows(CHUNK_COLUMNS, []))
+    assert digest(bare).state == "no Runner was called"
+
+
+def test_an_interrupt_after_the_last_call_is_one() -> None:
+    run = made_run([plan(1.0)] * 4, 2, outcome="failed", error="KeyboardInterrupt")
+    found = digest(run)
+    assert (found.state, found.lacking, found.error) == ("interrupted", None, "KeyboardInterrupt")
+
+
+def edited(run: Run, table: str, columns: Sequence[Column], change: Callable[[Any], dict[str, Any]]) -> Run:
+    """The same run with cells of a table changed."""
+    rows = [row | change(row) for row in getattr(run, table).to_pylist()]
+    return dataclasses.replace(run, **{table: table_of_rows(columns, rows)})

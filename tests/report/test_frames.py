@@ -120,7 +120,7 @@ def test_a_table_is_found_by_its_name_alone():
     assert set(measurement.tables) == set(NAMES)
     assert measurement.table("byte_ledger_by_file") is measurement.table("byte_ledger_by_file")
     for name in ("files", "byte_ledger_by_worker", "byte_ledger"):
-        with pytest.raises(ValueError, match="there is no table"):
+        with pytest.raises(ValueError, match="unknown table"):
             measurement.table(name)
 
 

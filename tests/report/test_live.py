@@ -26,12 +26,11 @@ from coffea.util import coffea_console, rich_bar
 from conftest import ServedPool, wait_until
 
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.log.received import Tally
-from roastcoffea.report import live
-from roastcoffea.report.live import LiveLine, Progress, Rates, line_of
+from roastcoffea.report import live, progress
+from roastcoffea.report.live import LiveLine, fitted
+from roastcoffea.report.progress import NOTHING, Progress
 
 ROWS, WIDTH = 12, 90
-NOTHING_YET = Progress(chunks=0, chunks_asked=0, files=0, files_asked=0, failed=0, events=0, bytes=0, workers=None)
 
 
 class Terminal:
@@ -96,7 +95,7 @@ def attached(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def going_on() -> Iterator[Progress]:
     for number in range(1_000_000):
-        yield NOTHING_YET._replace(chunks=number, chunks_asked=1_000_000, events=100 * number, workers=3)
+        yield NOTHING._replace(chunks=number, chunks_asked=1_000_000, events=100 * number, workers=3)
 
 
 def line(problems: list[str]) -> LiveLine:
@@ -104,25 +103,7 @@ def line(problems: list[str]) -> LiveLine:
     return LiveLine(lambda: next(steps), problems.append)
 
 
-# What it says
-
-
-def test_the_line_has_chunks_rates_workers_and_time() -> None:
-    rates = Rates()
-    progress = NOTHING_YET._replace(chunks=20, chunks_asked=400, failed=1, events=5000, bytes=10**9, workers=8)
-    rates.add(rates.began + 4, progress)
-    assert line_of(progress, rates) == (
-        "roastcoffea  20 of 400 chunks, 1,250 events/s, 2 Gbit/s, 8 workers, 1 failed, 4 s"
-    )
-
-
-def test_rates_are_those_of_the_last_seconds() -> None:
-    rates = Rates()
-    for second in range(101):
-        events = 1000 * second if second < 60 else 60_000
-        rates.add(rates.began + second, NOTHING_YET._replace(events=events))
-    assert rates.in_a_second()[0] == 0
-    assert rates.elapsed == pytest.approx(100)
+# What it says at the end
 
 
 def test_at_the_end_rates_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,40 +120,18 @@ def test_at_the_end_rates_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyP
         def end(self, line: str) -> None:
             self.line = line
 
-    display, progress = Kept(), NOTHING_YET._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
+    display, done = Kept(), NOTHING._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
     monkeypatch.setattr(live, "INTERVAL", 0.001)
     monkeypatch.setattr(live, "SHARE", 0.0)  # seconds of this clock are no seconds to wait
     monkeypatch.setattr(live, "display_for", lambda stream: display)
-    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    shown = LiveLine(lambda: progress, print)
+    for module in (live, progress):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shown = LiveLine(lambda: done, print)
     shown.start()
     assert a_minute.wait(20)
     now[0] = 100
     shown.stop()
-    assert "4 of 4 chunks, 600 events/s, 800 Mbit/s, " in display.line
-
-
-def test_bytes_that_nobody_told_have_no_rate() -> None:
-    tally = Tally()
-    tally.add({"outcome": "ok", "events": 100, "bytes_requested": None}, preprocessing=False)
-    assert tally.bytes is None
-    rates, progress = Rates(), NOTHING_YET._replace(chunks=1, chunks_asked=1, events=100, bytes=tally.bytes)
-    rates.add(rates.began + 1, progress)
-    assert line_of(progress, rates) == "roastcoffea  1 of 1 chunks, 100 events/s, 1 s"
-    tally.add({"outcome": "ok", "events": 100, "bytes_requested": 0}, preprocessing=False)
-    assert tally.bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("progress", "words"),
-    [
-        (NOTHING_YET, "no chunks yet, 0 s"),
-        (NOTHING_YET._replace(files=1, files_asked=4, workers=1), "1 of 4 files opened, 1 worker, 0 s"),
-        (NOTHING_YET._replace(chunks=9, chunks_asked=8), "8 of 8 chunks"),
-    ],
-)
-def test_what_is_not_known_is_left_out(progress: Progress, words: str) -> None:
-    assert words in line_of(progress, Rates())
+    assert "4 of 4 chunks, 600 Hz, 800 Mbit/s, " in display.line
 
 
 # Terminals
@@ -284,7 +243,7 @@ def test_nothing_is_drawn_on_a_terminal_that_knows_no_rows(terminal: Terminal, m
 def test_an_error_ends_the_line_and_is_noted(terminal: Terminal) -> None:
     terminal.attach()
     problems: list[str] = []
-    numbers = iter([NOTHING_YET])
+    numbers = iter([NOTHING])
     shown = LiveLine(lambda: next(numbers), problems.append)
     shown.start()
     assert wait_until(lambda: bool(problems))
@@ -312,6 +271,14 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monke
     release.set()
 
 
+def test_a_line_that_is_too_long_loses_whole_parts() -> None:
+    line = "roastcoffea  1 of 4 chunks, 1,250 Hz, 3 workers"
+    assert fitted(line, len(line)) == line
+    assert fitted(line, len(line) - 1) == fitted(line, 36) == "roastcoffea  1 of 4 chunks, 1,250 Hz"
+    assert fitted(line, 35) == "roastcoffea  1 of 4 chunks"
+    assert fitted("  a table, of something", 8) == "  a tabl"
+
+
 # Runs
 
 
@@ -327,7 +294,7 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
     assert wait_until(lambda: "after" in terminal.rows())
     told = [moment[-1] for moment in terminal.moments if moment[-1].startswith("roastcoffea")]
     assert any(" of 16 chunks" in row and "2 workers" in row for row in told)
-    assert any("events/s" in row and "bit/s" in row for row in told)
+    assert any("ETA " in row and "efficiency" in row and ("limited by" in row or "threads idle" in row) for row in told)
     rows = [row for row in terminal.rows() if row]
     assert [row.split()[0] for row in rows] == ["Preprocessing", "Processing", "after"]
     assert collector.measurement.problems == []

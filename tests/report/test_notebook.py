@@ -13,12 +13,13 @@ from parsed import NAMES, Page
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
+from roastcoffea.metrics.ledger import LABELS_OF
 from roastcoffea.metrics.phases import FAMILIES, Family
 from roastcoffea.report.notebook import html
 from roastcoffea.report.sheets import Column, Reason, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE
 
-ALLOWED = {"class", "scope", "style", "title", "role", "aria-label"}
+ALLOWED = {"class", "scope", "style", "title", "role", "aria-label", "href", "target", "rel"}
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +39,19 @@ def shown(measurement: Measurement) -> dict[str, Any]:
         "metrics": measurement.metrics,
         "bytes": measurement.byte_ledger,
         "time": measurement.time_ledger,
+        "verdict": measurement.verdict,
     }
 
 
-@pytest.mark.parametrize("what", ["measurement", "metrics", "bytes", "time"])
+@pytest.mark.parametrize("what", ["measurement", "metrics", "bytes", "time", "verdict"])
 @pytest.mark.parametrize("of", ["handmade", "hostile", "empty", "nothing"])
 def test_no_page_has_anything_but_text_and_tables(of: str, what: str, request: pytest.FixtureRequest) -> None:
     runs = {"empty": empty_run(), "nothing": run_without_tables()}
     measurement = Measurement(runs[of]) if of in runs else request.getfixturevalue(of)
     html = shown(measurement)[what]._repr_html_()
     page = Page(html)
-    elements = {"div", "style", "h3", "h4", "p", "ul", "li", "span", "i", "details", "summary"}
-    of_look = {"h5", "ol", "b", "em", "small", "code"} if what == "measurement" else set()
+    elements = {"div", "style", "h3", "h4", "p", "ul", "li", "span", "i", "details", "summary", "a"}
+    of_look = set() if what == "metrics" else {"h5", "ol", "b", "em", "small", "code"}
     assert set(page.tags) <= elements | of_look | {"table", "thead", "tbody", "tr", "th", "td"}
     assert page.attributes <= ALLOWED
     assert "url(" not in html
@@ -95,12 +97,33 @@ def test_ledgers_show_classes_shares_and_certificate(handmade: Measurement) -> N
     page = Page(handmade.byte_ledger._repr_html_())
     rows = {row[0]: row[1:] for row in page.rows}
     assert rows["payload"][:2] == [BYTE.text(EXPECTED["bytes_payload"]), "52.9 %"]
-    assert rows["residual"][0] == "50 B"
+    assert rows["unaccounted"][0] == "50 B"
     assert rows["total"][0] == "6.05 kB"
     assert str(handmade.byte_ledger.certificate) in page.text
     time = {row[0]: row[1] for row in Page(handmade.time_ledger._repr_html_()).rows}
     assert time["idle: client"] == SECOND.text(EXPECTED["time_idle_client_seconds"])
     assert "other tasks" not in time
+
+
+def test_a_ledger_is_a_bar_of_its_classes_above_a_folded_table(handmade: Measurement) -> None:
+    html = handmade.time_ledger._repr_html_()
+    total = float(handmade.time_ledger.total or 0)
+    bar, _, table = html.partition("<details><summary>As a table</summary>")
+    widths = [float(width) for width in re.findall(r"flex: ([\d.]+) 1 0; min-width", bar)]
+    assert sum(widths) == pytest.approx(100, abs=0.1)
+    assert len(widths) == sum(amount > 0 for amount in handmade.time_ledger.values())
+    named = [name for name, amount in handmade.time_ledger.items() if amount >= 0.005 * total]
+    assert all(f"</i>{LABELS_OF.get(name, name)} <b>" in bar for name in named)
+    assert "<table>" in table
+    assert "<table>" not in bar
+
+
+def test_what_is_drawn_brings_its_colours_for_both_schemes(handmade: Measurement) -> None:
+    html = handmade.verdict._repr_html_()
+    families = {card.family for card in handmade.verdict.sheets()[0].cards if card.family is not None}
+    assert all(
+        f"--rc-{each.name}: {each.dark};" in html and f"--rc-{each.name}: {each.light};" in html for each in families
+    )
 
 
 def test_a_ledger_that_is_not_there_gives_its_reason() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from roastcoffea.report.sheets import Amount, Cell, Column, Heading, Reason, Sheet, flat
-from roastcoffea.units import BYTE, SECOND, WORD
+from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, SECOND, WORD
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,25 @@ def test_a_cell_has_a_text_and_a_value(unit: object, cell: Cell, text: str, valu
     sheet = Sheet(title="one", columns=[Column(name="it", unit=unit)], rows=[[cell]])  # type: ignore[arg-type]
     ((shown,),) = sheet.cells()
     assert (shown.text, shown.value, shown.missing) == (text, value, isinstance(cell, Reason))
+
+
+def test_rates_of_a_table_have_one_unit() -> None:
+    """Of columns and of single amounts alike; other sheets have their own, and sizes keep theirs."""
+    rate, label = Column("rate", GIGABIT_PER_SECOND), Column("")
+    rows = [[1.25, Amount(0.0313, GIGABIT_PER_SECOND)], [0.0123, Amount(5e-4, GIGABIT_PER_SECOND)], [None, 0.0]]
+    cells = Sheet(columns=[rate, rate], rows=rows).cells()
+    assert [[cell.text for cell in row] for row in cells] == [
+        ["1.25 Gbit/s", "0.0313 Gbit/s"],
+        ["0.0123 Gbit/s", "0.0005 Gbit/s"],
+        ["-", "0 bit/s"],
+    ]
+    assert cells[1][1].value == 5e-4
+    rows = [["fast", Amount(0.95, GIGABIT_PER_SECOND)], ["slow", Amount(0.0313, GIGABIT_PER_SECOND)]]
+    rows += [["events", Amount(2.0, KILOHERTZ)], ["read", Amount(2e9, BYTE)], ["again", Amount(2e6, BYTE)]]
+    cells = Sheet(columns=[label, label], rows=rows).cells()
+    assert [row[1].text for row in cells] == ["950 Mbit/s", "31.3 Mbit/s", "2 kHz", "2 GB", "2 MB"]
+    assert Sheet(columns=[rate], rows=[[0.0]]).cells()[0][0].text == "0 bit/s"
+    assert Sheet(columns=[rate], rows=[[math.nan], ["not measured"]]).cells()[1][0].text == "not measured"
 
 
 def test_a_row_has_a_cell_for_each_column() -> None:

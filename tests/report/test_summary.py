@@ -6,6 +6,7 @@ import re
 
 import pytest
 from handmade import CHUNKS, branch_read, chunk, empty_run, handmade_run, run_without_tables
+from made_runs import made_run, plan
 from rich.cells import cell_len
 
 from roastcoffea.measurement import Measurement
@@ -13,6 +14,7 @@ from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.report.summary import summary as sheets_of
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
 HUGE = {"events": 10**15, "wall_seconds": 9.9e6, "cpu_seconds": 9.9e6, "coffea_bytes_read": 10**18}
@@ -27,7 +29,7 @@ def no_terminal(monkeypatch):
 
 def summary(run):
     file = io.StringIO()
-    Measurement(run).print_summary(file)
+    Measurement(run).print_summary(file, all=True)
     return file.getvalue()
 
 
@@ -75,7 +77,7 @@ def test_a_line_of_it():
     assert "  mc                 1       1      50         8 s        8 s     6.25 s" in [
         line.rstrip() for line in lines
     ]
-    assert lines[-1] == "No problems with the measuring"
+    assert lines[-1] == "Measurement problems: none"
 
 
 def test_the_byte_ledger_is_a_table():
@@ -84,7 +86,9 @@ def test_the_byte_ledger_is_a_table():
     assert "  total                       6.05 kB                100 %" in lines
     assert "  transferred                 6.43 kB  384 B not requested" in lines
     text = unfolded("\n".join(lines))
-    assert unfolded("Incomplete: 1 attempts have a residual, of 50 B in all; 5 of 5 attempts left a record.") in text
+    assert (
+        unfolded("Incomplete: 1 attempt has unaccounted bytes (50 B in total); 5 of 5 attempts left a record.") in text
+    )
     assert unfolded("chunksize=400 (the largest file's events) reads each once") in text
     assert unfolded("align_clusters=True") in text
 
@@ -92,9 +96,11 @@ def test_the_byte_ledger_is_a_table():
 def test_a_ledger_that_lacks_something_says_so():
     chunks = [row | {"bytes_transferred": None} for row in CHUNKS[:-2]]
     text = unfolded(summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, chunks))))
-    assert unfolded("Incomplete: 1 attempts of chunks that ended left no record; 1 attempts have a residual") in text
+    assert unfolded("Incomplete: 1 attempts of chunks that ended left no record; 1 attempt has unaccounted") in text
     assert unfolded("4 of 5 attempts left a record.") in text
-    assert unfolded("4 of 7 attempts read through FSSpecSource(HTTPFileSystem), which does not tell.") in text
+    assert (
+        unfolded("4 of 7 attempts read through FSSpecSource(HTTPFileSystem), which does not report transfers.") in text
+    )
 
 
 def test_without_a_ledger_there_is_one_line():
@@ -126,7 +132,7 @@ def test_metrics_that_lack_for_one_reason_share_it():
 def test_a_deviation_alone_may_be_missing():
     text = summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, CHUNKS[:1])))
     assert "duration (std)" in text
-    assert "a deviation takes two chunks" in text
+    assert "a deviation needs two chunks" in text
 
 
 @pytest.mark.parametrize(
@@ -170,14 +176,14 @@ def test_a_failed_run_says_so_on_top():
 
 def test_problems_come_last():
     lines = summary(handmade_run(problems=("one thing", "another"))).splitlines()
-    assert [line.rstrip() for line in lines[-3:]] == ["Problems (2)", "  - one thing", "  - another"]
+    assert [line.rstrip() for line in lines[-3:]] == ["Measurement problems (2)", "  - one thing", "  - another"]
 
 
 def test_an_output_that_knows_ascii_only():
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
     run = with_dataset("d\u00e9j\u00e0", name="caf\u00e9", problems=("\u2192",))
-    Measurement(run).print_summary(file)
+    Measurement(run).print_summary(file, all=True)
     file.flush()
     assert b"caf\\xe9" in raw.getvalue()
     assert b"\\u2192" in raw.getvalue()
@@ -200,7 +206,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch, no_color):
         monkeypatch.setenv("NO_COLOR", "1")
     file = Terminal()
     run = handmade_run(outcome="failed", error="boom")
-    Measurement(run).print_summary(file)
+    Measurement(run).print_summary(file, all=True)
     assert ("\x1b[1;31m" in file.getvalue()) is not no_color
 
 
@@ -212,3 +218,14 @@ def test_chunks_that_are_missing_of_files_without_errors_are_told_with_the_faile
     (of_file,) = Measurement(raised).failed_files["missing"]
     assert f"1 failed, {of_file} chunks missing; boom" in shown
     assert f"Of other files {4 - of_file} chunk" in shown
+
+
+def test_classes_with_next_to_nothing_are_named_below_a_ledger():
+    measurement = Measurement(made_run([plan(1.0)] * 4, 2))
+    ledger = next(sheets_of(measurement.run, measurement.metrics, "time"))
+    names, beginning = [row[0] for row in ledger.rows], "Less than 0.01 %: "
+    assert names == ["compute", "total"]
+    (note,) = [note for note in ledger.notes if note.startswith(beginning)]
+    small = note.removeprefix(beginning).removesuffix(".").split(", ")
+    assert small.pop() == "unaccounted"
+    assert {*names[:-1], *small, "residual"} == {*measurement.time_ledger}

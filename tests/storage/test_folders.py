@@ -43,7 +43,7 @@ BAD_NAMES = ["", " ", ".", "..", ".hidden", "../x", "a/b", "/tmp/x", "a\\b", "..
         ("a\0b", r"the control character '\\x00'"),
         ("name\nline", r"the control character '\\n'"),
         ("a\u2028b", r"the control character '\\u2028'"),
-        ("x" * 300, "it has 300 bytes; take one of 255 at most"),
+        ("x" * 300, "it has 300 bytes; choose one of at most 255"),
         ("é" * 128, "it has 256 bytes"),
     ],
 )

@@ -20,5 +20,5 @@ def test_whatever_stands_for_a_measurement_is_taken(tmp_path: Path) -> None:
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(TypeError, match="give a measurement, a collector, a Run or a path, not int"):
+    with pytest.raises(TypeError, match="pass a measurement, a collector, a Run or a path, not int"):
         measurement_of(1)

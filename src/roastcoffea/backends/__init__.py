@@ -1,1 +1,1 @@
-"""How a cluster is seen: the client's half, and the plugins on scheduler and workers."""
+"""Watching a cluster: the client's half, and the plugins on scheduler and workers."""

@@ -1,4 +1,4 @@
-"""A backend of the user's own, as a collector uses it: made of the five documented methods."""
+"""Recording with a user's backend through its five documented methods."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ WHOLE_NUMBERS: Final = {
 }
 
 AT_THE_EDGES: Final = 2.0
-"""Intervals from the first sample of a worker back to the beginning of the run, within which it was there all along."""
+"""Intervals between the start of the run and a worker's first sample within which it was present from the start."""
 
 Series = dict[str, list[tuple[float, Any]]]
 
 
 class AdaptedRecorder(Recorder):
-    """Records with a backend that has the documented methods and nothing else.
+    """Recorder for a backend that has only the documented methods.
 
-    What the backend fails at is noted, and absent for that reason: it must not fail the analysis.
+    Failures of the backend are noted, and leave data missing for that reason: they must not fail the analysis.
     """
 
     def __init__(self, backend: AbstractMetricsBackend) -> None:
@@ -46,7 +46,7 @@ class AdaptedRecorder(Recorder):
     def _reset(self) -> None:
         super()._reset()
         self.absent["span_metrics"] = f"{self._called} has no fine metrics"
-        self.absent["worker_states"] = f"{self._called} samples no scheduler: its series are in the samples"
+        self.absent["worker_states"] = f"{self._called} does not sample a scheduler: its series are in the samples"
         self.absent["sampling"] = f"{self._called} returned no {COUNTS}"
         self._counts: list[tuple[float, int]] = []
         self._series: dict[str, Series] = {}
@@ -59,12 +59,12 @@ class AdaptedRecorder(Recorder):
         self._period.is_open = self._period.was_open = True
         self._began, self._interval = time.time(), interval
         if interval is None:
-            self._lose_workers("track_workers=False")
+            self._without_workers("track_workers=False")
         else:
-            with reported(self._lose_noted, f"{self._called}.start_tracking() failed", Exception):
+            with reported(self._without_scheduler_state, f"{self._called}.start_tracking() failed", Exception):
                 self._backend.start_tracking(interval)
                 self._tracks = True
-        with reported(self._lose_fine_metrics, f"{self._called} opened no span", Exception):
+        with reported(self._without_fine_metrics, f"{self._called} opened no span", Exception):
             if self._backend.supports_fine_metrics():
                 opened = dict(self._backend.create_span("roastcoffea"))
                 opened["id"] = opened["context"].__enter__()
@@ -80,15 +80,15 @@ class AdaptedRecorder(Recorder):
             return
         self._period.is_open = False
         if self._tracks:
-            with reported(self._lose_noted, f"{self._called}.stop_tracking() failed", Exception):
+            with reported(self._without_scheduler_state, f"{self._called}.stop_tracking() failed", Exception):
                 self._take(self._backend.stop_tracking())
         if self._span is not None:
-            with reported(self._lose_fine_metrics, f"{self._called}.get_span_metrics() failed", Exception):
+            with reported(self._without_fine_metrics, f"{self._called}.get_span_metrics() failed", Exception):
                 self.span_metrics = checked_metrics(self._backend.get_span_metrics(self._span))
                 self.absent.pop("span_metrics")
 
     def reaches(self, executor: Any) -> bool:
-        """Whether this is an executor without a Dask client, whose records come with the output."""
+        """Whether this is an executor without a Dask client, whose records arrive with the output."""
         return not hasattr(executor, "client")
 
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
@@ -100,15 +100,15 @@ class AdaptedRecorder(Recorder):
         )
 
     def sampling(self) -> pa.Table:
-        """How many workers there were, as the backend counted them."""
+        """Number of workers over time, as counted by the backend."""
         rows = ({"time": moment, "workers": workers} for moment, workers in self._counts)
         return table_of_rows(SAMPLING_COLUMNS, rows)
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers from their first sample to their last, with the threads that they had in the last.
+        """Workers from their first to their last sample, with their threads in the last one.
 
-        A worker that was sampled soon after the beginning of the run was there from the beginning, and one that was
-        sampled shortly before its end stayed: samples cannot tell more.
+        A worker sampled soon after the start of the run counts as present from the start, and one sampled shortly
+        before the end as present to the end: samples cannot show more.
         """
         moments: dict[str, list[float]] = {}
         for series in self._series.values():
@@ -126,10 +126,10 @@ class AdaptedRecorder(Recorder):
             rows.append(row)
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
-    # how it does that
+    # reading what the backend returned
 
     def _take(self, tracked: Any) -> None:
-        """Take what the backend has sampled; a series that cannot be read is left out, and noted."""
+        """Take the backend's samples; a series that cannot be read is left out, and noted."""
         if not isinstance(tracked, Mapping):
             raise TypeError(f"it returned {type(tracked).__name__}, not a mapping of series")
         columns = dict(SERIES)
@@ -139,35 +139,35 @@ class AdaptedRecorder(Recorder):
                     read = {str(worker): list(_points(points, columns[name])) for worker, points in series.items()}
                     self._series[name] = {worker: points for worker, points in read.items() if points}
             elif name == COUNTS:
-                with reported(self._lose_counts, f"{COUNTS} of {self._called} could not be read", Exception):
+                with reported(self._without_counts, f"{COUNTS} of {self._called} could not be read", Exception):
                     self._counts = list(_points(series.items(), "workers"))
                     self.absent.pop("sampling", None)
             else:
                 known = ", ".join((COUNTS, *columns))
-                self.note(f"{self._called} returned {name!r}, which is none of the series {known}")
+                self.note(f"{self._called} returned {name!r}; the series are {known}")
         if not any(self._series.values()):
-            self._lose_workers(f"{self._called}.stop_tracking() returned no sample of a worker")
+            self._without_workers(f"{self._called}.stop_tracking() returned no sample of a worker")
         elif not any(self._series.get(name) for name, _ in SAMPLED):
             self.absent["samples"] = f"{self._called} returned no series but {CORES}"
 
-    def _lose_workers(self, reason: str) -> None:
+    def _without_workers(self, reason: str) -> None:
         self.absent |= dict.fromkeys(("samples", "lifetimes"), reason)
 
-    def _lose_counts(self, problem: str) -> None:
+    def _without_counts(self, problem: str) -> None:
         self.note(problem)
         self.absent["sampling"] = problem
 
-    def _lose_noted(self, problem: str) -> None:
+    def _without_scheduler_state(self, problem: str) -> None:
         self.note(problem)
-        self._lose_workers(problem)
+        self._without_workers(problem)
 
-    def _lose_fine_metrics(self, problem: str) -> None:
+    def _without_fine_metrics(self, problem: str) -> None:
         self.note(problem)
         self.absent["span_metrics"] = problem
 
 
 def _points(points: Iterable[tuple[Any, Any]], column: str) -> Iterator[tuple[float, Any]]:
-    """Moments in order and values of a series; what was not measured is left out."""
+    """Sorted moments and values of a series; unmeasured values are left out."""
     for moment, value in sorted((seconds(moment), value) for moment, value in points if value is not None):
         if column == "last_seen":
             yield moment, seconds(value)

@@ -1,4 +1,4 @@
-"""Attempts of tasks, as the scheduler sees them begin and end: one row of the log for each.
+"""Attempts of tasks as they start and end on the scheduler: one row of the log for each.
 
 This module may be pickled by value.
 """
@@ -37,16 +37,17 @@ MOST_STOLEN = 255
 UNKNOWN_TIMES = (math.nan,) * 4
 
 MOST_FAILURES = 1000
-"""Failures of attempts that wait for the end of their task, which follows at once."""
+"""Most failures of attempts kept until the end of their task, which follows immediately."""
 
 UNASSIGNED = ("queued", "no-worker")
-"""States of a task that could run, and has no worker."""
+"""States of a runnable task without a worker."""
 
 
 class Assignment(NamedTuple):
-    """A worker that got a task; since when the task could run, when it was given away (this clock), and its kind.
+    """Worker that was assigned a task, with the times when it became runnable and was assigned (this clock), and its
+    kind.
 
-    `stolen` is how often it was moved from one worker to another since.
+    `stolen` is the number of moves to another worker since.
     """
 
     worker: str | None
@@ -57,7 +58,7 @@ class Assignment(NamedTuple):
 
 
 class TasksOfRun(NamedTuple):
-    """What the tasks of a run have: the collector's mark, its client, and the span of the run."""
+    """What identifies a run's tasks: the collector's mark, its client, and the span of the run."""
 
     collector: str
     client: str
@@ -65,20 +66,20 @@ class TasksOfRun(NamedTuple):
 
 
 class Attempts:
-    """Writes each attempt that ends, from the transitions of the scheduler's tasks.
+    """Writes each attempt that ends, from the scheduler's transitions of tasks.
 
     Parameters
     ----------
     run : TasksOfRun or None
-        The run whose tasks are known; of those of others only worker, thread and times are kept. None for a monitor,
-        which is asked for every task, and saves nothing.
+        The run whose tasks are recorded; of other tasks only worker, thread and times are kept. None for a monitor,
+        which records every task and saves nothing.
 
     Attributes
     ----------
     of_others : int
-        Attempts of tasks of others that Dask counted in the spans of the run.
+        Attempts of other users' tasks that Dask counted in the run's spans.
     elsewhere : dict
-        Other spans in which Dask counts tasks of the run, with what they had counted before.
+        Other spans in which Dask counts tasks of the run, with their counts from before.
     """
 
     def __init__(self, name: str, scheduler: Any, log: LogWriter, problems: Problems, run: TasksOfRun | None) -> None:
@@ -101,12 +102,12 @@ class Attempts:
         self._measured: set[str] = set()
         """Prefixes of tasks without a Runner that left records."""
         self.take_noted: Callable[[], object] = bool
-        """Takes the beginnings and ends that were noted and not taken yet, where somebody notes them first."""
+        """Takes the recorded starts and ends that are pending, if someone else records them first."""
 
-    # what the scheduler tells
+    # events from the scheduler
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Learn that a task came to another state."""
+        """Handle a task's transition to another state."""
         try:
             if finish == "processing":
                 task = self.scheduler.tasks[key]
@@ -120,7 +121,7 @@ class Attempts:
             self._failed(problem)
 
     def began(self, task: Any, address: str, now: float) -> None:
-        """Learn that a task was given to a worker."""
+        """Handle the assignment of a task to a worker."""
         runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
         self._assign(task, Assignment(address, runnable, now, self._kind(task, mark)))
         span = task.group.span_id
@@ -129,7 +130,7 @@ class Attempts:
             self.elsewhere[span] = dict(counted)
 
     def ended(self, task: Any, run_id: int, state: str, ending: Mapping[str, Any], now: float) -> None:
-        """Learn that an attempt ended, and how Dask reports it."""
+        """Handle the end of an attempt, with Dask's report of it."""
         mark = self._mark(task)
         assignment = self._open.pop(task.key, None) or self._unseen(task, mark)
         failed = self._failures.pop((task.key, run_id), None)
@@ -160,27 +161,27 @@ class Attempts:
             del self._recorded[next(iter(self._recorded))]
 
     def waited(self, key: Any, state: str, now: float) -> None:
-        """Learn that a task waits for a worker, or no longer does."""
+        """Handle a task that waits for a worker, or no longer does."""
         if state in UNASSIGNED:
             self._runnable.setdefault(key, now)
         else:
             self._runnable.pop(key, None)
 
-    def arrived_with(self, address: str, tasks: Iterable[Any]) -> None:
-        """Learn of tasks that a worker had when it was first seen."""
+    def had_tasks(self, address: str, tasks: Iterable[Any]) -> None:
+        """Handle tasks that a worker had when it was first seen."""
         self.take_noted()
         for task in tasks:
             self._assign(task, Assignment(address, NO_TIME, NO_TIME, self._kind(task, self._mark(task))))
 
     def restarted(self) -> None:
-        """Forget the attempts that a restart of the cluster took away."""
+        """Forget the attempts lost in a restart of the cluster."""
         self.take_noted()
         for assignment in self._open.values():
             self._begun[assignment.kind] -= 1
         self._open.clear()
 
     def stolen(self, message: Any) -> None:
-        """Learn from Dask's event that a task was moved to another worker."""
+        """Handle Dask's event that a task was moved to another worker."""
         self.take_noted()
         match message:
             case ("confirm", str() | tuple() as key, _, _, str() as thief, *_) if key in self._open:
@@ -189,21 +190,21 @@ class Attempts:
                 self._open[key] = before._replace(worker=thief, time=time.time(), stolen=stolen)
 
     def failing(self, message: Mapping[str, Any]) -> None:
-        """Keep what a worker reports of an attempt that failed, until the scheduler learns of its end."""
+        """Keep a worker's report of a failed attempt until the scheduler handles its end."""
         self._failures[message["failed"], message["run_id"]] = message
         if len(self._failures) > MOST_FAILURES:
             del self._failures[next(iter(self._failures))]
 
-    # what is known
+    # results
 
     @property
     def open_keys(self) -> Iterable[Any]:
-        """Keys of the tasks that go on."""
+        """Keys of active tasks."""
         self.take_noted()
         return self._open.keys()
 
     def by_kind(self) -> dict[str, int]:
-        """Attempts by kind of which a row was written, or had to be dropped: those that have not begun have none."""
+        """Attempts by kind with a row, written or dropped; those that have not started have none."""
         self.take_noted()
         written = dict(self._begun)
         for key, assignment in self._open.items():
@@ -212,7 +213,7 @@ class Attempts:
         return written
 
     def write_unfinished(self, running: Mapping[str, Iterable[tuple[Any, list[float]]]]) -> None:
-        """Write rows of attempts that go on: they have a start and no stop."""
+        """Write rows of active attempts: they have a start and no stop."""
         self.take_noted()
         for address, tasks in running.items():
             for key, times in tasks:
@@ -226,7 +227,7 @@ class Attempts:
                 self._write_chunk(task, assignment.kind, UNFINISHED)
                 self._unfinished.add(key)
 
-    # how it does that
+    # implementation
 
     def _assign(self, task: Any, assignment: Assignment) -> None:
         self._open[task.key] = assignment
@@ -255,19 +256,19 @@ class Attempts:
         return assignment._replace(kind=kind)
 
     def _write_chunk(self, task: Any, kind: str, outcome: str) -> None:
-        """Write the chunk of an attempt that failed: where it leaves no record, nothing else tells."""
+        """Write the chunk of a failed attempt: if it leaves no record, this is the only trace."""
         chunk = chunk_of(task) if kind == PROCESSOR and outcome != OK else None
         if chunk is not None:
             self._log.write_text(TASK_CHUNK, json.dumps(chunk))
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
-        """Assignment of an attempt whose beginning was not seen."""
+        """Assignment of an attempt whose start was not recorded."""
         kind = self._kind(task, mark)
         self._begun[kind] += 1
         return Assignment(None, NO_TIME, NO_TIME, kind)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
-        """Our annotation, where the task belongs to the run."""
+        """Our annotation, if the task belongs to the run."""
         return None if self._run is None else mark_of(task, self._run.collector)
 
     def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
@@ -276,9 +277,9 @@ class Attempts:
         return run is None or mark is not None or any(one.client_key == run.client for one in task.who_wants or ())
 
     def _is_in_span(self, task: Any) -> bool:
-        """Whether Dask counts the task in the span of the run, or in one inside of it.
+        """Whether Dask counts the task in the span of the run, or in one inside it.
 
-        Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
+        Dask keeps all tasks of one name in one span while any of them is alive, regardless of who submitted them.
         """
         spans = ((task.annotations or {}).get("span") or {}).get("ids", ())
         return self._run is not None and self._run.span in spans
@@ -286,7 +287,7 @@ class Attempts:
     def _outcome(self, finish: str, ending: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
             return OK
-        # what is released because another task failed has the stimulus of that failure
+        # a task released because another one failed has the stimulus of that failure
         if ending.get("exception_text"):
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
@@ -318,7 +319,7 @@ class Attempts:
 
 
 def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:
-    """What a task with this mark does for the run."""
+    """Role of a task with this mark in the run."""
     if mark is None or mark["step"] is None:
         return OTHER
     if mark["step"] == PREPROCESSING:

@@ -1,4 +1,4 @@
-"""What a backend of one's own has: five methods, of which two are needed."""
+"""The interface of a custom backend: five methods, of which two are required."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 FINE_METRICS_DELAY: Final = 0.5
-"""Seconds that workers have by default to report what they counted for a span."""
+"""Default seconds for workers to report their counts for a span."""
 
 
 class AbstractMetricsBackend(ABC):
-    """Where an analysis runs: its workers over time, and fine metrics where it counts them.
+    """Where an analysis runs: its workers over time, and fine metrics if it counts them.
 
-    A subclass with these five methods is all that `MetricsCollector(backend=MyBackend())` needs. `start_tracking` and
-    `stop_tracking` must be there; without the other three there are no fine metrics. The collector opens them in this
-    order: `start_tracking`, `create_span`, the analysis, `stop_tracking`, `get_span_metrics`. A method that fails
-    becomes a problem of the measurement, and not of the analysis.
+    `MetricsCollector(backend=MyBackend())` needs only a subclass with these five methods. `start_tracking` and
+    `stop_tracking` are required; without the other three there are no fine metrics. The collector calls them in this
+    order: `start_tracking`, `create_span`, the analysis, `stop_tracking`, `get_span_metrics`. An error in a method
+    becomes a problem of the measurement, not of the analysis.
 
-    `kind` is optional: the name of the backend in measurements, otherwise that of its class.
+    `kind` is optional: the name of the backend in measurements, by default that of its class.
     """
 
     @abstractmethod
     def start_tracking(self, interval: float = 1.0) -> None:
-        """Begin to sample the workers.
+        """Start sampling the workers.
 
         Parameters
         ----------
@@ -35,7 +35,7 @@ class AbstractMetricsBackend(ABC):
 
     @abstractmethod
     def stop_tracking(self) -> dict[str, Any]:
-        """End sampling; it may be started again.
+        """Stop sampling; it may be started again.
 
         Returns
         -------
@@ -43,12 +43,12 @@ class AbstractMetricsBackend(ABC):
             `worker_counts` {time: number of workers}, and for each of `worker_memory` [B], `worker_memory_limit` [B],
             `worker_cpu` [%, 100 is one core], `worker_cores`, `worker_active_tasks`, `worker_executing`,
             `worker_nbytes` [B], `worker_occupancy` [s] and `worker_last_seen` a mapping {worker: [(time, value), ...]}.
-            Each may be left out. A time is a `datetime` (local, where it has no zone) or Unix seconds. A value of None
-            was not measured.
+            Each is optional. A time is a `datetime` (local if it has no zone) or Unix seconds. A value of None was not
+            measured.
         """
 
     def create_span(self, name: str) -> dict[str, Any]:
-        """Create a span, in which work can be counted.
+        """Create a span in which work is counted.
 
         Returns
         -------
@@ -62,14 +62,14 @@ class AbstractMetricsBackend(ABC):
         span_info: Mapping[str, Any],  # noqa: ARG002  (for those that count)
         delay: float = FINE_METRICS_DELAY,  # noqa: ARG002
     ) -> dict[tuple[Any, ...], float]:
-        """Fine metrics of a span; empty where its id is missing or unknown.
+        """Fine metrics of a span; empty if its id is missing or unknown.
 
         Parameters
         ----------
         span_info : mapping
-            What `create_span` returned, with the id of the span as `id`.
+            Result of `create_span`, with the id of the span as `id`.
         delay : float
-            Seconds that may pass until the workers have reported. It is an upper bound, not a sleep.
+            Most seconds to wait for the workers' reports: a timeout, not a sleep.
 
         Returns
         -------
@@ -79,7 +79,7 @@ class AbstractMetricsBackend(ABC):
         return {}
 
     def supports_fine_metrics(self) -> bool:
-        """Whether spans have fine metrics here."""
+        """Whether spans have fine metrics in this backend."""
         return False
 
 

@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def packed_by_value(thing: Any) -> bytes:
-    """Pickle of anything of this package that loads where the package is not installed."""
+    """Pickle of an object of this package that loads without the package installed."""
     with _lock:
         if roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value():
             return bytes(cloudpickle.dumps(thing))
@@ -26,7 +26,7 @@ def packed_by_value(thing: Any) -> bytes:
 
 
 class ByValue:
-    """Stands for an object of this package: it unpickles to that object wherever cloudpickle is installed."""
+    """Placeholder for an object of this package that unpickles to it wherever cloudpickle is installed."""
 
     def __init__(self, thing: Any) -> None:
         self._packed = packed_by_value(thing)

@@ -1,4 +1,4 @@
-"""What a task does for coffea, read on the scheduler from the task itself: no collector and no class name is needed.
+"""Kind and chunk of coffea's tasks, read on the scheduler from the task itself, without a collector.
 
 This module may be pickled by value.
 """
@@ -12,16 +12,16 @@ from roastcoffea.records.tasks import KINDS, MERGE, PREPROCESSING, PROCESSOR
 COFFEA = "coffea"
 
 OF_TYPES = {"WorkItem": PROCESSOR, "FileMeta": PREPROCESSING, "_reduce": MERGE}
-"""Kind of a task by the class of its first argument, or of its function, where coffea defines that class."""
+"""Kind of a task by the class of its first argument or function, if coffea defines that class."""
 
 PARTS = ("dataset", "filename", "treename", "entrystart", "entrystop")
-"""What a `WorkItem` tells of its chunk."""
+"""Attributes of a `WorkItem` that identify its chunk."""
 
 
 class CoffeaTasks:
-    """Tells coffea's tasks from others.
+    """Recognizes coffea's tasks.
 
-    A merge of what preprocessing found belongs to the preprocessing, as it does in a measurement.
+    Merges of preprocessing results belong to the preprocessing, as in a measurement.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class CoffeaTasks:
         self._preparing: set[Any] = set()
 
     def described(self, task: Any) -> tuple[Any, ...]:
-        """Code of the kind of a task, and for a chunk its `PARTS`; empty for a task that is not coffea's."""
+        """Code of a task's kind, and for a chunk its `PARTS`; empty for tasks that are not coffea's."""
         spec = task.run_spec
         item = first_of(getattr(spec, "args", None))
         kind = self._kind(type(item)) or self._kind(type(getattr(spec, "func", None)))
@@ -43,11 +43,11 @@ class CoffeaTasks:
         return (code, *(getattr(item, part) for part in PARTS)) if kind == PROCESSOR else (code,)
 
     def forget(self, key: Any) -> None:
-        """Forget a task that the scheduler no longer knows."""
+        """Forget a task that the scheduler has released."""
         self._preparing.discard(key)
 
     def _kind(self, of: type) -> str | None:
-        """Kind of the tasks of a class; None where it is none of coffea's."""
+        """Kind of the tasks of a class; None if it is not coffea's."""
         if of not in self._kinds:
             ours = of.__module__.partition(".")[0] == COFFEA
             self._kinds[of] = OF_TYPES.get(of.__name__) if ours else None
@@ -55,7 +55,7 @@ class CoffeaTasks:
 
 
 def chunk_of(task: Any) -> list[Any] | None:
-    """The `PARTS` of the chunk that a task works on, in what JSON has; None for a task of another kind."""
+    """The `PARTS` of a task's chunk as JSON values; None for a task of another kind."""
     item = first_of(getattr(getattr(task, "run_spec", None), "args", None))
     if not all(hasattr(item, part) for part in PARTS):
         return None
@@ -63,7 +63,7 @@ def chunk_of(task: Any) -> list[Any] | None:
 
 
 def plain_part(part: Any) -> Any:
-    """A part of a key, or of a chunk's identity, in what JSON has."""
+    """A part of a key, or of a chunk's identity, as a JSON value."""
     try:
         return part.__index__()
     except (AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""Calling functions of ours on the scheduler of a client, however either of them ends."""
+"""Calling our functions on a client's scheduler, even while either of them ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.redaction import redacted
 
 SCHEDULER_TIMEOUT: Final = 10.0
-"""Seconds that the scheduler has to accept a connection, or to answer."""
+"""Seconds for the scheduler to accept a connection or to answer."""
 
 ENCRYPTED: Final = ("tls", "wss")
 """Schemes of addresses that need certificates."""
@@ -28,15 +28,15 @@ MOST_PORT: Final = 65535
 
 
 class NoAnswerError(RoastcoffeaError, ConnectionError):
-    """The plugin on the scheduler cannot be asked; the text says why."""
+    """The scheduler plugin cannot be reached; the text says why."""
 
 
 class SchedulerSideError(RoastcoffeaError):
-    """Code of ours failed on the scheduler; the text is that of its error."""
+    """Our code failed on the scheduler; the text is that of its error."""
 
 
 class Connection:
-    """The way to the scheduler that a client is connected to.
+    """Connection to the scheduler of a client.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Connection:
     Raises
     ------
     TypeError
-        The client is asynchronous, or no client.
+        The client is asynchronous, or not a client.
     ValueError
         The client is not connected.
     """
@@ -62,11 +62,11 @@ class Connection:
 
     @property
     def patience(self) -> float:
-        """Seconds that the scheduler has to accept a connection, or to answer."""
+        """Seconds for the scheduler to accept a connection or to answer."""
         return SCHEDULER_TIMEOUT
 
     def answer(self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None = None) -> Any:
-        """What a function of ours gives on the scheduler.
+        """Result of one of our functions on the scheduler.
 
         Raises
         ------
@@ -82,10 +82,10 @@ class Connection:
             call.cancel()
 
     def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Future[Any]:
-        """Begin to call a function of ours on the scheduler."""
+        """Start a call of one of our functions on the scheduler."""
         if self.client.status != "running":
             raise lost(f"the client is {self.client.status}")
-        # client.sync would cancel what is interrupted, also where the scheduler has got it already
+        # client.sync would cancel an interrupted call, even if the scheduler has received it
         asked = self.client._run_on_scheduler(_portable(outcome), called=_portable(function), arguments=arguments)
         try:
             return asyncio.run_coroutine_threadsafe(asked, self.client.loop.asyncio_loop)
@@ -94,13 +94,13 @@ class Connection:
             raise lost(error_text(problem)) from problem
 
     def result(self, call: Future[Any], timeout: float) -> Any:
-        """What a call gives, which has so many seconds to end."""
+        """Result of a call, with a timeout in seconds."""
         try:
             answer = call.result(timeout)
         except (OSError, CancelledError) as problem:
             raise lost(error_text(problem) if call.done() else f"no answer within {timeout:g} s") from problem
         except (AttributeError, RuntimeError) as problem:
-            # a client that was closed meanwhile has no scheduler to call any more, or its loop takes nothing
+            # a client closed in the meantime has no scheduler to call, or its loop accepts nothing
             if self.client.status == "running":
                 raise
             raise lost(f"the client is {self.client.status}") from problem
@@ -109,12 +109,12 @@ class Connection:
         return answer["result"]
 
     async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-        """Call a function of ours on the scheduler from the client's loop, whenever it answers."""
+        """Call one of our functions on the scheduler from the client's loop, whenever it answers."""
         await self.client._run_on_scheduler(_portable(function), **arguments)
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address of a scheduler: a `Client` would try it for long, and fail as it is thrown away.
+    """Reject an invalid scheduler address, which a `Client` would try for a long time.
 
     Raises
     ------
@@ -128,24 +128,24 @@ def check_address(address: str) -> None:
             raise ValueError("inproc does not leave its own process")
         host, _, port = place.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= MOST_PORT:
-            raise ValueError("it needs a host and the number of a port")
+            raise ValueError("it needs a host and a port number")
         parse_host_port(place)
         if scheme in ENCRYPTED and Security().get_connection_args("client")["ssl_context"] is None:
             raise ValueError(f"{scheme} needs the certificates of Dask's configuration, distributed.comm.tls")
     except (ValueError, TypeError, ImportError, OSError) as error:
-        reason = f"{address!r} is no address to watch ({redacted(str(error))}); give tcp://HOST:PORT"
+        reason = f"{address!r} is not a scheduler address ({redacted(str(error))}); use tcp://HOST:PORT"
         raise RoastcoffeaError(reason) from None
 
 
 def lost(reason: str) -> NoAnswerError:
-    """The error of a connection that was lost for this reason."""
+    """Error for a connection lost for this reason."""
     return NoAnswerError(f"the connection to the cluster was lost ({reason})")
 
 
 async def outcome(
     called: Callable[..., Any], arguments: Mapping[str, Any], dask_scheduler: Any = None
 ) -> dict[str, Any]:
-    """What a function gives on the scheduler, or the text of its error, which is no error of the connection then."""
+    """Result of a function on the scheduler, or the text of its error, which is then not a connection error."""
     try:
         result = called(**arguments, dask_scheduler=dask_scheduler)
         return {"result": await result if asyncio.iscoroutine(result) else result}
@@ -155,10 +155,10 @@ async def outcome(
 
 @cache
 def _portable(function: Callable[..., Any]) -> ByValue:
-    """A function of ours for any process; it is pickled once."""
+    """One of our functions, pickled once for any process."""
     return ByValue(function)
 
 
 def pickled(thing: Any) -> bytes:
-    """Pickle of a function or an object of ours for any process."""
+    """Pickle of one of our functions or objects for any process."""
     return bytes(dumps(_portable(thing) if callable(thing) else ByValue(thing)))

@@ -1,4 +1,4 @@
-"""A Dask cluster: its workers, its tasks, and the fine metrics that Dask counts."""
+"""A Dask cluster: its workers, its tasks, and Dask's fine metrics."""
 
 from __future__ import annotations
 
@@ -26,42 +26,41 @@ from roastcoffea.log.reader import ClusterLog
 from roastcoffea.units import counted
 
 SHORTEST_INTERVAL: Final = 0.05
-"""Seconds between samples of the scheduler, at least: it takes them itself, and has other things to do."""
+"""Shortest interval between samples in seconds: the scheduler takes them itself, along with its other work."""
 
-LOSS = f"its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
-"""What is missing of a worker that is lost."""
+LOSS = f"its fine metrics may lack its last {PUSH_SECONDS:g} s"
+"""What is missing for a lost worker."""
 
 
-OF_OTHERS = (
-    "Dask counted {} of others together with those of this run, because tasks of the same name were alive at "
-    "the same time"
+COUNTED_OTHERS = (
+    "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
 )
-SILENT = (
+NO_ANSWER = (
     "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
-    "lack what they did since their last heartbeat"
+    "lack everything since their last heartbeat"
 )
 
 
 class DaskMetricsBackend(Recorder):
     """Records the cluster that a client is connected to.
 
-    What the scheduler knows by itself (tasks assigned, occupancy, results held, number of workers) is sampled at the
-    interval, down to 0.05 s. What workers report (memory, CPU, tasks executing) comes with their heartbeats: each
-    0.5 s up to ten workers, less often with more.
+    The scheduler's own state (tasks assigned, occupancy, results held, number of workers) is sampled at the interval,
+    down to 0.05 s. Workers report memory, CPU and executing tasks with their heartbeats: every 0.5 s for up to ten
+    workers, less often for more.
 
     Parameters
     ----------
     client : distributed.Client
         A connected, synchronous client.
     carried : optional
-        What tasks need of ours, for workers that cannot import it.
+        Our code for tasks, for workers that cannot import it.
 
     Raises
     ------
     ValueError
         The client is None, or not connected.
     TypeError
-        The client is asynchronous, or no client.
+        The client is asynchronous, or not a client.
     """
 
     kind = "dask"
@@ -97,9 +96,9 @@ class DaskMetricsBackend(Recorder):
         self._packages: set[str | None] = set()
         self._workers_known = False
         self._withheld: dict[str, Withheld | None] = {}
-        """What each worker that was there at the end says of its throttling and steal."""
+        """Throttling and steal of each worker present at the end."""
 
-    # the life of a collector
+    # life cycle of a collector
 
     def open(self, interval: float | None, span: str | None = None) -> None:
         self._begin()
@@ -108,7 +107,7 @@ class DaskMetricsBackend(Recorder):
         self._learn_environment(answer)
         if interval is not None and interval < SHORTEST_INTERVAL:
             asked = f"an interval of {interval:g} s would burden the scheduler"
-            self.note(f"{asked}: it was sampled each {SHORTEST_INTERVAL:g} s")
+            self.note(f"{asked}: it was sampled every {SHORTEST_INTERVAL:g} s")
             interval = SHORTEST_INTERVAL
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
@@ -135,7 +134,7 @@ class DaskMetricsBackend(Recorder):
         return address is not None and bool(address == self.client.scheduler.address)
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value of what tasks need of ours; None where scheduler and workers have the package."""
+        """Pickle by value of our code for tasks; None if scheduler and workers have the package."""
         if not self._workers_known:
             self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
         if not self._lacking():
@@ -148,20 +147,24 @@ class DaskMetricsBackend(Recorder):
         self.note(f"{reason}: the probe's code was sent to them")
         return packed_by_value(thing)
 
-    # what was recorded, on the client's clock
+    # records, on the client's clock
 
     def workers_now(self) -> int:
-        """Workers that are there now."""
+        """Workers present now."""
         return self.log.workers.here
 
+    def threads_now(self) -> tuple[int, int] | None:
+        """Threads of the workers present now, and how many execute a task; None before the first samples."""
+        return self.log.workers.threads
+
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop, or until the cluster was last heard of."""
-        table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.heard_until(start, stop))
+        """Workers present between start and stop, or until the last contact with the cluster."""
+        table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.last_contact(start, stop))
         return with_withheld(table, self._withheld)
 
     def pauses(self, start: float, stop: float) -> pa.Table:
-        """When Dask had paused workers between start and stop, or until the cluster was last heard of."""
-        return self.log.workers.pauses(self.clock_offset, start, self._deployment.heard_until(start, stop))
+        """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""
+        return self.log.workers.pauses(self.clock_offset, start, self._deployment.last_contact(start, stop))
 
     def samples(self) -> pa.Table:
         return self.log.workers.samples(self.clock_offset)
@@ -186,22 +189,22 @@ class DaskMetricsBackend(Recorder):
     def get_span_metrics(
         self, span_info: Mapping[str, Any], delay: float = FINE_METRICS_DELAY
     ) -> dict[tuple[Any, ...], float]:
-        """Fine metrics of a span; empty where its id is missing or unknown.
+        """Fine metrics of a span; empty if its id is missing or unknown.
 
-        The workers are asked to report at once. It returns as soon as the scheduler has all that they counted, and
-        after `delay` at the latest with what it has then.
+        The workers are asked to report immediately. This returns once the scheduler has all their counts, or after
+        `delay` with the counts so far.
 
         Parameters
         ----------
         span_info : mapping
-            What `create_span` returned, with what its context's `__enter__` returned as `id`.
+            Result of `create_span`, with the result of its context's `__enter__` as `id`.
         delay : float
-            Seconds that the workers have at most.
+            Most seconds to wait for the workers.
 
         Raises
         ------
         ValueError
-            The delay is negative, or no number of seconds.
+            The delay is negative, or not a number of seconds.
         ConnectionError
             The scheduler does not answer.
         """
@@ -216,10 +219,10 @@ class DaskMetricsBackend(Recorder):
     def supports_fine_metrics(self) -> bool:
         return True
 
-    # how it learns that
+    # implementation
 
     def _lacking(self) -> bool:
-        """Whether the scheduler or a worker may not have this version of the package."""
+        """Whether the scheduler or a worker may lack this version of the package."""
         return not (self._workers_known and self._packages == {roastcoffea.__version__})
 
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
@@ -233,7 +236,7 @@ class DaskMetricsBackend(Recorder):
         self._learn_environment(answer)
         self.attempts = dict(answer["attempts"])
         if answer["of_others"]:
-            self.absent["span_metrics"] = OF_OTHERS.format(counted(answer["of_others"], "task"))
+            self.absent["span_metrics"] = COUNTED_OTHERS.format(counted(answer["of_others"], "task"))
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
         elif answer["span"] is None:
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
@@ -241,11 +244,11 @@ class DaskMetricsBackend(Recorder):
             self.span_metrics = dict(answer["span"])
         if answer["silent"]:
             silent = answer["silent"]
-            self.note(SILENT.format(counted(len(silent), "worker"), WORKERS_TIMEOUT, ", ".join(silent[:5])))
+            self.note(NO_ANSWER.format(counted(len(silent), "worker"), WORKERS_TIMEOUT, ", ".join(silent[:5])))
         elif not answer["complete"]:
-            self.note("the fine metrics lack a part of what the workers counted")
+            self.note("the fine metrics lack some of the workers' counts")
 
     def _learn_counts(self, answer: Mapping[str, Any]) -> None:
-        """Learn what Dask counted on each worker, when the log has come whole: it has the workers that left."""
+        """Take Dask's counts of each worker once the log is complete: it has the workers that left."""
         if self.span_metrics is not None:
             self.span_metrics_per_worker = self.log.workers.counted(answer["counted"], answer["spans"])

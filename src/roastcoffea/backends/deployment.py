@@ -1,4 +1,4 @@
-"""Our plugins on a cluster, from the client's side: put in place, drained each second, and taken away."""
+"""Our plugins on a cluster, from the client's side: installed, drained every second, and removed."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ from roastcoffea.units import counted, were
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
-"""Bytes taken at a time: so much costs the scheduler about a millisecond."""
+"""Bytes taken at a time, which costs the scheduler about a millisecond."""
 
 WORKERS_TIMEOUT: Final = 2.0
-"""Seconds that workers have to answer when a collector begins or ends; a task that holds the GIL keeps one silent."""
+"""Seconds for workers to answer when a collector starts or ends; a task that holds the GIL silences its worker."""
 
 
 GONE: Final = (AttributeError, OSError, RuntimeError)
-"""What calling the scheduler raises where the client was closed, or its loop."""
+"""Errors of calling the scheduler after the client or its loop was closed."""
 
 LEAVE_WAIT: Final = 0.25
-"""Seconds to wait for the workers to drop our plugin; it goes on without us."""
+"""Seconds to wait for the workers to drop our plugin; after that they do so without us."""
 
 THREAD_TIMEOUT: Final = 2.0
-"""Seconds to wait for the thread that drains, which may itself wait for a scheduler that does not answer."""
+"""Seconds to wait for the draining thread, which may itself wait for a scheduler that does not answer."""
 
 Answer = Mapping[str, Any]
 
 
 class Deployment(Period):
-    """The plugins of one client on scheduler and workers, and the log that comes from them.
+    """The plugins of one client on scheduler and workers, and their log.
 
     Parameters
     ----------
     connection : Connection
-        The way to the scheduler.
+        Connection to the scheduler.
     name : str
         Name of the plugins.
     log : ClusterLog
-        What takes the entries of the scheduler's log.
+        Receiver of the scheduler's log.
     note : callable
-        Takes what could not be had.
+        Receives problems.
 
     Attributes
     ----------
-    heard : float
-        When entries came last.
+    last_heard : float
+        Time of the last entries.
     lost, unanswered : str or None
-        Why there was no connection at the end, or why the last question failed.
+        Why there was no connection at the end, or why the last request failed.
     """
 
     def __init__(self, connection: Connection, name: str, log: ClusterLog, note: Callable[[str], None]) -> None:
@@ -76,11 +76,11 @@ class Deployment(Period):
         self.name = name
         self.token = secrets.token_hex(16)
         self.log = log
-        self.heard = time.time()
+        self.last_heard = time.time()
         self.lost: str | None = None
         self.unanswered: str | None = None
         self.reading = threading.RLock()
-        """Held while entries are read; whoever makes tables meanwhile holds it, too."""
+        """Held while entries are read, and while tables are made."""
         self._connection = connection
         self._note = note
         self._round_trip = math.inf
@@ -92,10 +92,10 @@ class Deployment(Period):
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # the life of the plugins
+    # life cycle of the plugins
 
     def survey(self) -> Answer:
-        """What scheduler and workers are, before the plugins go there."""
+        """Facts about scheduler and workers, before the plugins are installed."""
         answer: Answer = self._connection.answer(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
         self._scheduler_package = answer["package"]
         workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
@@ -103,7 +103,7 @@ class Deployment(Period):
         return answer
 
     def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
-        """Put the plugins in place, and begin to drain the log."""
+        """Install the plugins, and start to drain the log."""
         self._register(plugin, half)
         self.drain()
         with interrupts_held():
@@ -113,7 +113,7 @@ class Deployment(Period):
     def drain(self, question: bytes | None = None) -> Answer | None:
         """Take all entries that the scheduler's plugin has so far.
 
-        Give its last answer, with the reply to the question (see `ClusterPlugin.drain`); None where nothing is open.
+        Return its last answer, with the reply to the question (see `ClusterPlugin.drain`); None if not open.
         """
         with self.reading:
             answer = self._drain_some(question) if self.is_open else None
@@ -122,7 +122,7 @@ class Deployment(Period):
             return answer
 
     def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
-        """What a method of the plugin on the scheduler gives."""
+        """Result of a method of the plugin on the scheduler."""
         call = {"name": self.name, "method": method, "arguments": arguments}
         answer = self._connection.answer(call_plugin, call, patience)
         if answer is None:
@@ -130,16 +130,16 @@ class Deployment(Period):
         return dict(answer)
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
-        """Take the plugins away and keep what they recorded; what could not be had is noted.
+        """Remove the plugins and keep their records; missing records are noted.
 
-        It does not take longer than the scheduler has to answer and a few seconds, but for records that still come.
+        Apart from records that still arrive, this takes no longer than the scheduler's timeout plus a few seconds.
 
         Parameters
         ----------
         learn
-            Takes the last answer of the plugin, as it comes.
+            Receives the last answer of the plugin as it arrives.
         complete
-            Takes it once more, when the log has come whole.
+            Receives it again once the log is complete.
         """
         self._ended.set()
         if self.is_open:
@@ -147,7 +147,7 @@ class Deployment(Period):
                 self._fetch_last(learn, complete)
             except NoAnswerError as problem:
                 self.lost = str(problem)
-                self._note(f"{problem}: what happened after the last drain is not known")
+                self._note(f"{problem}: everything after the last drain is unknown")
                 self._leave_in_background()
             else:
                 self._leave()
@@ -157,9 +157,9 @@ class Deployment(Period):
         if self._thread is not None:
             self._thread.join(THREAD_TIMEOUT)
 
-    def heard_until(self, start: float, stop: float) -> float:
-        """The stop, or when the cluster was last heard of where the connection was lost."""
-        return min(stop, max(start, self.heard)) if self.lost else stop
+    def last_contact(self, start: float, stop: float) -> float:
+        """The stop, or the last contact with the cluster if the connection was lost."""
+        return min(stop, max(start, self.last_heard)) if self.lost else stop
 
     def notes(self) -> list[str]:
         """Problems of the plugins and of their log."""
@@ -175,13 +175,13 @@ class Deployment(Period):
             f"{counted(rows, 'row')} of {table} {were(rows)} dropped on the scheduler" for table, rows in dropped
         ]
 
-    # how it does that
+    # implementation
 
     def _register(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
-        """Put the plugins in place; where that fails or is interrupted, they go as soon as they are there.
+        """Install the plugins; if that fails or is interrupted, they are removed as soon as they arrive.
 
-        The workers' plugin goes by value, as workers without the package may come later. In this process it goes as it
-        is: unpickling a class by value changes the class of which it was made.
+        The worker plugin is sent by value, because workers without the package may join later. In this process it is
+        sent as it is: unpickling a class by value changes the original class.
         """
         arguments = {
             "plugin": plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
@@ -199,7 +199,7 @@ class Deployment(Period):
             raise
 
     def _drain_some(self, question: bytes | None = None) -> Answer | None:
-        """Take the oldest entries; give the answer that brought them."""
+        """Take the oldest entries; return the answer that contained them."""
         asked = time.time()
         answer = self.ask("drain", limit=DRAIN_BYTES, received=self._received, question=question)
         answered = time.time()
@@ -212,37 +212,37 @@ class Deployment(Period):
         return answer
 
     def _take(self, answer: Answer) -> None:
-        """Take entries of the log as a whole."""
+        """Take complete entries of the log."""
         with interrupts_held():
             if answer["at"] != self._received:
-                raise RoastcoffeaError(f"the scheduler's log goes on at byte {answer['at']}, not {self._received}")
+                raise RoastcoffeaError(f"the scheduler's log continues at byte {answer['at']}, not {self._received}")
             self._received += len(answer["data"])
             self.log.feed(answer["data"])
-            self.heard = time.time()
+            self.last_heard = time.time()
             self.dropped = dict(answer["dropped"])
             self._failures = answer["failures"]
             self.refused = answer["refused"]
 
     def _keep_draining(self) -> None:
         while not self._ended.wait(DRAIN_INTERVAL):
-            # what is not had now is had a second later; what is lost at the end is noted then
+            # failures here are retried a second later; those at the end are noted then
             with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
                 self.drain()
 
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
-        """Get what the plugins still have; what fails for a reason of ours is noted, and takes nothing else with it."""
+        """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""
         patience = self._connection.patience
         end = time.monotonic() + patience
         answer = None
         if not self.reading.acquire(timeout=patience):
             raise lost(f"no answer within {patience:g} s")
         try:
-            with _faults_of_ours(self._note_unanswered, "the workers were asked for the last time"):
+            with _internal_errors(self._note_unanswered, "the workers were asked for the last time"):
                 arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
                 left = max(end - time.monotonic(), patience / 2)
                 answer = self.ask("finish", left, **arguments, received=self._received)
                 learn(answer)
-            with _faults_of_ours(self._note, "the last records were fetched"):
+            with _internal_errors(self._note, "the last records were fetched"):
                 if answer is not None:
                     self._take(answer)
                 if answer is None or answer["more"]:
@@ -257,7 +257,7 @@ class Deployment(Period):
         self.unanswered = reason
 
     def _leave(self) -> None:
-        with _faults_of_ours(self._note, "its plugins were removed"):
+        with _internal_errors(self._note, "its plugins were removed"):
             try:
                 self._connection.answer(call_plugin, self._stopping(LEAVE_WAIT), self._connection.patience / 2)
             except NoAnswerError as problem:
@@ -265,7 +265,7 @@ class Deployment(Period):
                 self._leave_in_background()
 
     def _leave_in_background(self) -> None:
-        """Have the plugins taken away when the scheduler answers again."""
+        """Remove the plugins when the scheduler answers again."""
         self._connection.client.loop.add_callback(self._leave_late, self._registering)
 
     async def _leave_late(self, registering: Future[Any] | None) -> None:
@@ -279,6 +279,6 @@ class Deployment(Period):
         return {"name": self.name, "method": "stop", "arguments": {"wait": wait}}
 
 
-def _faults_of_ours(note: Callable[[str], None], occasion: str) -> reported:
-    """Go on where we fail, as that must not hide an error of the analysis; a scheduler that is silent ends more."""
+def _internal_errors(note: Callable[[str], None], occasion: str) -> reported:
+    """Continue after internal errors, which must not hide an error of the analysis; a silent scheduler ends more."""
     return reported(note, f"roastcoffea failed as {occasion}", Exception, passed=(NoAnswerError,))

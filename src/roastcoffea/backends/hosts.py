@@ -1,4 +1,4 @@
-"""On what a run was made: hosts, from what the processes on them may use, and versions of packages."""
+"""The environment of a run: hosts, resources available to its processes, and versions of packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roastcoffea.records.workers import WITHHELD
 VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 
 Process = Mapping[str, Any]
-"""What `limits` gives of a process, with its `host`."""
+"""Result of `limits` for a process, with its `host`."""
 
 
 def environment_of(hosts: Iterable[Host]) -> Environment:
@@ -33,19 +33,19 @@ def environment_of(hosts: Iterable[Host]) -> Environment:
 
 
 def hosts_of(processes: Iterable[Process]) -> list[Host]:
-    """Hosts of these processes, with the cores and the memory that they may use together."""
+    """Hosts of these processes, with the cores and memory available to all of them together."""
     return [_host(name, there) for name, there in _by("host", processes).items()]
 
 
 def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
-    """Hosts that are known, and those of now; one where processes could use more before stays as it was."""
+    """Known hosts, and present ones; a host whose processes had more resources before is kept as it was."""
     hosts = {host.name: host for host in known}
     hosts |= {host.name: max(host, hosts.get(host.name, host), key=lambda one: one.cores or 0) for host in now}
     return tuple(hosts.values())
 
 
 def with_withheld(lifetimes: pa.Table, withheld: Mapping[str, Withheld | None]) -> pa.Table:
-    """Lifetimes with throttling and steal by address; of several workers of one address it is the last one's."""
+    """Lifetimes with throttling and steal by address; for several workers of one address, those of the last."""
     last = {worker: row for row, worker in enumerate(lifetimes["worker"].to_pylist())}
     amounts: list[Withheld] = [(None, None, None)] * len(lifetimes)
     for worker, found in withheld.items():
@@ -70,7 +70,7 @@ def _host(name: str, processes: Sequence[Process]) -> Host:
 
 
 def _by(what: str, processes: Iterable[Process]) -> dict[Any, list[Process]]:
-    """Processes that have the same of this."""
+    """Processes grouped by this value."""
     found: dict[Any, list[Process]] = {}
     for process in processes:
         found.setdefault(process[what], []).append(process)
@@ -78,23 +78,23 @@ def _by(what: str, processes: Iterable[Process]) -> dict[Any, list[Process]]:
 
 
 def _cores_of_group(processes: Sequence[Process]) -> int | None:
-    """Cores that the processes of one control group may use: those of its quota, else those that they may run on."""
+    """Cores available to the processes of one control group: its quota, otherwise the processors of their affinity."""
     quotas = [one["cores"] for one in processes if one["cores"] != _allowed([one])]
     return _least(*quotas, _allowed(processes))
 
 
 def _allowed(processes: Iterable[Process]) -> int | None:
-    """Number of processors that one or another of the processes may run on; None where the system does not tell."""
+    """Number of processors that any of the processes may run on; None if the system does not report it."""
     masks = [process["affinity"] for process in processes]
     return None if None in masks else reduce(or_, (int(mask, 16) for mask in masks), 0).bit_count()
 
 
 def _least(*amounts: int | None) -> int | None:
-    """The least of the amounts that are known."""
+    """Smallest known amount."""
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _total(amounts: Iterable[int | None]) -> int | None:
-    """Sum of amounts; None where one is not known."""
+    """Sum of amounts; None if one is unknown."""
     known = list(amounts)
     return None if None in known else sum(filter(None, known))

@@ -1,6 +1,6 @@
-"""What a process may use of its host, and how long the control groups (cgroups) that it is in have held it back.
+"""Resources that a process may use on its host, and throttling by its control groups (cgroups).
 
-This module may be pickled by value. It uses the standard library, dask and distributed only.
+This module may be pickled by value. It uses only the standard library, dask and distributed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ GROUPS_OF_PROCESS = "/proc/self/cgroup"
 ALL_GROUPS = "/sys/fs/cgroup"
 
 Withheld = tuple[float | None, int | None, float | None]
-"""Seconds and periods of throttling, and seconds of steal on the host; None is not known."""
+"""Seconds and periods of throttling, and seconds of steal on the host; None if unknown."""
 
 THROTTLED_UNITS = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
-"""Seconds in the unit of what the second and the first version of control groups call the time."""
+"""Seconds per unit of the throttled time in control groups of version 2 and 1."""
 
 
 def limits() -> dict[str, Any]:
-    """Cores and memory that this process may use, and those of its node; None is not known.
+    """Cores and memory that this process may use, and those of its node; None if unknown.
 
     `affinity` is a hexadecimal mask of the processors it may run on. Processes with the same `group` share the quotas
     of their control groups.
@@ -41,20 +41,20 @@ def limits() -> dict[str, Any]:
 
 
 def _known(ask: Callable[[], Any]) -> Any:
-    """What the system says; None where it does not say."""
+    """Value from the system; None if it has none."""
     with suppress(AttributeError, OSError, ValueError):
         return ask()
 
 
 def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) -> tuple[float, int] | None:
-    """Seconds and periods for which the control groups of this process were throttled so far, over all processors.
+    """Seconds and periods of throttling of this process's control groups so far, over all processors.
 
-    A group is throttled with those above it, whose quota it shares. None where no group tells.
+    A group shares the quotas, and so the throttling, of the groups above it. None if no group reports it.
 
     Parameters
     ----------
     of_process, groups : str
-        The system's file of the groups that this process is in, and its folder of all groups.
+        The system's file with the groups of this process, and its folder of all groups.
     """
     amounts = (_throttled(_text(path)) for path in _stat_files(of_process, groups))
     found = [amount for amount in amounts if amount is not None]
@@ -62,7 +62,7 @@ def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) ->
 
 
 def stolen(statistics: str = "/proc/stat") -> float | None:
-    """Seconds that the processors of this virtual machine were taken away so far (steal); None where unknown."""
+    """Seconds for which the hypervisor took processors from this virtual machine so far (steal); None if unknown."""
     total = _text(statistics).partition("\n")[0].split()
     with suppress(IndexError, ValueError, AttributeError):
         return int(total[8]) / os.sysconf("SC_CLK_TCK")
@@ -70,13 +70,13 @@ def stolen(statistics: str = "/proc/stat") -> float | None:
 
 
 def withheld() -> Withheld:
-    """What was withheld from this process and its host so far."""
+    """Throttling and steal of this process and its host so far."""
     throttled = throttling()
     return (*((None, None) if throttled is None else throttled), stolen())
 
 
 def withheld_since(before: Withheld) -> Withheld:
-    """What was withheld from this process and its host since then."""
+    """Throttling and steal of this process and its host since then."""
     seconds, periods, taken = (
         None if now is None or then is None else now - then for now, then in zip(withheld(), before, strict=True)
     )
@@ -84,7 +84,7 @@ def withheld_since(before: Withheld) -> Withheld:
 
 
 def _stat_files(of_process: str, groups: str) -> Iterator[str]:
-    """Paths at which the groups of this process may have their statistics, and those above them."""
+    """Possible paths of statistics of this process's groups, and of the groups above them."""
     for line in _text(of_process).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "", "")[:3]
         if not path or (controllers and "cpu" not in controllers.split(",")):
@@ -97,7 +97,7 @@ def _stat_files(of_process: str, groups: str) -> Iterator[str]:
 
 
 def _throttled(statistics: str) -> tuple[float, int] | None:
-    """Seconds and periods of throttling in a group's statistics; None where they do not tell."""
+    """Seconds and periods of throttling in a group's statistics; None if missing."""
     fields = dict(line.split(" ", 1) for line in statistics.splitlines() if " " in line)
     for name, unit in THROTTLED_UNITS.items():
         with suppress(KeyError, ValueError):
@@ -106,7 +106,7 @@ def _throttled(statistics: str) -> tuple[float, int] | None:
 
 
 def _text(path: str) -> str:
-    """Contents of a file of the system's; none where it cannot be read."""
+    """Content of a system file; empty if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError), open(path) as file:  # noqa: PTH123  (as cheap as it can be)
         return file.read()
     return ""

@@ -1,13 +1,17 @@
-"""An analysis without a cluster: the processes on this host that ran its chunks."""
+"""An analysis without a cluster: the processes on this host that run its chunks."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -26,32 +30,48 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
 
-LOOK_INTERVAL: Final = 0.1
-"""Seconds between looks for processes that came or went; a pool may live no longer than a second."""
+SCAN_INTERVAL: Final = 0.1
+"""Seconds between scans for processes that started or ended; a pool may live less than a second."""
 
 UNREADABLE: Final = (OSError, psutil.Error)
-"""What looking at processes raises, as they come and go, and may be somebody else's."""
+"""Errors of scanning processes, which start and end, and may belong to someone else."""
 
 SHARE: Final = 0.02
-"""Most of one core that looking may take: where a look is slow, there are fewer."""
+"""Most of one core that scanning may use: if a scan is slow, there are fewer."""
 
 MOST_SAMPLES: Final = 100_000
-"""Samples that are kept; beyond, neighbours are merged and the interval is doubled."""
+"""Most samples kept; beyond that, neighbours are merged and the interval is doubled."""
 
 POOL_BIRTHS: Final = 5.0
-"""Seconds between the births of two processes of one pool, at most."""
+"""Most seconds between the births of two processes of one pool."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Step:
+    """One call of an executor: for the files of preprocessing, or for the chunks of a Runner call."""
+
+    call: str | None
+    preprocessing: bool
+    size: int | None
+    """Processes or threads of its pool; None where it does not tell."""
+    start: float
+    cpu_start: float
+    """CPU time of this process at its start; likewise at its stop."""
+    stop: float | None = None
+    cpu_stop: float | None = None
 
 
 class LocalMetricsBackend(Recorder):
-    """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
+    """Records the processes on this host that run the chunks of an analysis, using the operating system.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
     processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
-    Before chunks are known (`learn_chunks`), this process and all that descend from it count.
+    This process is one while a step runs in it, with the threads of that step's pool; where chunks ran in it, it is one
+    all the time. Before chunks are known (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
-    elsewhere = "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
+    elsewhere = "it runs on a Dask cluster, so the collector needs its client: MetricsCollector(client)"
 
     def _reset(self) -> None:
         super()._reset()
@@ -59,34 +79,38 @@ class LocalMetricsBackend(Recorder):
         self._interval: float | None = None
         self._next_sample = 0.0
         self._merged = 0
-        self._sizes: list[tuple[float, int | None]] = []
+        self._steps: list[Step] = []
+        self._steps_here: list[tuple[Step | None, int]] = []
+        """Steps that ran in this process, and on how many threads."""
+        self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self.withheld_before: Withheld = (None, None, None)
         self._withheld: Withheld = (None, None, None)
-        """What was withheld from this process, whose control groups those of the analysis share, and its host."""
+        """Throttling and steal of this process, whose control groups those of the analysis share, and its host."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # the life of a collector
+    # life cycle of a collector
 
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self.withheld_before = withheld()
         self._interval = interval
-        self._look(sample=interval is not None)
+        self._cpu_at_open = time.process_time()
+        self._scan(sample=interval is not None)
         self._began = time.time()
         with interrupts_held():
             self._period.is_open = self._period.was_open = True
-            self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
+            self._thread = threading.Thread(target=self._keep_scanning, name=self.name, daemon=True)
             self._thread.start()
 
     def drain(self) -> None:
-        """Look now: a pool may end with the Runner call that made it."""
+        """Scan now: a pool may end with the Runner call that made it."""
         if self.is_open:
-            self._look(sample=self._interval is not None)
+            self._scan(sample=self._interval is not None)
 
     def close(self) -> None:
         self._ended.set()
@@ -101,37 +125,49 @@ class LocalMetricsBackend(Recorder):
         """Whether this is an executor without a Dask client."""
         return not hasattr(executor, "client")
 
-    # what the collector learns
+    # information from the collector
 
-    def learn_executor(self, executor: Any) -> None:
-        """Learn the size of the pool of an executor that begins to work now."""
+    @contextmanager
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[None]:
         size = None
-        with reported(self.note, f"the {type(executor).__name__} does not tell its size", Exception):
+        with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
-        self._sizes.append((time.time(), size))
+        step = Step(call=call, preprocessing=preprocessing, size=size, start=time.time(), cpu_start=time.process_time())
+        self._steps.append(step)
+        try:
+            yield
+        finally:
+            step.stop, step.cpu_stop = time.time(), time.process_time()
 
-    def learn_chunks(self, chunks: pa.Table) -> None:
+    def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
         """Learn from records which processes are workers, and how many threads they have.
 
         Parameters
         ----------
         chunks
-            `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files in
-            preprocessing, which may have had a pool of their own. Each table once, after `close`.
+            `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files. Each table
+            once, after `close`.
+        preprocessing
+            Whether they are openings, which may have had a pool of their own.
         """
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
         self._learned.append(known)
         for call in known["call"].unique().to_pylist():
-            self._learn_pool(known.filter(pc.equal(known["call"], call)))
+            steps = [step for step in self._steps if ((step.call or ""), step.preprocessing) == (call, preprocessing)]
+            rows = known.filter(pc.equal(known["call"], call))
+            later = [step.start for step in steps[1:]]
+            place = np.searchsorted(later, rows["start"].to_numpy(), side="right")
+            for number in np.unique(place).tolist():
+                self._learn_pool(rows.filter(pa.array(place == number)), steps[number] if steps else None)
         self._note_unseen()
 
-    def _learn_pool(self, rows: pa.Table) -> None:
-        """Learn who worked in one step of a Runner call."""
+    def _learn_pool(self, rows: pa.Table, step: Step | None) -> None:
+        """Learn who worked in one step; None where the executor's call was not seen."""
         spans = [("thread", "count_distinct"), ("start", "min"), ("stop", "max")]
         shifts = {shift["worker"]: shift for shift in rows.group_by("worker").aggregate(spans).to_pylist()}
         start, stop = pc.min(rows["start"]).as_py(), pc.max(rows["stop"]).as_py()
-        size = next((size for began, size in reversed(self._sizes) if began <= start), None)
+        size = None if step is None else step.size
         processes, own = [], _name(os.getpid())
         for worker, shift in shifts.items():
             here = (process for process in self.processes.seen if _name(process.pid) == worker)
@@ -143,15 +179,17 @@ class LocalMetricsBackend(Recorder):
             else:
                 processes.append(process)
                 self._threads[process] = max(threads, self._threads.get(process, 0))
-        if own not in shifts:
+        if own in shifts:
+            self._steps_here.append((step, size or shifts[own]["thread_count_distinct"]))
+        else:
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
             if size is None:
-                unknown = "the executor does not tell how many processes work for it"
+                unknown = "the executor does not report how many processes work for it"
                 self.note(f"{unknown}: those that ran no chunk are not counted")
 
     def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
-        """Processes of the workers' pool that got no chunk: of their siblings those that were born with them."""
+        """Processes of the workers' pool without a chunk: siblings of theirs born with them."""
         siblings = [
             process
             for process in self.processes.seen
@@ -167,16 +205,12 @@ class LocalMetricsBackend(Recorder):
     def _note_unseen(self) -> None:
         hosts = [host_and_process(worker)[0] for worker in self._unseen]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
+        elsewhere = len(hosts) - here - unknown
         notes = {
-            "not seen (ended too soon, or in a container): taken to have been there from the first chunk to the last, "
-            "and what was used is not known": here,
-            f"on other hosts than {socket.gethostname()}: when they were there and what they used is not known": len(
-                hosts
-            )
-            - here
-            - unknown,
-            "without a name of host and process: where and when they were there and what they used is not "
-            "known": unknown,
+            "not seen (ended too soon, or in a container): assumed present from the first chunk to the last, "
+            "with unknown resource use": here,
+            f"on other hosts than {socket.gethostname()}: their lifetimes and resource use are unknown": elsewhere,
+            "without a name of host and process: their hosts, lifetimes and resource use are unknown": unknown,
         }
         for text, number in notes.items():
             if number:
@@ -186,14 +220,17 @@ class LocalMetricsBackend(Recorder):
         else:
             self.absent.pop("samples", None)
 
-    # what was recorded, as tables
+    # records as tables
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop."""
-        rows = [
-            *(self._lifetime(process, threads, start, stop) for process, threads in self._workers().items()),
-            *(self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()),
-        ]
+        """Workers present between start and stop."""
+        rows: list[dict[str, Any]] = []
+        for process, threads in self._workers().items():
+            if self._learned and process.pid == os.getpid():
+                rows += self._own_lifetimes(process, start, stop)
+            else:
+                rows.append(self._lifetime(process, threads, start, stop))
+        rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
@@ -201,7 +238,7 @@ class LocalMetricsBackend(Recorder):
         return self._threads if self._learned else dict.fromkeys(self.processes.family())
 
     def _busy(self, worker: str) -> list[npt.NDArray[np.float64]]:
-        """Beginnings, and ends, of the chunks of a worker, in order."""
+        """Starts and ends of the chunks of a worker, in order."""
         rows = [table.filter(pc.equal(table["worker"], worker)) for table in self._learned]
         times = (np.concatenate([[], *(table[name].to_numpy() for table in rows)]) for name in ("start", "stop"))
         return list(map(np.sort, times))
@@ -211,7 +248,41 @@ class LocalMetricsBackend(Recorder):
         born = min([process.born, *starts[:1]])
         died = max([process.seen, *stops[-1:]]) if process.ended else stop
         begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
-        life = {"threads": threads, "start": begin, "stop": max(begin, end), "cpu_seconds": process.cpu_seconds}
+        return self._life(process, threads, (begin, max(begin, end)), process.cpu_seconds)
+
+    def _own_lifetimes(self, process: WatchedProcess, start: float, stop: float) -> list[dict[str, Any]]:
+        """Lifetimes of this process: one after the other, with the threads that it had for steps."""
+        cpu = {start: 0.0, stop: process.cpu_seconds}
+        for step, _ in self._steps_here:
+            if step is not None:
+                cpu[step.start] = step.cpu_start - self._cpu_at_open
+                if step.stop is not None and step.cpu_stop is not None:
+                    cpu[step.stop] = step.cpu_stop - self._cpu_at_open
+        return [
+            self._life(process, threads, (begin, end), max(cpu[end] - cpu[begin], 0.0))
+            for begin, end, threads in self._own_threads(start, stop)
+        ]
+
+    def _own_threads(self, start: float, stop: float) -> list[tuple[float, float, int]]:
+        """From when until when this process was a worker, and with how many threads."""
+        steps = [(step, threads) for step, threads in self._steps_here if step is not None]
+        spans = [(step.start, stop if step.stop is None else step.stop, threads) for step, threads in steps]
+        always = [threads for step, threads in self._steps_here if step is None or not step.preprocessing]
+        edges = {start, stop, *(edge for span in spans for edge in span[:2] if start < edge < stop)}
+        found: list[tuple[float, float, int]] = []
+        for begin, end in pairwise(sorted(edges)):
+            inside = [threads for first, last, threads in spans if first <= begin and end <= last]
+            threads = max(inside or always, default=0)
+            if found and found[-1][1:] == (begin, threads):
+                found[-1] = (found[-1][0], end, threads)
+            elif threads:
+                found.append((begin, end, threads))
+        return found
+
+    def _life(
+        self, process: WatchedProcess, threads: int | None, span: tuple[float, float], cpu: float
+    ) -> dict[str, Any]:
+        life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu}
         held = dict(zip(WITHHELD, self._withheld, strict=True))
         return self._identity(_name(process.pid)) | life | held | {"memory_limit": self.hosts[0].memory}
 
@@ -231,9 +302,14 @@ class LocalMetricsBackend(Recorder):
         """Samples of the workers, worker by worker."""
         rows = []
         for process in self._workers():
-            worker = {"worker": _name(process.pid), "memory_limit": self.hosts[0].memory}
-            starts, stops = self._busy(_name(process.pid))
-            for sample in process.samples:
+            name = _name(process.pid)
+            worker = {"worker": name, "memory_limit": self.hosts[0].memory}
+            starts, stops = self._busy(name)
+            spans = [(-math.inf, math.inf, 1)]
+            if self._learned and process.pid == os.getpid():
+                spans = self._own_threads(-math.inf, math.inf)
+            inside = (each for each in process.samples if any(begin <= each.time <= end for begin, end, _ in spans))
+            for sample in inside:
                 begun, ended = (np.searchsorted(times, sample.time, side="right") for times in (starts, stops))
                 rows.append(worker | sample._asdict() | {"executing": begun - ended if self._learned else None})
         return table_of_rows(SAMPLE_COLUMNS, rows)
@@ -243,23 +319,23 @@ class LocalMetricsBackend(Recorder):
         if self._merged:
             notes.append(
                 f"{self._merged} samples of processes were merged with their neighbours to keep {MOST_SAMPLES}: "
-                "of their memory the highest was kept, of their CPU use the mean"
+                "with their highest memory and mean CPU use"
             )
         return notes
 
-    # how it looks
+    # implementation
 
-    def _keep_looking(self) -> None:
-        """Look until the end. It logs and imports nothing: the analysis may fork meanwhile."""
+    def _keep_scanning(self) -> None:
+        """Scan until the end. It logs and imports nothing, because the analysis may fork in the meantime."""
         cost = 0.0
-        while not self._ended.wait(max(min(LOOK_INTERVAL, self._interval or LOOK_INTERVAL), cost / SHARE)):
+        while not self._ended.wait(max(min(SCAN_INTERVAL, self._interval or SCAN_INTERVAL), cost / SHARE)):
             began = time.thread_time()
             with reported(self.note, "the processes of the analysis could not be seen for a while", Exception):
-                self._look(sample=self._interval is not None and time.monotonic() >= self._next_sample)
+                self._scan(sample=self._interval is not None and time.monotonic() >= self._next_sample)
             cost = time.thread_time() - began
 
-    def _look(self, *, sample: bool) -> None:
-        self.processes.look(sample=sample)
+    def _scan(self, *, sample: bool) -> None:
+        self.processes.scan(sample=sample)
         if sample and self._interval is not None:
             if sum(len(process.samples) for process in self.processes.seen) > MOST_SAMPLES:
                 self._merged += sum(process.merge_neighbours() for process in self.processes.seen)
@@ -268,8 +344,8 @@ class LocalMetricsBackend(Recorder):
 
 
 def pool_size(executor: Any) -> int | None:
-    """Processes or threads that work for an executor of coffea; None where it does not tell."""
-    if hasattr(executor, "jobs_executors"):  # Parsl, whose pools for chunks tell where all are of threads
+    """Processes or threads that work for an executor of coffea; None if not reported."""
+    if hasattr(executor, "jobs_executors"):  # Parsl, where only pools of threads show the size of all
         labels = executor.jobs_executors
         config = executor.config or sys.modules["parsl"].dfk().config
         pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
@@ -280,11 +356,11 @@ def pool_size(executor: Any) -> int | None:
 
 
 def _name(pid: int) -> str:
-    """Name of a process among the workers, as the probe gives it."""
+    """Name of a process among the workers, as used by the probe."""
     return f"{socket.gethostname()}/{pid}"
 
 
 def host_and_process(worker: str) -> tuple[str | None, int | None]:
-    """Host and number of a process by its name; none where a name is not of that kind."""
+    """Host and number of a process by its name; none for a name of another form."""
     host, _, process = worker.rpartition("/")
     return (host, int(process)) if host and process.isdecimal() else (None, None)

@@ -1,4 +1,4 @@
-"""The processes of an analysis on this host, and what the operating system tells of them."""
+"""The processes of an analysis on this host, as reported by the operating system."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 import psutil
 
 SHORTEST_STEP: Final = 0.05
-"""Seconds below which no CPU use is told: the operating system counts CPU time in hundredths of a second."""
+"""Shortest seconds for a CPU percentage: the operating system counts CPU time in hundredths of a second."""
 
 TRACKERS: Final = ("resource_tracker", "semaphore_tracker", "forkserver")
-"""Words in the command of processes that serve a pool and never work in it."""
+"""Words in the commands of processes that serve a pool without working in it."""
 
 LEAST_WEIGHT: Final = 0.01
-"""Seconds of CPU that a process is taken to have used at least, where time is shared out in proportion."""
+"""Least seconds of CPU assumed for a process when time is split in proportion."""
 
 
 class Sample(NamedTuple):
-    """What a process used at one time; None where the operating system does not tell."""
+    """Resource use of a process at one time; None if the operating system does not report it."""
 
     time: float
     cpu_percent: float | None
@@ -34,9 +34,9 @@ class Sample(NamedTuple):
 class WatchedProcess:
     """A process of the analysis.
 
-    `born`, `seen` and `gone` are Unix times: of its beginning, of when it was last seen alive, and of when it was first
-    found to have ended, None before. `cpu_seconds` is its CPU time since it was first seen, from its beginning where
-    that fell into the watch.
+    `born`, `seen` and `gone` are Unix times: its start, when it was last seen alive, and when it was first found to
+    have ended (None before). `cpu_seconds` is its CPU time since it was first seen, or since its start if it started
+    during the watch.
     """
 
     def __init__(self, handle: psutil.Process, parent: int, born: float, *, is_new: bool) -> None:
@@ -64,20 +64,20 @@ class WatchedProcess:
         return self.gone is not None
 
     def may_have_lived(self, start: float, stop: float) -> bool:
-        """Whether it can have lived at some time between start and stop: it ended after it was last seen alive."""
+        """Whether it can have been alive between start and stop: it ended after it was last seen alive."""
         return self.born <= stop and (self.gone is None or self.gone >= start)
 
-    def is_missed(self) -> None:
-        """Learn that it has ended by now."""
+    def set_ended(self) -> None:
+        """Record that it has ended by now."""
         self.gone = self.gone or time.time()
 
     def read(self, *, sample: bool) -> None:
-        """Look at the process; one that has just ended, or may not be read, stays as it was."""
+        """Read the process; one that has just ended, or may not be read, is unchanged."""
         try:
             with self._handle.oneshot():
                 self._cpu, self._reaped = self._times()
                 if self._handle.status() == psutil.STATUS_ZOMBIE:
-                    self.is_missed()
+                    self.set_ended()
                 else:
                     self.seen = time.time()
                     if sample:
@@ -86,13 +86,13 @@ class WatchedProcess:
             return
 
     def _times(self) -> tuple[float, float]:
-        """CPU time of the process, and of the children that it has waited for."""
+        """CPU time of the process, and of its children that have been waited for."""
         times = os.times() if self._own else self._handle.cpu_times()
         cpu = time.process_time() if self._own else times.user + times.system
         return cpu, times.children_user + times.children_system
 
     def _learn_command(self) -> None:
-        """Learn what it runs; between fork and exec that is still what its parent runs."""
+        """Read its command; between fork and exec that is still its parent's."""
         self.is_tracker = any(word in part for part in self._handle.cmdline() for word in TRACKERS)
 
     def _take_sample(self) -> None:
@@ -101,13 +101,13 @@ class WatchedProcess:
         if self.samples and self.seen - self.samples[-1].time >= SHORTEST_STEP:
             last = self.samples[-1]
             percent = 100 * (self.cpu_seconds - last.cpu_seconds) / (self.seen - last.time)
-        descriptors = self._handle.as_dict(["num_fds"])["num_fds"]  # None where it may not be asked
+        descriptors = self._handle.as_dict(["num_fds"])["num_fds"]  # None if access is denied
         self.samples.append(Sample(self.seen, percent, memory, self.cpu_seconds, descriptors))
 
     def settle(self, gone: Sequence[WatchedProcess]) -> None:
-        """Give children that ended what this process found in them beyond what was seen of them.
+        """Credit ended children with the CPU time that this process reports for them beyond what was seen.
 
-        A child may end amid a look, and its time be found one look before it is missed.
+        A child may end during a scan, so that its time is reported one scan before its end is noticed.
         """
         found = self._reaped - self._settled
         self._settled = self._reaped
@@ -118,7 +118,7 @@ class WatchedProcess:
             child._cpu += max(unseen, 0.0) * weight / sum(weights)
 
     def merge_neighbours(self) -> int:
-        """Make one sample of each two, with their highest memory; give how many went."""
+        """Merge each pair of samples, with their highest memory; return the number removed."""
         before = self.samples
         self.samples = []
         for pair in (before[at : at + 2] for at in range(0, len(before), 2)):
@@ -129,35 +129,35 @@ class WatchedProcess:
 
 
 class ProcessTree:
-    """This process, those that descend from it, and those of its session: some pools let go of their workers.
+    """This process, its descendants, and its session: some pools detach from their workers.
 
-    What a process used between the last look and its end is what its parent found in it on waiting for it. Where
-    several ended between two looks the sum is exact, and shared out in proportion to what each had used before. A
-    process whose parent is not watched, or does not wait, lacks it.
+    The use of a process between the last scan and its end comes from its parent, which waited for it. If several ended
+    between two scans, the sum is exact, and split in proportion to their earlier use. It is missing for a process whose
+    parent is not watched or does not wait.
     """
 
     def __init__(self) -> None:
         self.seen: list[WatchedProcess] = []
         self._living: dict[int, WatchedProcess] = {}
         self._others: set[int] = set()
-        self._looked: float | None = None
+        self._scanned: float | None = None
         self._lock = threading.Lock()
 
-    def look(self, *, sample: bool) -> None:
-        """Find who came and went, and read what they used; take a sample of each where asked for."""
+    def scan(self, *, sample: bool) -> None:
+        """Find processes that started and ended, and read their use; take a sample of each if requested."""
         with self._lock:
             present = set(psutil.pids())
             gone = [self._living.pop(pid) for pid in self._living.keys() - present]
-            self._welcome(present)
+            self._add_newcomers(present)
             for process in self._living.values():
                 process.read(sample=sample)
             for process in gone:
-                process.is_missed()
+                process.set_ended()
             for parent in self._living.values():
                 parent.settle([process for process in gone if process.parent == parent.pid])
-            self._looked = time.time()
+            self._scanned = time.time()
 
-    def _welcome(self, present: set[int]) -> None:
+    def _add_newcomers(self, present: set[int]) -> None:
         self._others &= present
         for pid in sorted(present - self._others - self._living.keys()):
             process = self._newcomer(pid)
@@ -174,15 +174,15 @@ class ProcessTree:
             if parent not in self._living and os.getsid(pid) != os.getsid(0):
                 return None
             born, now = float(handle.create_time()), time.time()
-            if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot of a Linux host, and so this, to a second only
+            if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot time of Linux, and so this, only to the second
                 born += now - float(psutil.boot_time()) - time.clock_gettime(time.CLOCK_BOOTTIME)
-            born = min(max(born, self._looked or 0.0), now)
-            return WatchedProcess(handle, parent, born, is_new=self._looked is not None)
+            born = min(max(born, self._scanned or 0.0), now)
+            return WatchedProcess(handle, parent, born, is_new=self._scanned is not None)
         except (psutil.Error, OSError):
             return None
 
     def family(self) -> list[WatchedProcess]:
-        """This process and all that descend from it."""
+        """This process and all its descendants."""
         members = {os.getpid()}
         for process in self.seen:
             if process.parent in members:

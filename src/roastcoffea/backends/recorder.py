@@ -1,4 +1,4 @@
-"""What a collector asks of the backends that come with the package."""
+"""What a collector requires of the backends in the package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -32,19 +33,19 @@ FROM_CHUNKS: Final = ("branch_reads", "sections", PROFILE)
 """Tables that hold parts of the records of chunks."""
 
 TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
-"""Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
+"""Tables of a run in the order of their creation: a backend learns its workers from chunks."""
 
 
 @dataclass(eq=False)
 class Period:
-    """What has come so far of a period in which the workers are recorded.
+    """Records so far of a period in which the workers are recorded.
 
     Attributes
     ----------
     is_open, was_open : bool
-        Whether it goes on, and whether anything was recorded.
+        Whether it is active, and whether anything was recorded.
     clock_offset : float
-        The scheduler's clock less the client's, in seconds.
+        The scheduler's clock minus the client's, in seconds.
     dropped : dict
         Rows lost so far on the scheduler, by table.
     refused : int
@@ -62,38 +63,38 @@ class Period:
 class Recorder(AbstractMetricsBackend):
     """A backend as a collector uses it: workers, tasks, records of chunks, and fine metrics of a span.
 
-    Those that come with the package derive from it. A backend of one's own has the methods of
-    `AbstractMetricsBackend`, and `backends.adapted` makes a recorder of it.
+    The backends in the package derive from it. A custom backend has the methods of `AbstractMetricsBackend`, and
+    `backends.adapted` makes a recorder from it.
     """
 
     kind: str
     """Name of the backend in a run."""
 
     elsewhere: str
-    """Why what runs on an executor that is not reached is not recorded."""
+    """Why work on an executor out of reach is not recorded."""
 
     functions: Any = None
     """What the collector wants of functions that tasks run without a Runner."""
 
     merges_equal_chunks: ClassVar[bool] = False
-    """Whether chunks that are equal (of a file that is listed twice) run once only."""
+    """Whether equal chunks (of a file that is listed twice) run only once."""
 
     def __init__(self) -> None:
         self._reset()
 
     @classmethod
     def for_collector(cls, client: Any, carried: Any) -> Self:  # noqa: ARG003  (for those that have a cluster)
-        """Make a recorder for a collector with this client, whose tasks need what is carried."""
+        """Make a recorder for a collector with this client, whose tasks need the carried code."""
         return cls()
 
     def renewed(self, client: Any, carried: Any) -> Self:  # noqa: ARG002  (as above)
-        """Make a recorder for a collector that was given this one: a collector has one of its own."""
+        """Make a recorder for a collector that was given this one: each collector has its own."""
         fresh = copy(self)
         fresh._reset()
         return fresh
 
     def _reset(self) -> None:
-        """Forget what was recorded, and take a new name."""
+        """Forget all records, and take a new name."""
         self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
         self.problems: list[str] = []
         self.absent: dict[str, str] = dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
@@ -105,21 +106,21 @@ class Recorder(AbstractMetricsBackend):
         self._began = time.time()
         self._period = Period()
 
-    # the life of a collector
+    # life cycle of a collector
 
     @property
     def is_open(self) -> bool:
-        """Whether it records now."""
+        """Whether it is recording."""
         return self._period.is_open
 
     @property
     def was_open(self) -> bool:
-        """Whether there is anything that was recorded."""
+        """Whether there are any records."""
         return self._period.was_open
 
     @abstractmethod
     def open(self, interval: float | None, span: str | None = None) -> None:
-        """Begin to record the workers; what was recorded in an earlier period is forgotten.
+        """Start recording the workers, without the records of an earlier period.
 
         Parameters
         ----------
@@ -131,68 +132,79 @@ class Recorder(AbstractMetricsBackend):
         Raises
         ------
         RoastcoffeaError
-            It records already.
+            It is already recording.
         """
 
     def _begin(self) -> None:
         if self.is_open:
-            raise RoastcoffeaError("this backend watches the workers already: stop it first")
+            raise RoastcoffeaError("this backend is already watching the workers: stop it first")
         if self.was_open:
             self._reset()
 
     def drain(self) -> None:
-        """Fetch what was recorded so far."""
+        """Fetch the records so far."""
 
     @abstractmethod
     def close(self) -> None:
-        """End recording and keep what was recorded; what could not be had is noted."""
+        """Stop recording and keep the records; missing ones are noted."""
 
     @abstractmethod
     def reaches(self, executor: Any) -> bool:
-        """Whether this executor runs where the backend looks."""
+        """Whether the backend can record this executor."""
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:  # noqa: ARG002  (for those that may lack the package)
-        """Pickle by value of what tasks need of ours; None where they can import it."""
+        """Pickle by value of our code for tasks; None if they can import it."""
         return None
 
-    def learn_executor(self, executor: Any) -> None:
-        """Learn the executor of a Runner call that begins."""
+    def step(
+        self,
+        executor: Any,  # noqa: ARG002  (for those that have no scheduler to tell of workers)
+        call: str | None,  # noqa: ARG002
+        *,
+        preprocessing: bool,  # noqa: ARG002
+    ) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+        return nullcontext()
 
-    def learn_chunks(self, chunks: pa.Table) -> None:
-        """Learn where chunks ran, before lifetimes and samples are asked for."""
+    def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
+        """Learn where chunks ran, or files were opened, before lifetimes and samples are asked for."""
 
-    # what was recorded
+    # records
 
     @property
     def received(self) -> ReceivedRecords:
-        """Records of attempts of chunks that have come."""
+        """Records of attempts of chunks received so far."""
         return self._period.received
 
     @property
     def clock_offset(self) -> float:
-        """The scheduler's clock less the client's, in seconds; 0 without a scheduler."""
+        """The scheduler's clock minus the client's, in seconds; 0 without a scheduler."""
         return self._period.clock_offset
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Rows that were lost because nobody could take them, by table."""
+        """Rows lost for lack of a receiver, by table."""
         return self._period.dropped
 
     @property
     def refused(self) -> int:
-        """Messages of others to the topic of the backend that were refused."""
+        """Refused messages of others to the topic of the backend."""
         return self._period.refused
 
     def workers_now(self) -> int | None:
-        """Workers that are there now; None where that is not known before the end."""
+        """Workers present now; None if only known at the end."""
+        return None
+
+    def threads_now(self) -> tuple[int, int] | None:
+        """Threads of the workers present now, and how many execute a task; None if unknown."""
         return None
 
     @abstractmethod
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop."""
+        """Workers present between start and stop."""
 
     def pauses(self, start: float, stop: float) -> pa.Table:  # noqa: ARG002  (for those that have a scheduler)
-        """When workers were paused between start and stop; never where no scheduler pauses them."""
+        """Pauses of workers between start and stop; none without a scheduler."""
         return table_of_rows(PAUSE_COLUMNS, [])
 
     @abstractmethod
@@ -200,26 +212,26 @@ class Recorder(AbstractMetricsBackend):
         """Samples of the workers."""
 
     def sampling(self) -> pa.Table | None:
-        """Samples that a scheduler took of itself; None where there is none."""
+        """Samples that a scheduler took itself; None without a scheduler."""
         return None
 
     def worker_states(self) -> pa.Table | None:
-        """What it knew of each worker in them; None where there is no scheduler."""
+        """State of each worker in them, as known to the scheduler; None without a scheduler."""
         return None
 
     def tasks(self) -> pa.Table | None:
-        """Finished attempts of tasks; None where there are no tasks."""
+        """Finished attempts of tasks; None without tasks."""
         return None
 
     def chunks(self, calls: Collection[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls and of tasks without one; the backend learns where they ran."""
-        self.learn_chunks(self.received.preprocessing())
+        """Attempts of chunks of these Runner calls, and of tasks without one; the backend learns where they ran."""
+        self.learn_chunks(self.received.preprocessing(), preprocessing=True)
         chunks = self.received.chunks(set(calls) | self.received.calls_of_tasks())
         self.learn_chunks(chunks)
         return chunks
 
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
-        """One of `TABLES` but the first, between start and stop; None where there is nothing of its kind."""
+        """One of `TABLES` except the first, between start and stop; None if there is nothing of its kind."""
         match name:
             case "branch_reads" | "sections" | "profile":
                 return None if chunks is None else getattr(self.received, name)(chunks)
@@ -230,33 +242,33 @@ class Recorder(AbstractMetricsBackend):
         return getattr(self, name)()
 
     def notes(self) -> list[str]:
-        """Problems that were met."""
+        """Problems met."""
         return [*self.problems, *self.received.problems]
 
     def note(self, problem: str) -> None:
-        """Take note of a problem, once."""
+        """Note a problem, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def leave_span(self) -> None:
-        """End what `open` began in the context of the caller."""
+        """End what `open` started in the caller's context."""
 
     # the documented names
 
     def start_tracking(self, interval: float = 1.0) -> None:
-        """Begin to sample the workers each `interval` seconds; what was recorded in an earlier period is forgotten.
+        """Start sampling the workers every `interval` seconds, without the records of an earlier period.
 
         Raises
         ------
         ValueError
             The interval is not a positive number.
         RoastcoffeaError
-            The workers are tracked already.
+            The workers are already tracked.
         """
         self.open(checked_interval(interval))
 
     def stop_tracking(self) -> dict[str, Any]:
-        """End sampling; it may be started again.
+        """Stop sampling; it may be started again.
 
         Returns
         -------

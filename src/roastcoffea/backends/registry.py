@@ -1,4 +1,4 @@
-"""The backends by name. A new one is a module with its class, and an entry here."""
+"""Backends by name. A new one is a module with its class, and an entry here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BACKENDS: Final[dict[str, type[AbstractMetricsBackend]]] = {
 
 
 def backend_for(backend: str | AbstractMetricsBackend | None, client: Any, carried: Any) -> Recorder:
-    """Make what a collector records with: by the name of a backend, or with one of the user's own.
+    """Make a collector's recorder from the name of a backend, or from a user's backend.
 
     Parameters
     ----------
     backend
-        Without one it is "dask" where there is a client, else "local".
+        By default "dask" with a client, otherwise "local".
     carried
-        What tasks need of ours, for workers that cannot import it.
+        Our code for tasks, for workers that cannot import it.
     """
     if isinstance(backend, Recorder):
         return backend.renewed(client, carried)
@@ -35,8 +35,8 @@ def backend_for(backend: str | AbstractMetricsBackend | None, client: Any, carri
     if not isinstance(backend, str):
         takes = f"backend takes {known}, or an instance of a subclass of AbstractMetricsBackend"
         found = f"the class {backend.__name__}" if isinstance(backend, type) else type(backend).__name__
-        raise TypeError(f"{takes}; {found} was given")
+        raise TypeError(f"{takes}, not {found}")
     if backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend!r}; there are {known}")
+        raise ValueError(f"unknown backend {backend!r}; choose from {known}")
     named = BACKENDS[backend]
     return named.for_collector(client, carried) if issubclass(named, Recorder) else AdaptedRecorder(named())

@@ -1,8 +1,8 @@
-"""The plugin on the scheduler: it passes on what distributed tells, and gives the client the log of it.
+"""The scheduler plugin: it records distributed's events in a log for the client.
 
-What is written of tasks and workers is in modules of their own (`attempts`, `workers`), as is how it leaves (`stay`).
-This module may be pickled by value. It uses the standard library, `records`, `log` and distributed, and no module of
-ours by its name.
+Entries of tasks and workers are in modules of their own (`attempts`, `workers`), as is the plugin's removal (`stay`).
+This module may be pickled by value. It uses the standard library, `records`, `log` and distributed, and imports no
+module of ours by name.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from roastcoffea.backends.workers import ENDED_BY_NANNY, Workers
 from roastcoffea.log.kinds import CHUNK
 from roastcoffea.log.writer import LogWriter, Problems
 
-LAST_WORD = 2.0
-"""Seconds that the end waits for what a worker that was retired has still to report."""
+LAST_REPORT = 2.0
+"""Seconds to wait at the end for the last reports of retired workers."""
 
 
 class Addition:
-    """What a plugin records beside attempts and workers; each method is called at its occasion."""
+    """Something that a plugin records in addition to attempts and workers, through these callbacks."""
 
     def start(self, plugin: ClusterPlugin) -> None:
-        """Begin on the scheduler of this plugin; it may take the plugin's transitions first."""
+        """Start on the scheduler of this plugin; it may take over the plugin's transitions."""
 
     def reported(self, message: Mapping[str, Any]) -> None:
-        """Take a message of our plugin on a worker."""
+        """Handle a message of our plugin on a worker."""
 
     def departed(self, address: str) -> None:
-        """Learn that a worker left."""
+        """Handle the departure of a worker."""
 
     def moved(self, keys: Iterable[Any]) -> None:
-        """Learn that a worker was told to drop its copies of these results."""
+        """Handle an order to a worker to drop its copies of these results."""
 
     def before_drain(self) -> int:
-        """Put what waits into the log; give how many things are still to be written."""
+        """Put pending records into the log; return the number still to be written."""
         return 0
 
     async def before_end(self, timeout: float) -> None:
-        """Fetch what workers have still to report."""
+        """Fetch the remaining reports of workers."""
 
     def end(self) -> None:
         """Do nothing more."""
 
 
 class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
-    """Records tasks and workers for one client, until it has enough or is gone.
+    """Records tasks and workers for one client, until the client stops it or is gone.
 
     Parameters
     ----------
     name : str
         Name of this plugin, of the worker plugin that belongs to it, and of the topic of worker events.
     client : str
-        Identity of the client; when it is gone for good the plugin removes itself.
+        Identity of the client; once it is gone, the plugin removes itself.
     token : str
-        What our own messages carry: others may write to its topic, by accident or not.
+        Mark of our own messages: others may write to its topic, by accident or not.
     run : TasksOfRun or None
         The run whose tasks are recorded; None for every task.
     interval : float or None
-        Seconds between samples of the workers and of what the scheduler knows of them; None for no samples.
+        Seconds between samples of the workers and of the scheduler's state; None for no samples.
     loss : str or None
-        What is missing of a worker that is lost.
+        What is missing for a lost worker.
     additions : tuple of Addition
-        What is recorded besides.
+        Additional recorders.
     """
 
     idempotent = True
@@ -101,14 +101,14 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.refused = 0
         self.attempts = Attempts(self.name, scheduler, self.log, self.problems, self.run)
         self.workers = Workers(self.name, scheduler, self.log, self.problems, self._note_lost)
-        self.transition = self.attempts.transition  # without a call between: a task has five
+        self.transition = self.attempts.transition  # without another call: a task has five transitions
         for address in list(scheduler.workers):
             self._arrived(address)
         for addition in self.additions:
             addition.start(self)
         self.stay = Stay(self)
 
-    # what the scheduler tells
+    # events from distributed
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         try:
@@ -149,21 +149,21 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
     async def close(self) -> None:
         self.stay.end()
 
-    # what the client asks
+    # requests of the client
 
     def drain(self, limit: int, received: int, question: bytes | None = None) -> dict[str, Any]:
-        """Give the oldest entries of the log.
+        """Return the oldest entries of the log.
 
         Parameters
         ----------
         question : bytes, optional
-            Pickle of a function that is called with `dask_scheduler` at the same moment.
+            Pickle of a function to call with `dask_scheduler` at the same moment.
 
         Returns
         -------
         dict
-            What `LogWriter.drain` gives, `failures` (errors inside this plugin so far), `refused` (messages of others
-            so far), `pending` (what is still to be written), `reply` (to the question), and `time` (this clock).
+            Result of `LogWriter.drain`, `failures` (errors inside this plugin so far), `refused` (messages of others so
+            far), `pending` (entries still to be written), `reply` (to the question), and `time` (this clock).
         """
         self.stay.client_asked()
         pending = sum(addition.before_drain() for addition in self.additions)
@@ -172,15 +172,14 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         return self.log.drain(limit, received) | counts | {"reply": reply, "time": time.time()}
 
     async def finish(self, flush: bytes, timeout: float, limit: int, received: int) -> dict[str, Any]:
-        """Have every worker report now, and give the metrics of the span and the oldest entries of the log.
+        """Have every worker report now, and return the metrics of the span and the oldest entries of the log.
 
         Returns
         -------
         dict
-            What `metrics_of_span` and `drain` give, `of_others`: attempts of tasks of others that Dask counted in
-            the same spans; `attempts`: how many there were of each kind; `spans`: identities of the spans that have
-            tasks of the run; and `counted`: for each worker that is here, the key and amount of all that it counted
-            (that of the others is in the log).
+            Results of `metrics_of_span` and `drain`; `of_others`: attempts of other users' tasks that Dask counted in
+            the same spans; `attempts`: their number by kind; `spans`: identities of the spans with tasks of the run;
+            and `counted`: key and amount of all counts of each present worker (those of the others are in the log).
         """
         for addition in self.additions:
             await addition.before_end(timeout)
@@ -189,9 +188,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         answer = await metrics_of_span(flush, span, timeout, self.scheduler, attempts.elsewhere, self.name)
         attempts.write_unfinished(answer.pop("running"))
         for address, counts in answer.pop("counted").items():
-            if address in workers.here:  # of one that left meanwhile they are in the log
+            if address in workers.here:  # counts of workers that left meanwhile are in the log
                 workers.counted[address] = counts
-        await workers.last_words(min(timeout, LAST_WORD))
+        await workers.last_messages(min(timeout, LAST_REPORT))
         self.problems.note_rest()
         answer["counted"] = [(address, list(counts.items())) for address, counts in workers.counted.items()]
         self.sample()
@@ -201,58 +200,58 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         return answer | self.drain(limit, received) | last
 
     async def ask(self, flush: bytes, timeout: float) -> dict[str, Any]:
-        """What the workers are, as `described` gives it."""
+        """Facts about the workers, in the form of `described`."""
         return described(*await ask_workers(self.scheduler, flush, {}, timeout))
 
     async def stop(self, wait: float = 0.0) -> None:
-        """Leave the scheduler and the workers as they were; wait at most so many seconds for the workers."""
+        """Restore the scheduler and the workers; wait at most this many seconds for the workers."""
         await self.stay.leave(wait)
 
-    # how it does that
+    # implementation
 
     def sample(self) -> None:
         """Write a sample of each worker that has reported since its last one."""
         self.workers.samples.take(self.workers.here)
 
     def tick(self, number: int, late: float, missed: int) -> None:
-        """Sample the workers, and give up those of which nothing more will come.
+        """Sample the workers, and give up on those that will send nothing more.
 
-        What workers have reported is not sampled at the first tick: it is of before.
+        Workers' reports are not sampled at the first tick: they are older.
         """
         try:
             if self.interval:
                 self.workers.states.take(self.workers.here, late, missed)
                 if number:
                     self.sample()
-            self.workers.give_up_departed()
+            self.workers.forget_overdue()
         except Exception as problem:  # noqa: BLE001  (the ticker must go on)
             self.problems.failed(problem)
 
     def ended(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         for addition in self.additions:
             addition.end()
 
     def open_keys(self) -> Iterable[Any]:
-        """Keys of the tasks that go on."""
+        """Keys of active tasks."""
         return self.attempts.open_keys
 
     def _arrived(self, address: str) -> None:
-        self.attempts.arrived_with(address, self.workers.arrived(address).processing)
+        self.attempts.had_tasks(address, self.workers.arrived(address).processing)
 
     def _note_lost(self, address: str) -> None:
         if self.loss is not None:
             self.problems.note(f"{address} was lost: {self.loss}")
 
     def _take_moved(self, message: Any) -> None:
-        """Take Dask's event that a worker drops results, as it does when they are moved to another one."""
+        """Handle Dask's event that a worker drops results, as when they are moved to another one."""
         match message:
             case {"action": "remove-worker-data", "keys": keys}:
                 for addition in self.additions:
                     addition.moved(keys)
 
     def _take_message(self, message: Any) -> None:
-        """Take a message of our own worker plugins; what others send to this topic is refused."""
+        """Handle a message of our own worker plugins; other messages to this topic are refused."""
         token = message.get("token") if isinstance(message, dict) else None
         if type(token) is not str or token != self.token:
             self.refused += 1
@@ -270,7 +269,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
 
 async def register(plugin: ClusterPlugin, worker_plugin: bytes, timeout: float, dask_scheduler: Any = None) -> None:
-    """Put the plugins in place; a worker that does not answer in time gets its plugin later."""
+    """Install the plugins; a worker that does not answer in time gets its plugin later."""
     named = {"name": plugin.name, "idempotent": True}
     await dask_scheduler.register_scheduler_plugin(plugin=plugin, **named)
     registering = asyncio.ensure_future(dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, **named))
@@ -279,13 +278,13 @@ async def register(plugin: ClusterPlugin, worker_plugin: bytes, timeout: float, 
 
 
 def note_failure(task: asyncio.Future[Any]) -> None:
-    """Leave a line in the log of the scheduler where a worker could not be reached."""
+    """Log on the scheduler that a worker could not be reached."""
     if not task.cancelled() and task.exception() is not None:
         logging.getLogger(__name__).info("a worker plugin was not set up everywhere: %s", task.exception())
 
 
 async def call_plugin(name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None) -> Any:
-    """Call a method of a plugin of ours; None where the plugin is gone."""
+    """Call a method of one of our plugins; None if the plugin is gone."""
     plugin = dask_scheduler.plugins.get(name)
     if plugin is None:
         return None

@@ -13,15 +13,15 @@ from roastcoffea.log.marks import ANNOTATION
 
 
 class RunSpan(whole[str]):
-    """The span of a run: opened around it, and opened again in threads that do not inherit the context.
+    """The span of a run: opened around it, and again in threads that do not inherit the context.
 
     Parameters
     ----------
     name : str
         Tag of the span.
     topic : str, optional
-        Collector as whose own the tasks are marked. The mark is needed beside the span: Dask counts tasks of a group
-        that is still alive in the span of that group, whatever their own annotation says.
+        Collector whose mark the tasks get. The span is not enough: Dask counts tasks of a group that is still alive in
+        that group's span, regardless of their annotation.
     """
 
     def __init__(self, name: str, topic: str | None = None) -> None:
@@ -42,7 +42,7 @@ class RunSpan(whole[str]):
 
     @contextmanager
     def ensured(self) -> Iterator[None]:
-        """Have tasks submitted here counted in the span, whatever thread this is."""
+        """Context that counts submitted tasks in the span, in any thread."""
         here = dask.get_annotations().get("span") or {"name": (), "ids": ()}
         if self.id is None or self.id in here["ids"]:
             yield

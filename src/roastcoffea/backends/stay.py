@@ -1,4 +1,4 @@
-"""How long a plugin stays on a scheduler, and how it leaves scheduler and workers as they were.
+"""How long a plugin stays on a scheduler, and how it restores scheduler and workers when it leaves.
 
 This module may be pickled by value.
 """
@@ -15,19 +15,19 @@ from typing import Any, Protocol
 from roastcoffea.log.marks import clear_metadata, unmark
 
 TICK = 1.0
-"""Seconds between looks at what has to be given up, where no worker is sampled."""
+"""Seconds between checks if no worker is sampled."""
 
 CLIENT_GRACE = 2.0
-"""Seconds in which a client that lost its connection may come back."""
+"""Seconds for a client that lost its connection to return."""
 
 LONGEST_SILENCE = 120.0
-"""Seconds without a drain after which the plugin believes that nobody will come."""
+"""Seconds without a drain after which the plugin gives up on its client."""
 
 LATEST_EVENT = 2.0
-"""Seconds after which no event of a worker comes whose plugin has gone."""
+"""Latest seconds for an event of a worker after its plugin is gone."""
 
 SWEEP = 1000
-"""Tasks that are cleared of our marks in one go: that holds the scheduler for less than a millisecond."""
+"""Tasks cleared of our marks at a time, which blocks the scheduler for less than a millisecond."""
 
 
 class Resident(Protocol):
@@ -39,17 +39,17 @@ class Resident(Protocol):
     scheduler: Any
 
     def tick(self, number: int, late: float, missed: int) -> None:
-        """Do what is due each interval, for the time with this number; it is late, and some times may be missed."""
+        """Do the work of this interval; it is late by these seconds, and some intervals may have been missed."""
 
     def ended(self) -> None:
         """Do nothing more."""
 
     def open_keys(self) -> Iterable[Any]:
-        """Keys of the tasks that go on."""
+        """Keys of active tasks."""
 
 
 class Stay:
-    """How long a plugin stays: until it is asked to leave, its client is gone, or nobody drains it any more."""
+    """Decides how long a plugin stays: until it is asked to leave, its client is gone, or nobody drains it."""
 
     def __init__(self, plugin: Resident) -> None:
         self.alive = True
@@ -62,11 +62,11 @@ class Stay:
         self._ticker = asyncio.ensure_future(self._tick(plugin.interval or TICK))
 
     def client_asked(self) -> None:
-        """Learn that the client still drains."""
+        """Note that the client is still draining."""
         self._drained = time.time()
 
     def client_left(self, client: str) -> None:
-        """Learn that a client lost its connection: ours may come back."""
+        """Note that a client lost its connection: ours may return."""
         if client == self._plugin.client and self.alive:
             self._grace = asyncio.get_running_loop().call_later(CLIENT_GRACE, self._leave_without_client)
 
@@ -79,7 +79,7 @@ class Stay:
         self._plugin.ended()
 
     async def leave(self, wait: float = 0.0) -> None:
-        """Leave the scheduler and the workers as they were; wait at most so many seconds for the workers."""
+        """Restore the scheduler and the workers; wait at most this many seconds for the workers."""
         if not self.alive:
             return
         self.end()
@@ -95,7 +95,7 @@ class Stay:
         began, number = loop.time(), 0
         while self.alive:
             late = max(loop.time() - began - number * interval, 0.0)
-            missed = int(late / interval)  # the loop was blocked for so many intervals
+            missed = int(late / interval)  # the loop was blocked for this many intervals
             number += missed
             self._plugin.tick(number, late - missed * interval, missed)
             number += 1
@@ -109,7 +109,7 @@ class Stay:
             self._in_background(self.leave())
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        """Have something done, and keep it from being collected as garbage before it is."""
+        """Run this in the background, protected from garbage collection until it ends."""
         future = asyncio.ensure_future(work)
         self._closing.add(future)
         future.add_done_callback(self._closing.discard)
@@ -121,11 +121,11 @@ class Stay:
         except (OSError, ValueError) as problem:
             logging.getLogger(__name__).info("a worker left while %s was removed: %s", self._name, problem)
         finally:
-            # a chunk that ended as the plugin went may have sent its record: it comes by another way, and later
+            # a chunk that ended as the plugin left may have sent its record: it arrives late, by another path
             asyncio.get_running_loop().call_later(LATEST_EVENT, self._forget_late)
 
     def _forget_late(self) -> None:
-        """Forget what came after the plugin had gone."""
+        """Forget entries that arrived after the plugin left."""
         self._forget_topic()
         for key in self._plugin.open_keys():
             task = self._scheduler.tasks.get(key)
@@ -133,7 +133,7 @@ class Stay:
                 clear_metadata(task, self._name)
 
     async def _clear_tasks(self) -> None:
-        """Take our mark off the tasks that the user keeps, some at a time."""
+        """Remove our mark from the tasks that the user keeps, in batches."""
         tasks = iter(list(self._scheduler.tasks.values()))
         while some := list(itertools.islice(tasks, SWEEP)):
             for task in some:
@@ -141,11 +141,11 @@ class Stay:
             await asyncio.sleep(0)
 
     def _forget_topic(self) -> None:
-        """Forget the events of this name, which the scheduler would keep for good."""
+        """Forget the events of this name, which the scheduler would keep forever."""
         topics_of(self._scheduler).pop(self._name, None)
 
 
 def topics_of(scheduler: Any) -> dict[str, Any]:
-    """Topics of which Dask keeps events."""
+    """Topics with events in Dask."""
     topics: dict[str, Any] = getattr(getattr(scheduler, "_broker", None), "_topics", {})
     return topics

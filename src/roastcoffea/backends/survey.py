@@ -1,4 +1,4 @@
-"""Asking the workers, on the scheduler: what they are, what they run, and what they have counted.
+"""Asking the workers from the scheduler for their facts, tasks and counts.
 
 This module may be pickled by value.
 """
@@ -17,7 +17,7 @@ from roastcoffea.log.counts import added_up, difference, has_all
 async def ask_workers(
     scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run a pickled function on each worker; give the answers, and the workers that gave none in time."""
+    """Run a pickled function on each worker; return the answers, and the workers without one in time."""
     from distributed.protocol.pickle import dumps
 
     message = {"op": "run", "function": function, "args": dumps(()), "kwargs": dumps(dict(arguments))}
@@ -40,7 +40,7 @@ async def ask_workers(
 
 
 def unwrapped(result: Any) -> Any:
-    """What a worker returned, out of distributed's wrapping."""
+    """A worker's return value, without distributed's wrapper."""
     from distributed.protocol.serialize import Serialize, Serialized, deserialize
 
     if isinstance(result, Serialized):
@@ -49,17 +49,17 @@ def unwrapped(result: Any) -> Any:
 
 
 def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:
-    """What the workers are that answered, by address, under `workers`; those that did not, under `silent`."""
+    """Facts about workers by address under `workers`; those that did not answer under `silent`."""
     return {"workers": {address: reply["description"] for address, reply in replies.items()}, "silent": silent}
 
 
 async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> dict[str, Any]:
-    """Have the workers report what they counted so far, and say what they are.
+    """Have the workers report their counts so far and their facts.
 
     Returns
     -------
     dict
-        `package` (version of ours that the scheduler can import, or None), and what `described` gives.
+        `package` (our version that the scheduler can import, or None), and the result of `described`.
     """
     return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": importable_package()}
 
@@ -72,28 +72,27 @@ async def metrics_of_span(  # noqa: PLR0917
     elsewhere: Mapping[str, Mapping[Any, float]] | None = None,
     plugin: str | None = None,
 ) -> dict[str, Any]:
-    """Have every worker report now, and give the cumulative metrics of a span.
+    """Have every worker report now, and return the cumulative metrics of a span.
 
     Parameters
     ----------
     flush : bytes
-        Pickled function that has a worker report.
+        Pickled function that makes a worker report.
     span : str or None
         Identity of the span.
     timeout : float
-        Seconds to wait for the workers altogether.
+        Seconds to wait for all workers.
     elsewhere : mapping, optional
-        Other spans that took tasks of this one, with what they had counted before: what came since is added.
+        Other spans with tasks of this one, and their counts from before; the difference is added.
     plugin : str, optional
-        Name of the workers' plugin that knows what they run and have counted.
+        Name of the worker plugin that knows running tasks and counts.
 
     Returns
     -------
     dict
-        `span`: [(key, value)], or None where no task ran in the span; `complete`: whether the spans have all that the
-        workers that answered have counted; `spans`: identities of the span, those inside of it, and the others;
-        `running`: tasks that run, with their times, by worker, and `counted`: what it has counted; and what
-        `described` gives.
+        `span`: [(key, value)], or None if no task ran in the span; `complete`: whether the spans have all counts of the
+        workers that answered; `spans`: identities of the span, those inside it, and the others; `running`: running
+        tasks with their times, by worker, and `counted`: its counts; and the result of `described`.
     """
     deadline = time.monotonic() + timeout
     known = dask_scheduler.extensions["spans"].spans

@@ -1,6 +1,6 @@
-"""The worker's half of a collector: CPU time of the process, and when tasks came, were ready and began.
+"""The worker's half of a collector: CPU time of the process, and when tasks arrived, were ready and started.
 
-This module may be pickled by value. It uses the standard library, `records`, dask and distributed only.
+This module may be pickled by value. It uses only the standard library, `records`, dask and distributed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
 
 PUSH_SECONDS = 5.0
-"""Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
+"""Seconds between a worker's messages with its counts, and the most that is missing for a killed one."""
 
 RUNNING = ("executing", "long-running")
 BEGUN = 4
-"""Times of a task that has begun: arrived, ready, began, and Dask's shift; a fifth when it seceded."""
+"""Times of a started task: arrived, ready, started, and Dask's shift; a fifth if it seceded."""
 
 STANDS_FOR = "stands_for"
 """Attribute of what a worker runs in place of a task: the task itself."""
@@ -33,34 +33,34 @@ LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
 
 
 class Companion(Protocol):
-    """What goes to a worker with our plugin."""
+    """Code that accompanies our plugin on a worker."""
 
     def setup(self, half: WorkerHalf) -> None:
-        """Begin on the worker of this plugin; it may take the plugin's transitions first."""
+        """Start on the worker of this plugin; it may take over the plugin's transitions."""
 
     def teardown(self, leaving: bool) -> None:
         """End; the worker may be about to leave."""
 
 
 class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
-    """Reports the CPU time of the worker's process since this plugin came to it, and keeps what tasks need of ours.
+    """Reports the CPU time of the worker's process since this plugin started, and holds our code for tasks.
 
-    The time travels with each heartbeat as a metric of the worker, and once more as an event when the worker leaves.
-    When a task arrived here, was ready and began (this clock), and by how much Dask shifts its times, travels in the
-    task's own metadata; of one that failed, as an event before the news of its failure.
+    The time is a worker metric in each heartbeat, and is sent again as an event when the worker leaves. The times at
+    which a task arrived, was ready and started (this clock), and Dask's shift of its times, are in the task's own
+    metadata; for a failed task they are sent as an event ahead of its failure.
 
     Parameters
     ----------
     name : str
         Name of the collector's plugins.
     token : str
-        What messages carry, so that the scheduler's plugin knows them from those of others.
+        Mark of our messages, by which the scheduler's plugin recognizes them.
     carried : bytes, optional
-        Pickle of what tasks take from here, on a cluster without the package.
+        Pickle of our code for tasks, on a cluster without the package.
     companion : Companion, optional
-        What comes along.
+        Additional code.
     functions : optional
-        What the collector wants of functions that tasks run: `instrument.tasks.Settings`.
+        Settings for functions that tasks run without a Runner: `instrument.tasks.Settings`.
     """
 
     idempotent = True
@@ -81,7 +81,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._unpacked: Any = None
 
     def unpacked(self) -> Any:
-        """What was carried here; None where there is nothing."""
+        """The carried code, unpickled; None if there is none."""
         if self._unpacked is None and self._carried is not None:
             self._unpacked = pickle.loads(self._carried)
         return self._unpacked
@@ -148,19 +148,19 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self.report({"failed": key, "times": times, **computed})
 
     def counted(self) -> dict[Any, float]:
-        """What Dask has counted here since `setup`: seconds and bytes by activity."""
+        """Dask's counts on this worker since `setup`: seconds and bytes by activity."""
         grown = difference(self.worker.digests_total, self._before)
         return {key: value for key, value in grown.items() if isinstance(key, tuple)}
 
     def push(self) -> None:
-        """Send what was counted, where it has grown."""
+        """Send the counts if they have changed."""
         counted = self.counted()
         if counted != self._pushed:
             self._pushed = counted
             self.report({"worker": self.worker.address, "digests": list(counted.items())})
 
     def running(self) -> dict[Any, list[float]]:
-        """Times of the tasks that are executing now."""
+        """Times of the tasks executing now."""
         return {key: times for key, times in self.times.items() if len(times) >= BEGUN}
 
     def cpu_seconds(self, worker: Any) -> float:
@@ -168,9 +168,9 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         return time.process_time() - self._began
 
     def withheld(self) -> Withheld:
-        """What was withheld from the process and its host since `setup`: throttling and steal.
+        """Throttling and steal of the process and its host since `setup`.
 
-        It is asked for at the end of a run, so it is unknown for workers that left before.
+        It is requested at the end of a run, so it is unknown for workers that left earlier.
         """
         return withheld_since(self.withheld_before)
 
@@ -181,7 +181,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
         self.times.clear()
-        for task in list(worker.state.tasks.values()):  # they stay here where their futures are kept
+        for task in list(worker.state.tasks.values()):  # tasks stay here while their futures are kept
             self._let_be(task)
             clear_metadata(task, self.name)
             unmark(task, self.name)
@@ -191,7 +191,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
 
 
 def description() -> dict[str, Any]:
-    """What this process runs on, and which version of ours it can import."""
+    """Facts about this process, and our version that it can import."""
     process = {"process": os.getpid(), "host": socket.gethostname(), "python": platform.python_version()}
     return {"package": importable_package(), **process, **limits()}
 
@@ -208,7 +208,7 @@ def importable_package() -> str | None:
 
 
 async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
-    """Send a heartbeat now; tell what this worker is, what it runs, and what it has counted for these spans so far."""
+    """Send a heartbeat now; return this worker's facts, running tasks, and counts for these spans so far."""
     await dask_worker.heartbeat()
     ours = dask_worker.plugins.get(plugin)
     of_spans = (

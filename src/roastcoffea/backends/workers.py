@@ -1,4 +1,4 @@
-"""Workers, as the scheduler sees them: when they came and left, were paused, what they reported and counted.
+"""Workers on the scheduler: arrivals, departures, pauses, reports and counts.
 
 This module may be pickled by value.
 """
@@ -31,31 +31,31 @@ from roastcoffea.log.kinds import (
 from roastcoffea.log.writer import LogWriter, Problems
 
 LOST_AFTER = 30.0
-"""Seconds after its departure in which a worker that was retired may still send its last message."""
+"""Seconds after its departure in which a retired worker may still send its last message."""
 
 MOST_EXECUTING = 65_535
 
 PAUSED = "paused"
-"""Status of a worker that has too little memory left to begin tasks, or to fetch their inputs."""
+"""Status of a worker with too little memory to start tasks, or to fetch their inputs."""
 
 ENDED_BY_NANNY = "worker-restart-memory"
-"""Topic under which Dask's nannies report that they end a worker for its memory."""
+"""Topic under which Dask's nannies report that they kill a worker for its memory."""
 
 
 class Workers:
-    """Writes arrivals, departures, pauses and last words of workers.
+    """Writes arrivals, departures, pauses and last messages of workers.
 
     Parameters
     ----------
     lost : callable
-        Told the address of a worker that left without a last message.
+        Called with the address of a worker that left without a last message.
 
     Attributes
     ----------
     here : dict
-        Dask's state of the workers that are here, by address.
+        Dask's state of the present workers, by address.
     counted : dict
-        What each of them has counted so far, as far as it has reported that.
+        Reported counts of each of them so far.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Workers:
         self._finished: set[str] = set()
         self._paused: set[str] = set()
 
-    # what the scheduler tells
+    # events from the scheduler
 
     def arrived(self, address: str) -> Any:
-        """Learn that a worker came; give Dask's state of it."""
+        """Handle the arrival of a worker; return Dask's state of it."""
         state = self.here[address] = self._scheduler.workers[address]
         texts = map(self._log.number, (address, str(state.name), state.host))
         self._log.write_fields(ARRIVAL, *texts, time.time(), state.nthreads, state.memory_limit or 0, state.pid)
@@ -84,7 +84,7 @@ class Workers:
         return state
 
     def departed(self, address: str) -> None:
-        """Learn that a worker left."""
+        """Handle the departure of a worker."""
         now = time.time()
         self.samples.last(address, self.here.pop(address), now)
         self._paused.discard(address)
@@ -98,26 +98,26 @@ class Workers:
             self._departed[address] = now
 
     def removed(self, message: Any) -> None:
-        """Learn from Dask's event that a worker was retired, and did not just vanish."""
+        """Handle Dask's event that a worker was retired rather than lost."""
         if isinstance(message, dict) and message.get("action") == "remove-worker" and message.get("expected"):
             address = message.get("worker")
             if address in self.here or address in self._departed:
                 self._retired.add(address)
 
     def changed(self, address: str, message: Any) -> None:
-        """Learn from Dask's event that a worker has another status."""
+        """Handle Dask's event that a worker has another status."""
         if isinstance(message, dict) and message.get("action") == "worker-status-change":
             self._note_pause(address, message.get("status"))
 
     def killed(self, message: Any) -> None:
-        """Learn from its nanny that a worker is ended for its memory, which may come after its departure."""
+        """Handle a nanny's report that it kills a worker for its memory, which may arrive after the departure."""
         if isinstance(message, dict):
             worker, memory = message.get("worker"), message.get("rss")
             if isinstance(worker, str) and isinstance(memory, int):
                 self._log.write_fields(KILLED, self._log.number(worker), time.time(), memory)
 
     def reported(self, message: Mapping[str, Any]) -> None:
-        """Take what our plugin on a worker says of its process."""
+        """Take our worker plugin's report on its process."""
         address = message.get("worker", "")
         if "cpu_seconds" in message:
             self._log.write_fields(PROCESS_CPU, self._log.number(address), message["cpu_seconds"])
@@ -132,27 +132,27 @@ class Workers:
         elif "last" in message:
             self._settle(address)
 
-    # those that have left
+    # workers that have left
 
-    async def last_words(self, timeout: float) -> None:
-        """Wait for workers that were retired: the scheduler removes them before they say what they have counted."""
+    async def last_messages(self, timeout: float) -> None:
+        """Wait for retired workers: the scheduler removes them before they send their counts."""
         deadline = time.monotonic() + timeout
         while self._departed.keys() & self._retired and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for address in sorted(self._departed):
             self._lost(address)
 
-    def give_up_departed(self) -> None:
-        """Forget workers that sent no last message for so long that none will come."""
+    def forget_overdue(self) -> None:
+        """Forget workers whose last message is overdue."""
         latest = time.time() - LOST_AFTER
         for address in [address for address, left in self._departed.items() if left < latest]:
             self._settle(address)
             self._lost(address)
 
-    # how it does that
+    # implementation
 
     def _settle(self, address: str) -> None:
-        """Forget a worker that left and of which nothing more will come."""
+        """Forget a worker that left and will send nothing more."""
         self._departed.pop(address, None)
         self._finished.discard(address)
         self._retired.discard(address)
@@ -164,13 +164,13 @@ class Workers:
             self._log.write_fields(PAUSE, self._log.number(address), time.time(), paused)
 
     def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
-        """Write what Dask counted on a worker that left; a later entry of the same worker takes its place."""
+        """Write Dask's counts of a worker that left; a later entry of the same worker replaces it."""
         amounts = zlib.compress(json.dumps(list(counts.items()), default=str).encode(), 1)
         self._log.write_fields(COUNTED, self._log.number(address), then=amounts)
 
 
 class Samples:
-    """Writes what workers report with their heartbeats."""
+    """Writes the reports in workers' heartbeats."""
 
     def __init__(self, name: str, log: LogWriter, problems: Problems) -> None:
         self._name = name
@@ -201,7 +201,7 @@ class Samples:
         self._sampled[address] = measured
         network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
         spilled = get("spilled_bytes") or {}
-        # unpacking of tuples into the call would take a fifth longer
+        # unpacking tuples in the call would take a fifth longer
         fixed = self._pack(
             self._log.number(address),
             measured,
@@ -226,9 +226,9 @@ class Samples:
 
 
 class States:
-    """Writes what the scheduler itself knows of the workers, at each moment that it is asked to.
+    """Writes the scheduler's state of the workers at requested moments.
 
-    Of a worker is written what changed since the moment before: most of many workers are as they were.
+    Only changes since the previous moment are written, because most workers do not change.
     """
 
     def __init__(self, log: LogWriter) -> None:
@@ -238,7 +238,7 @@ class States:
         self._whole = True
 
     def take(self, workers: Mapping[str, Any], late: float, missed: int) -> None:
-        """Write a sample, which came so many seconds late and after so many that were missed."""
+        """Write a sample that is late by these seconds, after this many missed ones."""
         log, pack, written, now = self._log, self._pack, self._written, time.time()
         if not log.has_room(SAMPLING):
             written.clear()

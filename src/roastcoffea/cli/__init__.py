@@ -1,4 +1,4 @@
-"""The command `roastcoffea`: every module of `commands` is one of its commands."""
+"""The command `roastcoffea`: each module of `commands` is a subcommand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from roastcoffea.errors import RoastcoffeaError
 
 
 class Commands(click.Group):
-    """Group of the commands that lie in a folder, each in a module with a `command`, loaded when it is asked for."""
+    """Group of commands in a package, each in a module with a `command`, imported on request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        """Names of all of them, in order."""
+        """Names of all commands, in order."""
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -40,9 +40,9 @@ def command_line(context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status of one command; an error is one line on stderr.
+    """Run a command and return its exit status; an error is one line on stderr.
 
-    The script of `roastcoffea run` is executed outside of all this: its errors and its exit are its own.
+    The script of `roastcoffea run` is executed outside this function: its errors and exit status are its own.
     """
     try:
         given: int | Callable[[], None] | None = command_line.main(
@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shell.leave_stdout()
         return shell.FAILED
     except (RoastcoffeaError, OSError) as error:
-        return shell.fail(str(error), shell.FAILED)
+        from roastcoffea.storage.folders import OVERWRITE
+
+        return shell.fail(str(error).replace(OVERWRITE, "--overwrite"), shell.FAILED)
     if callable(given):
         given()
         return 0

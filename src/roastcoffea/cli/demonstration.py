@@ -1,4 +1,4 @@
-"""A sample and its analysis on a cluster of this machine, measured as a demonstration."""
+"""A sample and its analysis on a cluster on this machine, measured as a demonstration."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from distributed import Client, LocalCluster
 from roastcoffea.cli.sample import TREE, DijetProcessor, Fileset, write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import PAGE_FILE
 
 
 def run_demo(
     *, files: int, events: int, chunksize: int, workers: int, threads: int, folder: str | Path | None, out: str | Path
 ) -> Path:
-    """Measure an analysis of a sample on a cluster of this machine; path of the measurement that it saves.
+    """Measure an analysis of a sample on a cluster on this machine, and return the path of the saved measurement.
 
     Parameters
     ----------
     files, events
         Size of each of the two datasets: files, and events in each file.
     chunksize
-        About how many events make one task; coffea divides each file into equal chunks.
+        Approximate number of events per task; coffea splits each file into equal chunks.
     workers, threads
-        Worker processes, and threads in each of them.
+        Worker processes, and threads per worker.
     folder
-        Where the sample is kept for the next time; None for a temporary one.
+        Folder to keep the sample for reuse; None for a temporary one.
     out
-        Folder of saved measurements, in which this one gets a name of its own.
+        Folder of saved measurements, in which this one gets a new name.
     """
     Path(out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="roastcoffea-demo-") as scratch:
@@ -49,19 +50,19 @@ def run_demo(
         with local_client(workers, threads, scratch) as client:
             measurement = measure(client, fileset, chunksize)
     path = measurement.save(out)
+    page = measurement.report(path / PAGE_FILE)
     measurement.print_summary()
     click.echo(f"\nSaved in {path}. To see it again, and the list of all saved ones:\n")
     click.echo(f"    roastcoffea show {shlex.quote(str(path))}")
     click.echo(f"    roastcoffea list {shlex.quote(str(out))}")
     click.echo("    roastcoffea metrics")
-    page = measurement.report(path.with_name(f"{path.name}.html"), overwrite=True)
     click.echo(f"\nFor a browser: {page}")
     return path
 
 
 @contextmanager
 def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
-    """Client of a cluster on this machine that leaves nothing behind."""
+    """Client of a cluster on this machine that cleans up after itself."""
     with dask.config.set({"temporary-directory": scratch}), ExitStack() as stack:
         settings = {"n_workers": workers, "threads_per_worker": threads, "dashboard_address": ":0"}
         with interrupts_ignored():
@@ -71,7 +72,7 @@ def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C meanwhile; processes that are started here ignore it for good.
+    """Ignore Ctrl-C in the block; processes started in it always ignore it.
 
     A terminal interrupts all its processes at once, and each worker would print a traceback of its own.
     Blocking the signal would lose none of them, but multiprocessing unblocks it as it starts a process.
@@ -87,7 +88,7 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 def measure(client: Client, fileset: Fileset, chunksize: int) -> Measurement:
-    """Measurement of the analysis: this is all that a user adds to it."""
+    """Measurement of the analysis, with everything that a user adds to it."""
     processor = DijetProcessor()
     executor = DaskExecutor(client=client, status=sys.stdout.isatty())
     runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)

@@ -1,4 +1,4 @@
-"""A NanoAOD-like sample that is made on the spot, and an analysis of it."""
+"""A generated NanoAOD-like sample, and an analysis of it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ MUON_CLEANING_RADIUS: Final = 0.4
 RESONANCE_MASS: Final = 500.0
 RESONANCE_WIDTH: Final = 40.0
 GENERATION: Final = 1
-"""To be counted up when equal parameters give other files than before."""
+"""Version of the generated content: increase it if equal parameters give other files than before."""
 
 COMPRESSIONS: Final = {"zlib": uproot.ZLIB(1), "lz4": uproot.LZ4(1), "zstd": uproot.ZSTD(1), "none": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """How the objects of one kind are drawn; momenta and masses in GeV."""
+    """Distribution of the objects of one kind; momenta and masses in GeV."""
 
     mean_count: float
     softest: float
     slope: float
-    """Mean of the exponential by which momenta pass the softest."""
+    """Mean of the exponential distribution of momenta above the softest."""
     max_eta: float
     mass: float | None = None
-    """Of a jet the mean; None for what NanoAOD stores no mass of."""
+    """Mean for jets; None if NanoAOD stores no mass."""
     charged: bool = False
 
 
@@ -57,7 +57,7 @@ COLLECTIONS: Final[Mapping[str, Collection]] = {
 }
 
 RESONANT: Final[Mapping[str, bool]] = {"qcd": False, "zprime": True}
-"""The datasets that can be made; the resonant one holds a narrow bump in the mass of the two leading jets."""
+"""Datasets that can be generated; the resonant one has a narrow peak in the mass of the two leading jets."""
 
 
 def write_sample(
@@ -70,12 +70,12 @@ def write_sample(
     compression: str = "zlib",
     seed: int = 1,
 ) -> Fileset:
-    """Fileset of a sample in `folder`, which is made where the same parameters have not made it already.
+    """Fileset of a sample in `folder`, generated unless it exists with the same parameters.
 
     Parameters
     ----------
     folder
-        Where samples are kept, one folder in it for each set of parameters; made where it is missing.
+        Folder of samples, with one subfolder per set of parameters; created if missing.
     datasets
         Some of "qcd" (falling spectrum) and "zprime" (dijet resonance at 500 GeV).
     files
@@ -87,7 +87,7 @@ def write_sample(
     compression
         "zlib", "lz4", "zstd" or "none".
     seed
-        Equal parameters and seed give equal events, whatever other datasets are asked for.
+        Equal parameters and seed give equal events, independent of other requested datasets.
     """
     check_sample(datasets, files, events, baskets, compression)
     name = f"{'+'.join(datasets)}-{files}x{events}-{baskets}baskets-{compression}-{seed}-v{GENERATION}"
@@ -107,13 +107,13 @@ def write_sample(
             try:
                 unfinished.rename(sample)
             except OSError:
-                if not sample.is_dir():  # else another process was quicker
+                if not sample.is_dir():  # another process was quicker
                     raise
     return {name: {"files": {str(sample / file_name(name, number)): TREE for number in numbers}} for name in datasets}
 
 
 def check_sample(datasets: Sequence[str], files: int, events: int, baskets: int, compression: str) -> None:
-    """Raise a ValueError where a sample like this cannot be made."""
+    """Raise a ValueError if such a sample cannot be made."""
     for kind, names, known in (("dataset", datasets, RESONANT), ("compression", [compression], COMPRESSIONS)):
         for name in names:
             if name not in known:
@@ -125,7 +125,7 @@ def check_sample(datasets: Sequence[str], files: int, events: int, baskets: int,
 
 
 def file_name(dataset: str, number: int) -> str:
-    """Name of one file of a dataset; files count from 1."""
+    """File name of a dataset; files count from 1."""
     return f"{dataset}_{number}.root"
 
 
@@ -164,7 +164,7 @@ def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) ->
 
 
 def draw_references(random: np.random.Generator, name: str, counts: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """Indices of objects in other collections, -1 for none: all that NanoAODSchema would warn about."""
+    """Indices of objects in other collections, -1 for none: all those that NanoAODSchema would warn about."""
     return {
         branch.removeprefix(f"{name}_"): random.integers(-1, np.repeat(counts[target], counts[name]))
         for branch, target in NanoAODSchema.all_cross_references.items()
@@ -173,7 +173,7 @@ def draw_references(random: np.random.Generator, name: str, counts: Mapping[str,
 
 
 def draw_objects(random: np.random.Generator, kind: Collection, total: int) -> dict[str, Numbers]:
-    """Objects of all events, one after the other, with exponentially falling momenta."""
+    """Objects of all events in sequence, with exponentially falling momenta."""
     objects: dict[str, Numbers] = {
         "pt": kind.softest + random.exponential(kind.slope, total),
         "eta": np.clip(random.normal(0, kind.max_eta / 2, total), -kind.max_eta, kind.max_eta),
@@ -188,7 +188,7 @@ def draw_objects(random: np.random.Generator, kind: Collection, total: int) -> d
 
 
 def put_resonance(random: np.random.Generator, jets: dict[str, Numbers], count: Numbers) -> None:
-    """Turn the first two jets of every event into the decay of one heavy particle at rest in the plane."""
+    """Replace the first two jets of every event by the decay of one heavy particle at rest in the plane."""
     first = np.cumsum(count) - count
     cosine = random.uniform(-0.6, 0.6, len(count))
     half_mass = random.normal(RESONANCE_MASS, RESONANCE_WIDTH, len(count)) / 2
@@ -212,13 +212,13 @@ def jagged(objects: Mapping[str, Numbers], count: Numbers) -> ak.Array:
 
 
 def cut_mantissa(values: Numbers) -> Numbers:
-    """Values in single precision with 10 bits of mantissa, as in NanoAOD: the others do not compress."""
+    """Values in single precision with 10 bits of mantissa, as in NanoAOD: full ones do not compress."""
     bits = values.astype(np.float32).view(np.uint32)
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 class DijetProcessor(ProcessorABC):  # type: ignore[misc]
-    """Mass of the two hardest jets of an event that are central and apart from muons."""
+    """Mass of the two hardest central jets of an event that do not overlap with muons."""
 
     def process(self, events: ak.Array) -> dict[str, dict[str, Any]]:
         """Events, events with two such jets, and a histogram of the mass, by dataset."""
@@ -230,12 +230,12 @@ class DijetProcessor(ProcessorABC):  # type: ignore[misc]
         return {events.metadata["dataset"]: {"events": len(events), "dijet_events": len(mass), "mass": spectrum}}
 
     def postprocess(self, accumulator: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Accumulated output as it is."""
+        """The accumulated output, unchanged."""
         return accumulator
 
 
 def clean_jets(events: ak.Array) -> ak.Array:
-    """Jets in the tracker's acceptance that are no muons."""
+    """Jets within the tracker acceptance that are not muons."""
     muons = events.Muon[events.Muon.pt > 10]
     distances = events.Jet.metric_table(muons)
     apart = ak.all(distances > MUON_CLEANING_RADIUS, axis=2)

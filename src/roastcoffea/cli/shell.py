@@ -1,4 +1,4 @@
-"""Commands as the shell has them: arguments and options, what they print, and their exit status."""
+"""Common parts of commands: arguments and options, output, and exit statuses."""
 
 from __future__ import annotations
 
@@ -34,50 +34,50 @@ as_json: Final = click.option("--json", "as_json", is_flag=True, help="Print it 
 
 
 def choice(*names: str, among: Sequence[str], **settings: Any) -> Option:
-    """Option that is one of several words; its default is shown."""
+    """Option with a choice of words; its default is shown."""
     return click.option(*names, type=click.Choice(among), show_default=True, **settings)
 
 
 def bounded(name: str, kind: click.IntRange | click.FloatRange, default: float, text: str) -> Option:
-    """Option that is a number within limits; its default is shown."""
+    """Option for a number within limits; its default is shown."""
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
 def output(text: str, kind: click.Path = FILE, **settings: Any) -> Option:
-    """Option for what is written: it has the same names in every command."""
+    """Option for output, with the same names in every command."""
     return click.option("-o", "--output", "--out", "output", type=kind, help=text, **settings)
 
 
 def measurements_folder(text: str, **settings: Any) -> Option:
-    """Option for the folder that gets measurements."""
+    """Option for the folder of measurements."""
     return output(text, FOLDER, default=RUNS_FOLDER, show_default=True, **settings)
 
 
-def overwrite(what: str = "the file that is there") -> Option:
-    """Option to replace what is there."""
-    return click.option("--overwrite", is_flag=True, help=f"Replace {what}.")
+def overwrite(what: str = "an existing file") -> Option:
+    """Option to overwrite existing output."""
+    return click.option("--overwrite", is_flag=True, help=f"Overwrite {what}.")
 
 
 def paths_of(words: Sequence[str]) -> list[Path]:
-    """Folders of the measurements that paths, patterns or names with repeats stand for, each once."""
+    """Folders of the measurements from paths, patterns or names with repeats, without duplicates."""
     from roastcoffea.studies.compare.sides import paths_of as paths_of_word
 
     return list(dict.fromkeys(path.resolve() for word in words for path in paths_of_word(word, RUNS_FOLDER)))
 
 
 def leave_stdout() -> None:
-    """Give Python, which flushes once more as it exits, a place to: the reader has gone, as `head` does."""
+    """Give Python, which flushes stdout again at exit, somewhere to write: the reader is gone, as with `head`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(reason: str, status: int) -> int:
-    """Say the reason in one line, and give the status back."""
+    """Print the reason in one line, and return the status."""
     say(f"roastcoffea: {' '.join(reason.split())}", err=True)
     return status
 
 
 def say(what: object, *, err: bool = False) -> None:
-    """Print a line in which names of files and folders cannot steer the terminal."""
+    """Print a line in which names of files and folders cannot control the terminal."""
     from roastcoffea.report.terminal import printable
 
     click.echo(printable(str(what)), err=err)

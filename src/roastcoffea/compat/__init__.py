@@ -1,1 +1,1 @@
-"""All that exists for version 0.1.2: its files, dictionaries, shapes and import paths."""
+"""Everything for compatibility with version 0.1.2: files, dictionaries, shapes and import paths."""

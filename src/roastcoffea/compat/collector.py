@@ -1,4 +1,4 @@
-"""What a collector of 0.1.2 had beside its measurement."""
+"""Attributes of 0.1.2's collector in addition to the measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLD_OUTPUT_KEY: Final = "__roastcoffea_metrics__"
 
 
 class OlderMetrics(Metrics):
-    """Metrics of a run, whose `sections` are those of 0.1.2: by name alone, over chunks that gave a result."""
+    """Metrics of a run, with `sections` as in 0.1.2: by name alone, over chunks with a result."""
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
@@ -30,7 +30,7 @@ def _older_metrics(run: Run) -> OlderMetrics:
 
 
 class CollectorOf012(ABC):
-    """Methods and attributes of collectors of 0.1.2, by their names, made of the measurement."""
+    """Methods and attributes of 0.1.2's collector, by their names, derived from the measurement."""
 
     processor_instance: Any
     t_end: float | None
@@ -38,13 +38,13 @@ class CollectorOf012(ABC):
     @property
     @abstractmethod
     def measurement(self) -> Any:
-        """What was measured."""
+        """The measurement."""
 
     def get_metrics(self) -> Metrics:
-        """Values of the metrics under their names; one that is missing raises a KeyError with the reason.
+        """Values of the metrics by name; a missing one raises a KeyError with the reason.
 
-        They are those of `measurement.metrics`, but for `sections`, which has the shape of 0.1.2:
-        {section: {amount: value}}, over chunks that gave a result.
+        They are those of `measurement.metrics`, except `sections`, which has the shape of 0.1.2: {section: {amount:
+        value}}, over chunks with a result.
         """
         return OlderMetrics(self.measurement.metrics.evaluator)
 
@@ -52,7 +52,7 @@ class CollectorOf012(ABC):
 
     @property
     def processor_name(self) -> str | None:
-        """Name of the processor's class: of the one that was handed over, else, after the end, of the last that ran."""
+        """Name of the given processor's class; otherwise, at the end, of the last one that ran."""
         if self.processor_instance is not None:
             return type(self.processor_instance).__name__
         calls = () if self.t_end is None else self.measurement.run.calls
@@ -60,21 +60,21 @@ class CollectorOf012(ABC):
 
     @property
     def chunk_metrics(self) -> list[dict[str, Any]]:
-        """One dict for each chunk that gave a result; `measurement.chunks` has every attempt."""
+        """One dict for each chunk with a result; `measurement.chunks` has every attempt."""
         return list(self.metrics["raw_chunk_metrics"])
 
     @property
     def tracking_data(self) -> Mapping[str, Any] | None:
-        """Samples of the workers by field and worker; None where they were not sampled."""
+        """Samples of the workers by field and worker; None if they were not sampled."""
         data: Mapping[str, Any] | None = self.metrics.get("tracking_data")
         return data
 
     @property
     def span_metrics(self) -> Mapping[tuple[Any, ...], float]:
-        """The span's cumulative metrics under tuple keys; empty where there are none."""
+        """The span's cumulative metrics by tuple; empty if there are none."""
         return self.measurement.run.span_metrics or {}
 
     def extract_metrics_from_output(self, output: Any) -> None:
-        """Take what older versions left in an output out of it, in place."""
+        """Remove from an output what older versions left in it, in place."""
         if isinstance(output, dict):
             output.pop(OLD_OUTPUT_KEY, None)

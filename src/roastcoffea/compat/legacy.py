@@ -1,10 +1,10 @@
 """Measurements of roastcoffea 0.1.2: a folder of numbers, read as far as their meaning is certain.
 
-What is known of its data, and shapes what becomes a record:
+Facts about its data that determine the records:
 
-- A chunk's times and memory are those of `process()` alone; opening the file and building events came before.
+- A chunk's times and memory are those of `process()` alone; opening the file and building events are not included.
 - A chunk's `accessed_bytes` and `bytes_read_percent` are those of its whole file.
-- Worker samples carry the time at which the scheduler was asked; what a worker says of itself is as old as
+- Worker samples carry the time at which the scheduler was asked; values reported by a worker are as old as
   its last heartbeat (`last_seen`).
 - Times of day are local, without a zone.
 - `metadata.json` has the time of saving, and `start_end_time.txt` a clock of unknown origin.
@@ -35,7 +35,7 @@ METADATA_FILE: Final = "metadata.json"
 METRICS_FILE: Final = "metrics.json"
 TIMES_FILE: Final = "start_end_time.txt"
 FILES: Final = frozenset((METADATA_FILE, METRICS_FILE, TIMES_FILE))
-"""All that a measurement's folder held."""
+"""All files of a measurement's folder."""
 WRITER: Final = "roastcoffea 0.1.2"
 
 Row = Mapping[str, Any]
@@ -48,10 +48,10 @@ KEYS: Final = {"t_start": "start", "t_end": "stop", "duration": "wall_seconds"} 
 """Keys of a chunk, and the columns that they become."""
 
 NEVER_ZERO: Final = ("last_seen", "memory", "memory_limit")
-"""Columns of a worker sample in which 0 can only mean that nothing was known."""
+"""Columns of a worker sample in which 0 can only mean unknown."""
 
 DERIVED: Final = ("chunk_info", "raw_span_metrics")
-"""Metrics of 0.1.2 that repeat others under keys that are the text of tuples."""
+"""Metrics of 0.1.2 that repeat others under the text of tuples."""
 
 ABSENT: Final = {
     "branch_reads": f"{WRITER} summed the bytes of branches over files; raw_chunk_metrics has the branches",
@@ -61,7 +61,7 @@ ABSENT: Final = {
     "hosts": f"{WRITER} did not store them",
     "preprocessing": f"{WRITER} did not watch coffea's preprocessing",
     "sections": f"{WRITER} kept no table of sections; raw_chunk_metrics has them",
-    "lifetimes": f"{WRITER} sampled its workers: when they arrived and left is not known",
+    "lifetimes": f"{WRITER} sampled its workers: their arrivals and departures are unknown",
     "pauses": f"{WRITER} did not watch for them",
     **dict.fromkeys(("sampling", "worker_states"), f"{WRITER} kept what it sampled with the samples of workers"),
     "sampling_interval": f"{WRITER} did not store it",
@@ -77,11 +77,11 @@ CAUTIONS: Final = (
     f"{WRITER} took wall time for CPU time: total_cpu_time, core_efficiency and speedup_factor count waiting",
     f"{WRITER} measured chunks in process() only: opening the file and building events are left out",
 )
-UNKNOWN_ZONE: Final = f"{WRITER} stored local times, and nothing to tell their zone: they were taken for UTC"
+UNKNOWN_ZONE: Final = f"{WRITER} stored local times, without their zone: they are treated as UTC"
 
 
 def load_legacy(folder: Path) -> Run:
-    """Run of a folder that 0.1.2 saved: its metrics as reported ones, its raw data as records where they fit.
+    """Run from a folder of 0.1.2: its metrics as reported ones, its raw data as records where they fit.
 
     `reported` also has `t0` and `t1`, the clock readings of `start_end_time.txt`. `start` is known to within
     the time between the collector's borders and what was first and last seen of the run.
@@ -90,7 +90,7 @@ def load_legacy(folder: Path) -> Run:
     with reading(metadata_file):
         metadata = _json(metadata_file)
         if metadata.get("format") != FORMAT:
-            raise UnreadableMeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
+            raise UnreadableMeasurementError(f"{metadata_file} is not by {WRITER}; pass the folder of a measurement")
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
         t0, t1 = map(float, content_of(times_file).decode().split(","))
@@ -142,7 +142,7 @@ def _chunk(stored: Row) -> dict[str, Any]:
 
 
 def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float | None:
-    """Seconds by which local time was ahead of UTC; None where nothing tells.
+    """Seconds by which local time was ahead of UTC; None if unknown.
 
     A heartbeat in Unix time was seen a moment before its sample's local time. Without any, the last chunk
     ended not long before the last sample, or before saving.
@@ -155,7 +155,7 @@ def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float 
 
 
 def _start(saved: float, elapsed: float, seen: Sequence[float]) -> float:
-    """Start of the run, which ended before it was saved, and lasted over all that was seen of it."""
+    """Start of the run, which ended before it was saved, and covered everything in it."""
     latest = saved - elapsed
     return min(max(latest, max(seen) - elapsed), *seen) if seen else latest
 
@@ -165,9 +165,9 @@ def _known(rows: Sequence[Row], column: str) -> list[float]:
 
 
 def with_python_types(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as they were before they were written: keys that are tuples, and times of day.
+    """Metrics with their original types: tuple keys, and times of day.
 
-    Others may use the names of 0.1.2 for values of another shape: what is not of that shape stays as it is.
+    Others may use the names of 0.1.2 for values of another shape, which are kept unchanged.
     """
     typed = dict(metrics)
     for name in DERIVED:
@@ -193,7 +193,7 @@ def _points(stored: Any) -> Any:
 
 
 def _with_keys(read: Callable[[str], Any], stored: Any) -> Any:
-    """Dictionary with the keys that its texts stand for, as far as they can be read; anything else unchanged."""
+    """Dictionary with keys restored from their texts, if possible; anything else unchanged."""
     if not isinstance(stored, dict):
         return stored
     typed = {_read_or_kept(read, key): value for key, value in stored.items()}
@@ -208,15 +208,15 @@ def _read_or_kept(read: Callable[[str], Any], text: str) -> Any:
 
 
 def _moment(text: str) -> datetime:
-    """Time of day that was written as this text; ValueError for other texts, such as 20260301."""
+    """Time of day written as this text; ValueError for other texts, such as 20260301."""
     moment = datetime.fromisoformat(text)
     if text not in (moment.isoformat(), str(moment)):
-        raise ValueError(f"{text!r} is not how a time of day is written")
+        raise ValueError(f"{text!r} is not a time of day")
     return moment
 
 
 def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Reasons for the parts, and the columns of tables, that this folder has nothing for."""
+    """Reasons for the fields and columns of tables that this folder does not have."""
     reasons = {}
     for name, part in parts.items():
         if part is None:
@@ -229,7 +229,7 @@ def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _identity(folder: Path) -> str:
-    """Identity made of the content, so that a folder is the same run each time it is read."""
+    """Identity derived from the content, so that a folder is the same run each time it is read."""
     content = b"".join(content_of(folder / name) for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
     return hashlib.sha256(content).hexdigest()[:32]
 
@@ -237,7 +237,7 @@ def _identity(folder: Path) -> str:
 def _tuple(text: str) -> tuple[Any, ...]:
     found = literal(text)
     if not isinstance(found, tuple):
-        raise TypeError(f"{text!r} is no tuple")
+        raise TypeError(f"{text!r} is not a tuple")
     return found
 
 
@@ -246,5 +246,5 @@ def _as_if_utc(text: str) -> float:
 
 
 def _json(path: Path) -> Any:
-    # Python wrote NaN and infinities there, which are no measured values.
+    # Python wrote NaN and infinities there, which are not measured values
     return json.loads(content_of(path), parse_constant=lambda _: None)

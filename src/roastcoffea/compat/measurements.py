@@ -1,4 +1,4 @@
-"""Saving and loading as the older prototype did it; `Measurement.save` and `roastcoffea.load` keep more."""
+"""Saving and loading as in the older prototype; `Measurement.save` and `roastcoffea.load` keep more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["load_measurement", "save_measurement"]
 Loaded = tuple[dict[str, Any], float, float]
 LoadedWithConfig = tuple[dict[str, Any], float, float, dict[str, Any] | None]
 
-NOT_HANDED_OVER: Final = "only computed metrics were handed to save_measurement"
+NOT_HANDED_OVER: Final = "only computed metrics were passed to save_measurement"
 RECORDS: Final = ("calls", "chunks", "tasks", "samples", "lifetimes", "span_metrics")
 
 
@@ -33,16 +33,16 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Save metrics as they are, without the records behind them; `load_measurement` gives all three back.
+    """Save metrics as they are, without the records behind them; `load_measurement` returns all three.
 
     Parameters
     ----------
     t0, t1
-        Readings of any one clock in seconds, at the beginning and the end of what was measured.
+        Readings of one clock in seconds, at the start and end of the measurement.
     config
         Settings of the analysis, kept with them as plain JSON and without passwords and tokens.
     overwrite
-        Replace a measurement of that name.
+        Overwrite a measurement of that name.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
         If the name leaves the folder, is taken, or the measurement cannot be written.
     """
     if config is not None and not isinstance(config, Mapping):
-        raise TypeError(f"config is a mapping of names to settings, not {type(config).__name__}: give vars(config)")
+        raise TypeError(f"config is a mapping of names to settings, not {type(config).__name__}: pass vars(config)")
     stop = time.time()
     run = unwatched_run(
         name=measurement_name,
@@ -74,15 +74,15 @@ def load_measurement(path: str | PathLike[str], config: Literal[True]) -> Loaded
 
 
 def load_measurement(path: str | PathLike[str], config: bool = False) -> Loaded | LoadedWithConfig:
-    """Metrics, start and stop of a saved measurement, as version 0.1.2 gave them.
+    """Metrics, start and stop of a saved measurement, as in version 0.1.2.
 
-    The dictionary has every metric that could be computed, also under its older name. Start and stop are
-    Unix seconds; of a folder of 0.1.2 they are what it stored, readings of a clock of unknown origin.
+    The dictionary has every metric that could be computed, also under its older name. Start and stop are Unix seconds;
+    for a folder of 0.1.2 they are stored readings of a clock of unknown origin.
 
     Parameters
     ----------
     config
-        Whether to give as a fourth value the `config` of `save_measurement`, None where there was none.
+        Whether to return as a fourth value the `config` of `save_measurement`, or None without one.
 
     Raises
     ------

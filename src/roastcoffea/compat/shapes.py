@@ -1,4 +1,4 @@
-"""Shapes of version 0.1.2: series of workers, dictionaries of chunks and arguments of plots, there and back."""
+"""Shapes of version 0.1.2 in both directions: series of workers, dictionaries of chunks and arguments of plots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERIES: Final = (
 """Names of 0.1.2, and the columns that they come from."""
 
 SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "threads")
-"""Those that are sampled: the number of threads stands in the lifetimes."""
+"""Sampled series: the number of threads comes from the lifetimes."""
 
 Numbers = npt.NDArray[np.float64]
 AT_INTERVAL: Final = "at the sampling interval, by the scheduler"
@@ -74,7 +74,7 @@ def tracking_data(
 
 
 def _of_states(states: pa.Table) -> TrackingData:
-    """Series of what the scheduler knew."""
+    """Series of the scheduler's state of the workers."""
     names = {name: column for name, column in SERIES if column in OF_SCHEDULER}
     data = {name: _paced({}, AT_INTERVAL) for name in names}
     for row in states.to_pylist():
@@ -110,12 +110,12 @@ def _of_samples(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
 
 
 def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
-    """Samples of workers, of the series of each."""
+    """Samples of workers from their series."""
     return table_of_rows(SAMPLE_COLUMNS, sample_rows(tracking, seconds))
 
 
 def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) -> list[dict[str, Any]]:
-    """Row for each worker and moment; where the limit of its memory was not told, it is as it was last."""
+    """Row for each worker and moment; without a memory limit of its own, the previous one is kept."""
     rows: dict[tuple[str, float], dict[str, Any]] = {}
     for name, column in SAMPLED:
         for worker, points in tracking.get(name, {}).items():
@@ -130,7 +130,7 @@ def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) 
 
 
 def counts_of(tracking: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
-    """Moments in order, and the number of workers from each to the next."""
+    """Sorted moments, and the number of workers from each to the next."""
     counts = sorted((seconds(time), count) for time, count in tracking.get(COUNTS, {}).items())
     return np.array([time for time, _ in counts]), np.array([float(count) for _, count in counts])
 
@@ -141,7 +141,7 @@ def seconds(time: datetime | float) -> float:
 
 
 def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, int]:
-    """Workers at each moment that matters; at the last one those who stayed until then count."""
+    """Workers at each change; at the last one, those who stayed until then count."""
     starts, stops = (np.sort(lifetimes[name].drop_null().to_numpy()) for name in ("start", "stop"))
     if len(starts) == 0 or len(stops) == 0:
         return {}
@@ -174,7 +174,7 @@ WRITTEN: Final = {
     "accessed_bytes": "bytes_payload",
     "accessed_uncompressed_bytes": "bytes_uncompressed",
 }
-"""Keys that are written and not read again: 0.1.2 gave each chunk the bytes of its branches in the whole file."""
+"""Keys that are written but not read: 0.1.2 gave each chunk the bytes of its branches in the whole file."""
 
 ALL_SECONDS: Final = [column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds")]
 DURATIONS: Final = tuple(name for name in ALL_SECONDS if name not in NO_PHASES)
@@ -185,7 +185,7 @@ TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MI
 """Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
 
 SECTION_AMOUNTS: Final = {"timing": "duration", "memory": "mem_delta_mb", "bytes": "bytes"}
-"""Keys of a chunk's dictionary that hold {section: amount}, and what the amount is."""
+"""Keys of a chunk's dictionary that hold {section: amount}, and the meaning of the amount."""
 
 KEY_OF_INFO: Final = ("file", "entry_start", "entry_stop")
 OF_INFO: Final = ("t_start", "t_end", "bytes_read")
@@ -208,7 +208,7 @@ def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Ta
 
 
 def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Attempts of chunks, of a dictionary each."""
+    """Attempts of chunks from their dictionaries."""
     return table_of_rows(CHUNK_COLUMNS, [_row(chunk, number) for number, chunk in enumerate(chunk_metrics)])
 
 
@@ -239,18 +239,18 @@ def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: S
 
 
 def percent(part: float | None, whole: float | None) -> float | None:
-    """Share in percent; None where it is not known."""
+    """Share in percent; None if unknown."""
     return 100 * part / whole if part is not None and whole else None
 
 
 def chunk_info(chunks: Iterable[Mapping[str, Any]]) -> ChunkInfo:
-    """Start, stop and requested bytes of chunks, by file and range of entries, of a dictionary each."""
+    """Start, stop and requested bytes of chunks by file and entry range, from their dictionaries."""
     known = (chunk for chunk in chunks if all(name in chunk for name in KEY_OF_INFO))
     return {tuple(chunk[name] for name in KEY_OF_INFO): tuple(map(chunk.get, OF_INFO)) for chunk in known}
 
 
 def chunks_of_info(info: ChunkInfo) -> pa.Table:
-    """Attempts of chunks, of what `chunk_info` gives."""
+    """Attempts of chunks from the result of `chunk_info`."""
     pairs = [(*zip(KEY_OF_INFO, key, strict=True), *zip(OF_INFO, info[key], strict=True)) for key in info]
     return chunks_of(
         [dict(pair) | {"duration": _between(*info[key][:2])} for pair, key in zip(pairs, info, strict=True)]
@@ -284,7 +284,7 @@ def _summed(amounts: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
-    """Rows of a table that is joined to the chunks, by the chunk's identity."""
+    """Rows of a table joined to the chunks, by the chunk's identity."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in table.select(["chunk", *columns]).to_pylist():
         rows.setdefault(row["chunk"], []).append(row)
@@ -320,21 +320,21 @@ ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "span_metrics": ("span_metrics", dict),
     "metrics": ("reported", dict),
 }
-"""Arguments of 0.1.2; the field of a run that stands for each, and what makes it."""
+"""Arguments of 0.1.2, with the field of a run that each replaces, and the function that builds it."""
 
 NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes", "sampling", "worker_states")
 """Records that none of these arguments has."""
 
 
 class Older(NamedTuple):
-    """A run with the data that were given, and inputs of plots that stand in no record."""
+    """A run with the given data, and inputs of plots that are not in records."""
 
     run: Run
     inputs: dict[str, Any]
 
 
 def argument_of(data: object) -> str | None:
-    """Name of the argument that data of this shape was given as; None for what is none of them."""
+    """Name of the argument that has data of this shape; None if there is none."""
     if isinstance(data, Mapping):
         if any(isinstance(key, tuple) for key in data):
             of_chunks = all(isinstance(values, Sequence) for values in data.values())
@@ -344,7 +344,7 @@ def argument_of(data: object) -> str | None:
 
 
 def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
-    """Run in which data that were given stand in place of its own, and what it reported in the shapes of 0.1.2."""
+    """Run with the given data in place of its own, and with its reported data in the shapes of 0.1.2."""
     if run is None:
         among, taken = given.get("metrics") or {}, {ARGUMENTS[name][0] for name in given}
         found = {name: among[key] for name, key in IN_METRICS.items() if among.get(key)}
@@ -369,15 +369,15 @@ def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
 
 
 def run_without_records(*moments: float) -> Run:
-    """A run of which nothing is known, but moments in it."""
+    """A run with unknown records, except for moments."""
     absent = dict.fromkeys(NOT_GIVEN, "they were not given")
-    absent |= {field: f"give {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
+    absent |= {field: f"pass {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
     start, stop = min(moments, default=0.0), max(moments, default=0.0)
     return unwatched_run(id="", start=start, stop=stop, backend="", absent=absent)
 
 
 def _moments(fields: Mapping[str, Any], counted: Any) -> Iterator[float]:
-    """Moments that the data tell."""
+    """Moments contained in the data."""
     yield from counted.tolist()
     for field, columns in (("samples", ["time"]), ("chunks", ["start", "stop"])):
         for column in columns if field in fields else ():

@@ -19,7 +19,7 @@ TableOf = Callable[[Mapping[str, Any]], Table]
 
 
 def _format(name: str, title: str, *groups: str) -> TableOf:
-    """Function that makes a table of the metrics of these groups."""
+    """Function that builds a table of the metrics of these groups."""
     members = [metric for metric in CATALOGUE.metrics() if metric.group in groups and metric.unit is not STRUCTURE]
 
     def table(metrics: Mapping[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""JSON of schemas 1 to 7, in which an object with a tag stands for what JSON has no word for; it is only read."""
+"""JSON of schemas 1 to 7, in which tagged objects stand for types unknown to JSON; it is only read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_HEADER: Final = 10_000
 
 
 def untagged(found: Any) -> Any:
-    """Value that parsed JSON stands for, with the types that it had; where it is damaged, whatever error that makes."""
+    """Value of parsed JSON with its original types; raises any error if it is damaged."""
     if isinstance(found, list):
         return [untagged(item) for item in found]
     if not isinstance(found, dict):
@@ -43,7 +43,7 @@ def _array(content: str) -> Any:
 
 
 def _check_size(npy: bytes) -> None:
-    """Raise where the header declares more than there is: numpy reserves memory for all that is declared."""
+    """Raise if the header declares more than there is: numpy allocates all that is declared."""
     file = io.BytesIO(npy)
     version = np.lib.format.read_magic(file)
     length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
@@ -58,7 +58,7 @@ def _check_size(npy: bytes) -> None:
 
 def _scalar(content: str) -> Any:
     array = _array(content)
-    array.setflags(write=False)  # else a structured scalar is not hashable, which it may have to be
+    array.setflags(write=False)  # otherwise a structured scalar is not hashable, which it may have to be
     return array[()]
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from roastcoffea.diagnosis.evidence import WORTH_SAYING
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.byte_ledger import ByteLedger, Saving
 from roastcoffea.metrics.phases import METADATA
 from roastcoffea.metrics.requests import Repeated
 from roastcoffea.units import BYTE, number
-
-WORTH_SAYING: Final = 0.01
-"""Smallest share of the total at which repeated metadata is mentioned; re-read bytes always are."""
 
 MEMORY: Final = ", at the cost of more memory"
 """The price of one chunk per file."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.diagnosis.evidence import MOSTLY
 from roastcoffea.metrics.catalogue import RESOURCES, metric, refuse_if, table
 from roastcoffea.metrics.facts import Steps, aggregated
 from roastcoffea.records.arrow import table_of_rows
@@ -18,8 +19,6 @@ from roastcoffea.units import RATIO
 CPU_BOUND: Final = "CPU"
 WAITING: Final = "wait"
 MIXED: Final = "both"
-MOSTLY: Final = 0.8
-"""Share of its chunks' time from which a worker counts as bound by CPU, or by waiting."""
 
 BALANCE_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "worker", "host"),
@@ -52,10 +51,12 @@ BALANCE_COLUMNS: Final = (
 """One row per worker."""
 
 
+OFFERED: Final = "offered"
 OF_LIVES: Final[Steps] = {
     "host": ("host", "first"),
     "threads": ("threads", "max"),
     "present_seconds": ("present_seconds", "sum"),
+    OFFERED: (OFFERED, "sum"),
     "clock_offset": ("clock_offset", "last"),
 }
 OF_EXPECTED: Final[Steps] = {"slowness": ("slowness", "mean")}
@@ -80,11 +81,13 @@ def worker_balance(
     done, slowness = _by_worker(counted_chunks, OF_CHUNKS), _by_worker(expected_seconds, OF_EXPECTED)
     fine = fine_metrics_per_worker or {}
     present = lifetimes.append_column("present_seconds", pc.subtract(lifetimes["stop"], lifetimes["start"]))
+    present = present.append_column(OFFERED, pc.multiply(present["threads"], present["present_seconds"]))
     rows = []
     for worker, life in _by_worker(present, OF_LIVES).items():
         work = done.get(worker, {} if counted_chunks is None else NOTHING)
         from_dask = {name: amount for name, amount in fine.get(worker, {}).items() if name in FROM_DASK}
-        rows.append({"worker": worker} | life | work | _shares(life, work) | slowness.get(worker, {}) | from_dask)
+        shares = _shares(life.pop(OFFERED), work)
+        rows.append({"worker": worker} | life | work | shares | slowness.get(worker, {}) | from_dask)
     return table_of_rows(BALANCE_COLUMNS, rows)
 
 
@@ -97,11 +100,11 @@ def _by_worker(table: pa.Table | None, steps: Steps) -> dict[str, dict[str, Any]
     return {row.pop("worker"): row for row in made.to_pylist()}
 
 
-def _shares(life: Mapping[str, Any], work: Mapping[str, Any]) -> dict[str, Any]:
-    """How busy a worker was and with what; empty if no chunks were recorded."""
+def _shares(offered: float, work: Mapping[str, Any]) -> dict[str, Any]:
+    """How busy a worker was in so many thread seconds, and with what; empty if no chunks were recorded."""
     if not work:
         return {}
-    wall, cpu, offered = work["chunk_seconds"], work["cpu_seconds"], life["threads"] * life["present_seconds"]
+    wall, cpu = work["chunk_seconds"], work["cpu_seconds"]
     busy = 0.0 if work is NOTHING else wall / offered if wall is not None and offered else None
     share = cpu / wall if wall and cpu is not None else None
     return {"busy_share": busy, "cpu_share": share, "bound": None if share is None else _bound(share)}

@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import ENOUGH, LEFT, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, Rows
 from roastcoffea.diagnosis.removals import PARTS, Taken
 from roastcoffea.diagnosis.savings import Saving
-
-ENOUGH: Final = 0.5
-"""Fraction of the largest saving from which a named culprit ranks above a class of time."""
-
-LEFT: Final = 0.5
-"""Fraction of a saving that must remain once earlier findings are fixed; below it the finding is their consequence."""
 
 
 class Draft(NamedTuple):
@@ -188,14 +182,27 @@ def _finding(evidence: Evidence, one: _Candidate) -> Finding:
     known = saving.seconds is not None
     return Finding(
         cause=one.cause.name,
-        what=draft.what,
-        advice=draft.advice,
+        what=evidence.names.in_text(draft.what),
+        advice=_advice(evidence, draft),
         seconds=saving.seconds,
         interval=(saving.low, saving.high) if known and not saving.at_most else None,
         at_most=saving.at_most,
-        culprits=draft.culprits,
+        culprits=tuple(_labelled(evidence, culprit) for culprit in draft.culprits),
         remedy=draft.remedy,
         rows=one.rows,
         elapsed=evidence.elapsed,
         incomplete=one.cause.name == "missing data",
     )
+
+
+def _labelled(evidence: Evidence, culprit: Culprit) -> Culprit:
+    """A culprit with its short name, if it has one."""
+    of_kind = {"worker": evidence.names.workers, "host": evidence.names.hosts}.get(culprit.kind, {})
+    name = of_kind.get(culprit.name, culprit.name)
+    return culprit if name == culprit.name else culprit._replace(label=name)
+
+
+def _advice(evidence: Evidence, draft: Draft) -> str:
+    """Advice with short names, but for the line to copy: Dask knows workers by address."""
+    before, line, after = draft.advice.partition(draft.remedy) if draft.remedy else (draft.advice, "", "")
+    return f"{evidence.names.in_text(before)}{line}{evidence.names.in_text(after)}"

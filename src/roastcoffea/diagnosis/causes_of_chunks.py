@@ -6,25 +6,21 @@ from typing import Final
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import (
+    CERTAIN,
+    DOMINATES,
+    MOST_THREADS,
+    NAMED_FOR,
+    OF_LOCK,
+    PYTHON,
+    SUPPORTS,
+    Evidence,
+)
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
-
-OF_LOCK: Final = 0.5
-"""Smallest ratio of lock time to a function's CPU time at which the lock, not the function, is to blame."""
-
-DOMINATES: Final = 0.5
-"""Smallest share of thread time at which reading dominates."""
-
-NAMED_FOR: Final = 0.1
-"""Smallest share of a section's blocked time that gets it named."""
-
-PYTHON: Final = 0.5
-"""Share of CPU time in process() that a function's own lines must use: columnar code spends it in library calls."""
-
 
 OURS: Final = ("roastcoffea", "_")
 """Prefixes of modules that a physicist need not know about."""
@@ -57,10 +53,6 @@ def storage(evidence: Evidence) -> Draft | None:
     threads = "or run 2 threads per core so that others compute meanwhile"
     remedy = "nthreads=2" if found and not evidence.local else None
     return Draft(what, f"{move}, {threads}.", tuple(found), remedy=remedy)
-
-
-MOST_THREADS: Final = 2.0
-"""Threads for each core from which on more of them hide no waiting."""
 
 
 @cause("decompression")
@@ -117,8 +109,21 @@ def start_up(evidence: Evidence) -> Draft | None:
     what = f"Start-up takes {share_of(evidence, 'start-up')} of thread time on {how_many}{imports}."
     advice = "Import coffea in a preload of the workers."
     if evidence.local:
-        return Draft(what, "Keep the processes: make the executor once, and use it for several runs.", workers)
+        line = _pool_that_stays(evidence)
+        return Draft(
+            what,
+            f"Keep the processes from step to step, and from run to run{f': {line}' if line else ''}.",
+            workers,
+            line,
+        )
     return Draft(what, advice, workers, remedy='dask worker ... --preload "coffea.processor"')
+
+
+def _pool_that_stays(evidence: Evidence) -> str | None:
+    """Line that makes a pool before the Runner call; None for other executors than those that make their own."""
+    calls = [call for call in evidence.run.calls if call.executor == "FuturesExecutor"]
+    workers = [size for call in calls if isinstance(size := call.options.get("executor.workers"), int)]
+    return f"FuturesExecutor(pool=loky.get_reusable_executor(max_workers={max(workers)}))" if workers else None
 
 
 @cause("contention")
@@ -153,9 +158,6 @@ def contention(evidence: Evidence) -> Draft | None:
     return Draft(what, "Stop other processes on these cores, or request dedicated cores.", tuple(hosts), rows=rows)
 
 
-SUPPORTS: Final = 0.3
-"""Least ratio of throttling or steal to contention at which it is named as the reason."""
-
 WITHHELD: Final = (
     (
         "throttled_seconds",
@@ -188,10 +190,6 @@ def _threads_of_workers(evidence: Evidence) -> int | None:
     lifetimes = evidence.run.lifetimes
     most = None if lifetimes is None or not len(lifetimes) else max(lifetimes["threads"].to_pylist())
     return most if most and most > 1 else None
-
-
-CERTAIN: Final = 0.5
-"""Least share of what somebody waited for that cannot have been reading, for its name to stand for blocked time."""
 
 
 def _waiting_functions(evidence: Evidence, blocked: float) -> list[Culprit]:

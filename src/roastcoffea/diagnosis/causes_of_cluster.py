@@ -7,18 +7,12 @@ from typing import Final
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.causes_of_chunks import share_of
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, LEAST_OF_CLIENT, MORE_AT_ONCE, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
 from roastcoffea.units import BYTE, SECOND, number
-
-LEAST_OF_CLIENT: Final = 0.01
-"""Smallest share of thread time at which a part of the client's time is named."""
-
-LARGE_OUTPUT: Final = 1_000_000
-"""Output size per chunk above which compressing, moving and merging it outweighs every other cost of a chunk."""
 
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
 
@@ -78,9 +72,6 @@ def transfer(evidence: Evidence) -> Draft | None:
     what = f"Tasks wait for results from other workers for {share_of(evidence, 'transfer')} of thread time."
     more, line = _merging(evidence)
     return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line)
-
-
-MORE_AT_ONCE: Final = 50
 
 
 def _merging(evidence: Evidence) -> tuple[str, str | None]:
@@ -170,7 +161,7 @@ OF_CLIENT: Final = {
     "after": "Close the cluster before work that needs no workers.",
 }
 OF_LOCAL_CLIENT: Final = {
-    "before": "Make the executor once, and use it for several runs: its processes take this to start.",
+    "before": "Enter the `with` when the fileset and the processor are ready.",
     "between": "This process prepares chunks and merges outputs: return a smaller output.",
     "after": "Leave the collector before work that is no part of the run.",
 }

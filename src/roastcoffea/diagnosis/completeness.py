@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import known_sum
-from roastcoffea.metrics.failures import PLACE, RANGE, Lacking
+from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles
 from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
@@ -190,7 +190,7 @@ class Incompleteness:
 def incompleteness(
     run: Run,
     missing_work: pa.Table,
-    files_to_repeat: Lacking,
+    files_to_repeat: MissingFiles,
     failed_work: pa.Table | None = None,
 ) -> Incompleteness:
     """Data missing from the output; complete if it has everything that was requested."""
@@ -327,7 +327,7 @@ def _without_interrupt(error: str) -> str:
 RUN_THE_REST: Final = "rest, report = runner({what}{tree}, processor_instance=processor)"
 
 
-def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: Lacking) -> str | None:
+def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: MissingFiles) -> str | None:
     """Lines that process what is missing, and nothing twice."""
     trees = [row["tree"] for row in (*chunks, *files) if row["tree"]]
     tree = f', treename="{trees[0]}"' if trees else ""

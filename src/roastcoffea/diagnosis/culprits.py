@@ -8,14 +8,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import MOST_INSIDE, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
 from roastcoffea.units import SECOND, counted
-
-MOST: Final = 0.9
-"""Share of a section's waiting from which a section inside it is named instead."""
 
 WAITS_OF_CPU: Final = (phases.COLUMNS_OF[phases.CONTENTION][0], phases.COLUMNS_OF[phases.LOCK][0])
 """Columns of chunks with what CPU time waits for."""
@@ -68,7 +65,7 @@ def blocked_sections(evidence: Evidence) -> list[Culprit]:
     sums = by_part(waited, "name", ["waited"])
     found = []
     for name, seconds in sums.items():
-        inner = [other for other in sums if other.startswith(f"{name}/") and sums[other] >= MOST * seconds]
+        inner = [other for other in sums if other.startswith(f"{name}/") and sums[other] >= MOST_INSIDE * seconds]
         if not inner and seconds > 0:
             found.append(Culprit("section", name, seconds))
     return found[:NAMED]

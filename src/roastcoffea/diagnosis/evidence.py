@@ -1,4 +1,8 @@
-"""Evidence for the causes, and thresholds for findings with their reasons."""
+"""Evidence for the causes, and the thresholds of findings, each with its meaning.
+
+Thresholds of what this module is made of stand with their methods: `levels.py`, `blame.py`, `chunk_law.py` and
+`slowness.py` (who is slow), `chunk_size.py`, `failures.py`, `memory.py`, `savings.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.startup import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION
 
@@ -50,6 +55,69 @@ LEAST_OF: Final[Mapping[str, float]] = {
     "compute": 0.25,
 }
 """Causes that take a larger share even in healthy runs, and why."""
+
+# What a finding says, whom it names, and where it stands
+
+HIGH: Final = 0.2
+"""Smallest share of the wall time whose saving makes a finding severe."""
+
+ENOUGH: Final = 0.5
+"""Fraction of the largest saving from which a named culprit ranks above a class of time."""
+
+LEFT: Final = 0.5
+"""Fraction of a saving that must remain once earlier findings are fixed; below it the finding is their consequence."""
+
+DOMINATES: Final = 0.5
+"""Smallest share of thread time at which reading dominates."""
+
+MOST_THREADS: Final = 2.0
+"""Threads for each core above which more threads no longer hide waiting."""
+
+NAMED_FOR: Final = 0.1
+"""Smallest share of a section's blocked time that gets it named."""
+
+MOST_INSIDE: Final = 0.9
+"""Share of a section's waiting from which a section inside it is named instead."""
+
+CERTAIN: Final = 0.5
+"""Least share of what somebody waited for that cannot have been reading, for its name to stand for blocked time."""
+
+PYTHON: Final = 0.5
+"""Share of CPU time in process() that a function's own lines must use: columnar code spends it in library calls."""
+
+OF_LOCK: Final = 0.5
+"""Smallest ratio of lock time to a function's CPU time at which the lock, not the function, is to blame."""
+
+SUPPORTS: Final = 0.3
+"""Least ratio of throttling or steal to contention at which it is named as the reason."""
+
+LEAST_OF_CLIENT: Final = 0.01
+"""Smallest share of thread time at which a part of the client's time is named."""
+
+LARGE_OUTPUT: Final = 1_000_000
+"""Output size per chunk above which compressing, moving and merging it outweighs every other cost of a chunk."""
+
+MORE_AT_ONCE: Final = 50
+"""Results that a merge may take at once: runs that merge fewer are told so."""
+
+# Beside the verdict
+
+SLOW_CHUNK: Final = 2.0
+"""Ratio to the expected duration above which a chunk is a straggler: caches, disks and the GIL cause smaller ones."""
+
+STRAGGLER_SPREADS: Final = 6.0
+"""Excess of a straggler in typical deviations of the dataset: chunks that vary by nature have none."""
+
+SHORTEST_EXCESS: Final = 0.1
+"""Excess of a straggler in seconds: a busy machine delays any chunk by less."""
+
+MOSTLY: Final = 0.8
+"""Share of its chunks' time from which a worker counts as bound by CPU, or by waiting."""
+
+WORTH_SAYING: Final = 0.01
+"""Smallest share of requested bytes at which repeated metadata is mentioned; re-read bytes always are."""
+
+# Classes that the chunk size changes
 
 OF_CHUNKS: Final = (
     *(phases.OPEN, phases.OVERHEAD, phases.MERGE, phases.WORKER_OVERHEAD, phases.IN_FLIGHT),
@@ -85,6 +153,7 @@ class Evidence:
     failures: FailureEvidence | None = None
     started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
+    names: Names = NO_NAMES
     reread: float = 0.0
     """Share of the payload that chunks read again."""
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from roastcoffea.diagnosis.evidence import HIGH
+from roastcoffea.diagnosis.headlines import headline_of
+from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE, Family
+from roastcoffea.report.cards import Card
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Sheet
 from roastcoffea.units import FRACTION, SECOND
 
 Severity = Literal["incomplete result", "high", "medium"]
-
-HIGH: Final = 0.2
-"""Smallest share of the wall time whose saving makes a finding severe."""
 
 Rows = Mapping[str, float]
 """Thread seconds by class of the time ledger, or by part of a class."""
@@ -33,12 +34,15 @@ class Culprit(NamedTuple):
         Thread time that it costs; None if unknown.
     factor : float or None
         How many times slower, heavier or fuller it is than the others; None if that does not apply.
+    label : str or None
+        Its short name in texts, such as `node-1:2` of a worker; None if that is its name.
     """
 
     kind: str
     name: str
     seconds: float | None = None
     factor: float | None = None
+    label: str | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -48,6 +52,11 @@ def _without_unit(low: str, high: str) -> str:
     """The lower end of an interval without its unit, if both ends have the same."""
     amount, _, unit = low.rpartition(" ")
     return amount if high.endswith(f" {unit}") and " " not in amount else low
+
+
+def page_of(cause: str) -> str:
+    """Page of the documentation on a cause."""
+    return f"limited/{cause.replace(' ', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +107,18 @@ class Finding:
         return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
 
     @property
+    def headline(self) -> str:
+        """What is wrong, in a few words."""
+        return headline_of(self.cause)
+
+    @property
+    def saves(self) -> str:
+        """What fixing it saves, in a few words; empty where it is not known."""
+        if self.seconds is None:
+            return ""
+        return f"saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
+
+    @property
     def text(self) -> str:
         """What is slow and where, what it costs, and what to do."""
         return " ".join(part for part in (self.what, self.saving, self.advice) if part)
@@ -121,9 +142,35 @@ class Finding:
         return own | {"culprits": culprits, "severity": self.severity, "text": self.text, "page": self.page}
 
     @property
+    def card(self) -> Card:
+        """The finding as a card, with its first culprit's name to stand out."""
+        first = self.culprits[0].label or self.culprits[0].name if self.culprits else ""
+        return Card(
+            title=self.headline,
+            saving="" if self.incomplete else self.saves,
+            what=self.what,
+            advice=self._advice_without_remedy(),
+            culprit=first if first in self.what else "",
+            remedy=self.remedy,
+            family=self._family(),
+        )
+
+    def _advice_without_remedy(self) -> str:
+        """What to do, without the line to copy: that stands below it."""
+        if not self.remedy or self.remedy not in self.advice:
+            return self.advice
+        advice = self.advice.replace(f": {self.remedy}", "")
+        return "" if advice == f"Use {self.remedy}." else f"{advice.rstrip('.')}."
+
+    def _family(self) -> Family:
+        """Family of the class with most of its time."""
+        known = {name: seconds for name, seconds in self.rows.items() if name in FAMILY_OF}
+        return FAMILY_OF[max(known, key=lambda name: known[name])] if known else TROUBLE
+
+    @property
     def page(self) -> str:
         """Page of the documentation on its cause."""
-        return f"limited/{self.cause.replace(' ', '-')}"
+        return page_of(self.cause)
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"
@@ -185,7 +232,10 @@ class Verdict(list[Finding], Presented):
         """The bottleneck, and the findings."""
         if self.absent is not None:
             return [Sheet(title="verdict", lead=[absence(self.absent)])]
-        return [Sheet(title=self._title(), items=self._lines())]
+        before, after = self._not_interpreted(), self.conclusion
+        lines = [*filter(None, [before, *map(str, self), after])]
+        caption = " ".join(filter(None, [before, after]))
+        return [Sheet(title=self._title(), items=lines, cards=[one.card for one in self], caption=caption)]
 
     def _title(self) -> str:
         if self._bound is None:
@@ -193,11 +243,8 @@ class Verdict(list[Finding], Presented):
         share = "" if self._share is None else f" ({FRACTION.text(self._share)} of thread time)"
         return f"bottleneck: {self._bound}{share}"
 
-    def _lines(self) -> list[str]:
-        """Findings, one per line, and the conclusion."""
-        lines = [*map(str, self), *filter(None, [self.conclusion])]
-        if self.incomplete:
-            lines.insert(
-                0, f"The measurement is incomplete, so idle time is not interpreted: {'; '.join(self.incomplete)}."
-            )
-        return lines
+    def _not_interpreted(self) -> str:
+        """What the measurement lacks."""
+        if not self.incomplete:
+            return ""
+        return f"The measurement is incomplete, so idle time is not interpreted: {'; '.join(self.incomplete)}."

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.blame import WORKER
 from roastcoffea.diagnosis.chunk_law import FEWEST_TO_FIT
+from roastcoffea.diagnosis.evidence import SHORTEST_EXCESS, SLOW_CHUNK, STRAGGLER_SPREADS
 from roastcoffea.diagnosis.slowness import PHASES, Slowness
 from roastcoffea.metrics.catalogue import TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes
@@ -19,15 +20,6 @@ from roastcoffea.units import COUNT, SECOND
 
 FEWEST: Final = FEWEST_TO_FIT
 """Fewest chunks among which one can be called slow."""
-
-SLOW_CHUNK: Final = 2.0
-"""Ratio to the expected duration above which a chunk is a straggler: caches, disks and the GIL cause smaller ones."""
-
-SPREADS: Final = 6.0
-"""Excess in typical deviations of the dataset: chunks that vary by nature have no stragglers."""
-
-SHORTEST: Final = 0.1
-"""Excess in seconds: a busy machine delays any chunk by less."""
 
 STRAGGLER_COLUMNS: Final = (
     Column("id", "integer", None, "identity of the attempt's record, as in the chunks"),
@@ -65,7 +57,9 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
     wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
     excess, dataset = wall - expected, codes(expected_seconds["dataset"])
     spread = _medians(np.abs(excess), dataset)[dataset]
-    slow = np.flatnonzero((wall > SLOW_CHUNK * expected) & (excess > np.maximum(SPREADS * spread, SHORTEST)))
+    slow = np.flatnonzero(
+        (wall > SLOW_CHUNK * expected) & (excess > np.maximum(STRAGGLER_SPREADS * spread, SHORTEST_EXCESS))
+    )
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
     rows = rows.append_column("excess_seconds", pa.array(excess[slow]))

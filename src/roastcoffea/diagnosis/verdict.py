@@ -24,6 +24,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import STRUCTURE, WORD
 
@@ -64,6 +65,7 @@ def verdict(  # noqa: PLR0917
     failure_evidence: FailureEvidence | None = None,
     hot_functions: pa.Table | None = None,
     byte_ledger: ByteLedger | None = None,
+    place_names: Names = NO_NAMES,
     bound: str | None = None,
 ) -> Verdict:
     """Findings: missing data first, then the largest saving; see `Verdict`."""
@@ -81,6 +83,7 @@ def verdict(  # noqa: PLR0917
         failures=failure_evidence,
         started=time_ledger.startup,
         hot=hot_functions,
+        names=place_names,
         reread=_read_again(byte_ledger),
     )
     found, together = conclusions(evidence)

@@ -1,1 +1,1 @@
-"""What is done inside a chunk, and the client's half that puts it there."""
+"""Measuring inside a chunk, and the client side that sets it up."""

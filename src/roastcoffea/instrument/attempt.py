@@ -1,4 +1,4 @@
-"""One attempt of a chunk while it runs: its clocks, memory, phases, reading and sections."""
+"""One attempt of a chunk while it runs: its clocks, memory, phases, reads and sections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.instrument.values import packed_values
-from roastcoffea.instrument.waits import Waits
+from roastcoffea.instrument.waits import LOCK, Waits, longest_wait, switches
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
@@ -32,7 +32,7 @@ def new_identity() -> int:
 
 
 class Clocks:
-    """Wall and CPU time from construction until `measured`, and the task and thread that they are of."""
+    """Wall and CPU time from construction until `measured`, with the task and thread they belong to."""
 
     def __init__(self, task: DaskTask) -> None:
         self._task = task
@@ -46,7 +46,7 @@ class Clocks:
             raise
 
     def measured(self) -> dict[str, Any]:
-        """What the clocks say at the end."""
+        """Times and counters at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         wall = time.perf_counter() - self._wall
         waited = self.core_wait.seconds()
@@ -64,18 +64,18 @@ class Clocks:
         }
 
     def close(self) -> None:
-        """Let go of the kernel's file."""
+        """Close the kernel's file."""
         self.core_wait.close()
 
 
 class Attempt:
-    """One attempt of a chunk, from its beginning to `end`.
+    """One attempt of a chunk, from its start to `end`.
 
-    `added` are patterns of secrets, as for `redacted`; with `profile` stacks are sampled in the user's function.
+    `added` are patterns of secrets, as for `redacted`; `profile` turns on sampling of stacks in the user's function.
     """
 
     cache_function: Callable[[], Any]
-    """The user's, as coffea hands it on."""
+    """The user's cache function, as passed on by coffea."""
 
     def __init__(
         self, task: DaskTask, added: Added | None = None, *, profile: bool = False, meter: Meter | None = None
@@ -101,10 +101,10 @@ class Attempt:
         except BaseException:
             self._clocks.close()
             raise
-        self._garbage = Garbage()
+        self._garbage, self._switches = Garbage(), switches()
 
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
-        """Close everything; give the record."""
+        """Close everything and return the record."""
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
         meter, sections = self.meter, self._open.entered
         try:
@@ -117,6 +117,8 @@ class Attempt:
                 meter.close()
         record[BRANCHES] = branches = meter.branch_columns()
         record.update(self._phases)
+        idle = record["wall_seconds"] - record["cpu_seconds"] - (record["core_wait_seconds"] or 0.0)
+        waited = min(idle, longest_wait(self._switches))
         record.update(
             tree_branches=meter.tree_branches,
             file_bytes=meter.file_bytes,
@@ -128,19 +130,19 @@ class Attempt:
             helper_cpu_seconds=meter.helper_cpu,
             checkpoint_seconds=self._checkpoint,
             result_seconds=result,
-            gc_seconds=self._garbage.seconds,
+            gc_seconds=self._garbage.cost(waited, record.get(LOCK, 0.0)),
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
         )
         if self._loaded:
-            # the checkpoint took the place of the work
+            # the checkpoint replaced the work
             record.update(dict.fromkeys(READ, 0))
         else:
             requested = meter.requested()
             payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
             metadata = None if requested is None else requested - payload
             if requested is not None and self.meter.requested_before is not None:
-                # before the events were there, but for preloaded baskets; and what came late
+                # requested before the events were built, except preloaded baskets, and later metadata
                 metadata = self.meter.requested_before - self._payload_before + meter.late_metadata
             record.update(
                 bytes_requested=requested,
@@ -154,7 +156,7 @@ class Attempt:
             record["custom"] = packed_values(self._open.recorded, self._added)
         if sections is not None:
             record[SECTIONS] = rows = sections.rows(self._added)
-            with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):
+            with reported(self.problems.append, "sections were not added to Dask's metrics", Exception):
                 sections.meter_in_dask(rows)
             self.problems += sections.problems
         if self._stacks is not None and (stacks := self._stacks.packed(self._added)):
@@ -167,14 +169,14 @@ class Attempt:
             record.update(outcome=ERROR, error=error_text(error, self._added))
         return record
 
-    # what happens in coffea's function
+    # inside coffea's function
 
     def sampled(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The user's function with its stacks sampled while it runs; itself where no profile is wanted."""
+        """The user's function with its stacks sampled while it runs, or unchanged without a profile."""
         return function if self._stacks is None else partial(self._stacks.run, function)
 
     def cache(self) -> Any:
-        """coffea's cache, for which it asks when the file has been opened, and the tree comes next."""
+        """coffea's cache, which it requests after opening the file and before reading the tree."""
         self._opened = time.perf_counter()
         self._phases["open_seconds"] = self._opened - self._began - self._checkpoint
         return self.cache_function()
@@ -212,7 +214,7 @@ class Attempt:
             self._ended = time.perf_counter()
 
     def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
-        """Load a checkpoint; one that is there takes the place of the work."""
+        """Load a checkpoint; an existing one replaces the work."""
         began = time.perf_counter()
         output = checkpointer.load(metadata, processor)
         self._checkpoint += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Collectors that are open in this process, and calls of `Runner.run` that go on: what is recorded, and by whom."""
+"""Open collectors of this process and active `Runner.run` calls: what is recorded, and by which collector."""
 
 from __future__ import annotations
 
@@ -27,85 +27,88 @@ FUNCTION: Final = "none: tasks of their own"
 """Executor of what tasks do without a Runner."""
 
 IN_EACH: Final = (
-    "a thread that no collector was opened in was counted in each collector that was open: open one in that thread"
+    "a Runner call in a thread without a collector was counted in every open collector: open one in that thread"
 )
 
 LONGEST_NAME: Final = 50
-"""Where dask cuts the name of a function."""
+"""Length at which Dask truncates the name of a function."""
 
 
 class Watcher(Protocol):
-    """What the hook asks of a collector."""
+    """Interface of a collector for the hook."""
 
     topic: str
-    """Name of the plugin that takes this collector's records, unique to the collector."""
+    """Name of the plugin that receives this collector's records, unique to the collector."""
 
     of_all_contexts: bool
-    """Whether it also measures Runner calls of contexts, such as threads, that never had a collector."""
+    """Whether it also measures Runner calls of contexts, such as threads, without a collector."""
 
     profile: bool
     """Whether it wants the stacks of threads that process chunks."""
 
     def out_of_reach(self, executor: Any) -> str | None:
-        """Why what runs on this executor is no part of what the collector sees; None where it is."""
+        """Why work on this executor is outside this collector's reach; None if it is not."""
 
-    def records_came(self, records: bytes) -> None:
-        """Take packed records that did not come through a scheduler."""
+    def take_records(self, records: bytes) -> None:
+        """Take packed records that did not pass through a scheduler."""
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value of what tasks need, where they cannot import it."""
+        """Pickle by value what tasks need if they cannot import it."""
 
     def span_ensured(self) -> AbstractContextManager[None]:
-        """Context in which tasks are counted in the span of the run."""
+        """Context in which tasks are counted in the run's span."""
 
-    def call_began(self, call: str, executor: Any) -> None:
-        """Learn the identity of a Runner call that begins, and its executor."""
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
 
-    def chunks_unseen(self, reason: str) -> None:
-        """Learn why the chunks of a Runner call are not recorded."""
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
 
-    def items_asked(self, call: str, items: Sequence[Any]) -> None:
-        """Learn what a Runner call asked for: files for preprocessing, or chunks."""
+    def chunks_lost(self, reason: str) -> None:
+        """Record why the chunks of a Runner call are missing."""
 
-    def items_unseen(self) -> None:
-        """Learn that it is not known what a Runner call asked for."""
+    def items_requested(self, call: str, items: Sequence[Any]) -> None:
+        """Record what a Runner call requested: files for preprocessing, or chunks."""
+
+    def requests_unknown(self) -> None:
+        """Record that a Runner call's requests are unknown."""
 
     def call_ended(self, call: RunnerCall) -> None:
-        """Take the record of a Runner call."""
+        """Take the record of a finished Runner call."""
 
     def fetch_records(self) -> None:
-        """Get the records of Runner calls that have ended from where they are."""
+        """Fetch the records of finished Runner calls."""
 
     def note(self, problem: str) -> None:
-        """Take note of what could not be delivered."""
+        """Add a problem to the measurement."""
 
 
 class Watchers(tuple[Watcher, ...]):
-    """Collectors that learn the same."""
+    """Several collectors that receive the same information."""
 
     __slots__ = ()
 
     def note(self, problem: str) -> None:
-        """Have each take note of a problem."""
+        """Add a problem to each."""
         for watcher in self:
             watcher.note(problem)
 
-    def chunks_unseen(self, reason: str) -> None:
-        """Tell each why chunks are not recorded."""
+    def chunks_lost(self, reason: str) -> None:
+        """Record with each why chunks are missing."""
         for watcher in self:
-            watcher.chunks_unseen(reason)
+            watcher.chunks_lost(reason)
 
 
 lock: Final = threading.RLock()
 active: Final[list[Watcher]] = []
 _outer: Final[dict[str, Watchers]] = {}
-"""For the topic of each, those that its context had before."""
+"""For the topic of each, the collectors that its context had before."""
 here: Final[ContextVar[Watchers | None]] = ContextVar("roastcoffea_collectors", default=None)
-"""Those that were opened in a context; None where none ever was."""
+"""Collectors opened in this context; None if there never were any."""
 
 
 def add(watcher: Watcher) -> None:
-    """Let a collector take the Runner calls of this context, and those of contexts that have no collector."""
+    """Let a collector take the Runner calls of this context, and of contexts without a collector."""
     outer = here.get() or Watchers()
     active.append(watcher)
     _outer[watcher.topic] = outer
@@ -115,7 +118,7 @@ def add(watcher: Watcher) -> None:
 def remove(watcher: Watcher) -> None:
     """Undo `add`."""
     others = Watchers(other for other in here.get() or () if other is not watcher)
-    # a thread in which a call was recorded without its doing is as one that never had a collector
+    # a thread whose call was recorded by someone else counts as one that never had a collector
     here.set(others if others or watcher.of_all_contexts else None)
     with lock:
         active.remove(watcher)
@@ -123,7 +126,7 @@ def remove(watcher: Watcher) -> None:
 
 
 def watchers() -> Watchers:
-    """Open collectors of this context; in a thread that never had one, all that measure such threads as well."""
+    """Open collectors of this context; for a thread that never had one, all that measure such threads as well."""
     if here.get() is not None:
         return _of_this_context()
     with lock:
@@ -147,7 +150,7 @@ def _of_all_contexts() -> Watchers:
 
 
 class OpenCall:
-    """A call of `Runner.run` that goes on."""
+    """An active call of `Runner.run`."""
 
     def __init__(self, watchers: Watchers, runner: Any, processor: Any) -> None:
         self.id = uuid.uuid4().hex
@@ -162,9 +165,9 @@ class OpenCall:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Context in which the Runner works; at its end the collectors get the record of the call."""
+        """Context in which the Runner works; at its end the collectors receive the record of the call."""
         for watcher in self.watchers:
-            watcher.call_began(self.id, self.runner.executor)
+            watcher.call_began(self.id)
         token = current.set(self)
         self.start, began = time.time(), time.perf_counter()
         error: BaseException | None = None
@@ -183,35 +186,35 @@ class OpenCall:
                     watcher.call_ended(record)
 
     def end_for(self, watcher: Watcher, error: BaseException) -> None:
-        """Give a collector the record of the call as of one that fails now."""
+        """Give a collector the record of the call as if it failed now."""
         if watcher in self.watchers:
             watcher.call_ended(self._record(time.time(), error))
             watcher.fetch_records()
 
     def name(self, executor: Any) -> str:
-        """Name of the tasks: that of the processor's class, as coffea has it."""
+        """Name of the tasks: that of the processor's class, as in coffea."""
         return str(getattr(executor, "function_name", None) or self._class)[:LONGEST_NAME]
 
     def process_chunks(self, items: Sequence[Any]) -> None:
-        """Learn the chunks that are handed to the executor."""
+        """Record the chunks passed to the executor."""
         self.chunks = len(items)
-        self._items_asked(items)
+        self._items_requested(items)
         with reported(self.watchers.note, "the fileset has no fingerprint", (AttributeError, TypeError, ValueError)):
             self.fileset = fingerprint(items)
 
     def preprocess_files(self, items: Sequence[Any]) -> None:
-        """Learn the files that are handed to the executor for preprocessing."""
+        """Record the files passed to the executor for preprocessing."""
         with reported(self.watchers.note, "the files of preprocessing were not counted", Exception):
             self.files = (self.files or 0) + len(items)
-            self._items_asked(items)
+            self._items_requested(items)
 
-    def _items_asked(self, items: Sequence[Any]) -> None:
-        with reported(self.watchers.note, "what was asked for was not recorded", Exception):
+    def _items_requested(self, items: Sequence[Any]) -> None:
+        with reported(self.watchers.note, "the requests of a Runner call were not recorded", Exception):
             for watcher in self.watchers:
-                watcher.items_asked(self.id, items)
+                watcher.items_requested(self.id, items)
             return
         for watcher in self.watchers:
-            watcher.items_unseen()
+            watcher.requests_unknown()
 
     def _record(self, stop: float, error: BaseException | None) -> RunnerCall:
         return RunnerCall(
@@ -236,7 +239,7 @@ current: Final[ContextVar[OpenCall | None]] = ContextVar("roastcoffea_call", def
 
 
 def fingerprint(items: Iterable[Any]) -> str | None:
-    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, whatever chunks and tokens."""
+    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, independent of chunk size."""
     with suppress(AttributeError):
         files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
         clean = {(*redacted_each(texts), identity) for *texts, identity in files}
@@ -256,7 +259,7 @@ def _options(runner: Any) -> dict[str, Any]:
 
 
 def _output(result: Any) -> Any:
-    """What `Runner.run` gave, out of coffea's result type where that was asked for."""
+    """Output of `Runner.run`, taken out of coffea's result type if necessary."""
     return result if isinstance(result, Mapping) else getattr(result, "value", None)
 
 

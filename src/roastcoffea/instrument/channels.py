@@ -1,6 +1,7 @@
-"""The ways home of a record: a Dask task's metadata and worker events; elsewhere the output itself, and a folder.
+"""How records reach the client: a Dask task's metadata and worker events, otherwise the output and a folder.
 
-The probe's way to clusters without the package: its code comes once to each worker, and tasks carry a stand-in.
+It also brings the probe to clusters without the package: its code is sent once to each worker, and tasks carry a
+stand-in.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY
 from roastcoffea.log.packing import PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
-"""Where records stand in an output on its way to the client, which takes them out again."""
+"""Key of records in an output, until the client takes them out again."""
 
 LENGTH_SIZE: Final = 4
 
 _warned: Final[set[tuple[int, str]]] = set()
-"""Processes and the folders of which they said that they take nothing."""
+"""Processes that have reported a folder they cannot write to, with these folders."""
 
 
 @dataclass(frozen=True, slots=True)
-class WaysHome:
+class Transport:
     """Where a probe sends its records.
 
-    `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output where
-    that is a dictionary (`in_output`), and are also appended to files in `spool`, where this host has that folder: a
-    run that raises gives no output.
+    `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output if it is
+    a dictionary (`in_output`), and are also appended to files in `spool` if this host has that folder: a run that
+    raises returns no output.
     """
 
     topics: tuple[str, ...] = ()
@@ -44,15 +45,15 @@ class WaysHome:
     in_output: bool = False
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
-        """Send packed records home; give the output, with them in it where they travel so.
+        """Send packed records to the client; return the output, with the records inside if they travel that way.
 
-        On a Dask cluster they come with the end of the task; those of one that failed as an event.
+        On a Dask cluster they arrive with the end of the task; those of a failed task arrive as an event.
         """
         if self.topics:
             if failed:
-                self.tell({"chunk": records, "of": (task.key, task.run_id)})
+                self.send({"chunk": records, "of": (task.key, task.run_id)})
             elif task.state is not None and not (task.had_plugins and task.plugins.keys().isdisjoint(self.topics)):
-                # where the plugins were taken away while the task ran, nobody would take the record out again
+                # if the plugins were removed while the task ran, nobody would take the record out again
                 task.state.metadata[METADATA_KEY] = records
             return output
         travels = self.in_output and not failed and (output is None or type(output) is dict)
@@ -62,40 +63,40 @@ class WaysHome:
         except OSError as error:
             if not travels:
                 raise
-            problem = f"records would be lost if the run raised, as their folder takes none: {error.strerror}"
+            problem = f"records would be lost if the run raised, as their folder cannot be written: {error.strerror}"
             here = os.getpid(), str(self.spool)
             if here not in _warned:
-                # if the run raises, this is all that tells of it
+                # if the run raises, this is the only notice of it
                 _warned.add(here)
                 logging.getLogger(__name__).warning(problem)
             return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Send a message to the scheduler's plugins of these names, as long as they are there."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to the scheduler's plugins of these names, while they exist."""
         plugins = getattr(dask_worker(), "plugins", {})
         for topic in self.topics:
-            # the scheduler would keep the event for good once its plugin has gone
+            # the scheduler would keep the event forever once its plugin is gone
             if topic in plugins:
                 plugins[topic].report(message)
 
 
 def append_to_spool(folder: str, records: bytes) -> None:
-    """Append packed records to this thread's own file in a folder, whole or not at all."""
+    """Append packed records to this thread's own file in a folder, completely or not at all."""
     file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
     entry = len(records).to_bytes(LENGTH_SIZE, "little") + records
     with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
         end = spool.tell()
         if spool.write(entry) < len(entry):
-            # a full disk takes a part and raises nothing; what came after it could not be told from it
+            # a full disk writes a part without raising, which would corrupt everything appended later
             spool.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
 
 
 def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
-    """Packed records that were appended to files in a folder; one that was cut off by a process's death is left out.
+    """Packed records from the files in a folder; one cut off by a process's death is left out.
 
-    With `read`, which keeps how many bytes of each file have been read, only those that were not read before.
+    `read` holds the number of bytes already read from each file, which are skipped.
     """
     read = {} if read is None else read
     for path in sorted(Path(folder).iterdir()):
@@ -110,7 +111,7 @@ def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
 
 
 def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
-    """An executor's output as it would be without records in it, and the packed records."""
+    """An executor's output without records, and the packed records."""
     if type(output) is not dict or OUTPUT_KEY not in output:
         return output, ()
     records = output.pop(OUTPUT_KEY)
@@ -118,11 +119,10 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 
 class DaskTask:
-    """The Dask task that runs on this thread, if there is one, and collectors' plugins (`topics`) are to learn of it.
+    """The Dask task that runs on this thread, if there is one and collectors' plugins (`topics`) want it.
 
-    A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
-
-    `known` is what records have of the task.
+    A Runner with an executor without Dask may itself run in a Dask task, which is not one of its own. `known` are the
+    task's fields in records.
     """
 
     def __init__(self, topics: tuple[str, ...] = ()) -> None:
@@ -154,7 +154,7 @@ def dask_worker() -> Any | None:
 
 
 class CarriedProbe:
-    """Callable that makes its probe of what the collector's plugin on the worker has, and runs the function in it.
+    """Callable that builds its probe from the code in the collector's worker plugin, and runs the function in it.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class CarriedProbe:
     topic : str
         Name of the plugin.
     function : callable
-        What coffea handed to the executor.
+        Function that coffea passed to the executor.
     state : tuple
         Further arguments of the probe.
     """
@@ -234,7 +234,7 @@ class CarriedFunction:
 
 
 class Packed:
-    """Stands for an object that was pickled already, and unpickles to it."""
+    """Placeholder for an object that is already pickled; it unpickles to that object."""
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed

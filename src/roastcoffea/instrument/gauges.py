@@ -14,20 +14,20 @@ _STATE = "_roastcoffea_open_intervals"
 
 
 class _OfThisProcess(dict[str, int]):
-    """What was learned of this process, and holds for no other: a pickle of it is empty."""
+    """Facts about this process that do not hold for any other: a pickle of it is empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _OfThisProcess, ()
 
 
 _earlier_programs: Final = _OfThisProcess()
-"""Memory that the programs which the process ran before this one took at most: the accounting's mark is never below."""
+"""Peak memory of programs that the process ran before this one: the accounting's mark is never below it."""
 
 LONGEST_STATUS = 16384
 LONGEST_LINE = 256
 
 SLACK = 1 << 20
-"""Bytes by which two readings of memory that has not changed may differ; the peak is no better known than this."""
+"""Bytes by which two readings of unchanged memory may differ, and the accuracy of peaks."""
 
 
 def process_name() -> str:
@@ -36,7 +36,7 @@ def process_name() -> str:
 
 
 def resident_memory() -> int | None:
-    """Resident memory of this process in bytes; None where the system does not tell."""
+    """Resident memory of this process in bytes; None if the system does not report it."""
     try:
         pages = _of_file("/proc/self/statm", os.O_RDONLY, os.read, LONGEST_STATUS).split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -49,7 +49,7 @@ def resident_memory() -> int | None:
 
 
 def _of_file(path: str, flags: int, use: Callable[[int, Any], Any], given: Any) -> Any:
-    """What a function of `os` makes of a small file of the kernel's: file objects cost as much as the reading."""
+    """Result of an `os` function on a small kernel file; file objects would double the cost."""
     file = os.open(path, flags | os.O_CLOEXEC)
     try:
         return use(file, given)
@@ -58,7 +58,7 @@ def _of_file(path: str, flags: int, use: Callable[[int, Any], Any], given: Any) 
 
 
 def _highest_and_resident_memory() -> tuple[int | None, int | None]:
-    """High-water mark, and resident memory now: from one reading, which is what they cost."""
+    """High-water mark and current resident memory, from one reading to save time."""
     try:
         text = _of_file("/proc/self/status", os.O_RDONLY, os.read, LONGEST_STATUS)
         return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
@@ -67,7 +67,7 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
 
 
 def _highest_by_usage() -> int | None:
-    """High-water mark as the system's accounting has it; a tenth of the cost, and see `Interval` for when it holds."""
+    """High-water mark from the system's accounting, at a tenth of the cost; see `Interval` for when it is valid."""
     try:
         import resource
     except ImportError:
@@ -89,9 +89,9 @@ def _restart_highest_resident_memory() -> bool:
 
 
 class CoreWait:
-    """How long this thread could have computed and had no core; `seconds` may be asked until `close`.
+    """Time for which this thread was runnable without a core; `seconds` is available until `close`.
 
-    The kernel's file is kept open: to find it takes several times as long as to read it.
+    The kernel's file is kept open, because opening it takes several times as long as reading it.
     """
 
     def __init__(self) -> None:
@@ -101,14 +101,14 @@ class CoreWait:
             self._file = -1
 
     def seconds(self) -> float | None:
-        """Seconds since the thread began; None where nothing tells."""
+        """Seconds since the thread started; None if the system does not report them."""
         try:
             return int(os.pread(self._file, LONGEST_LINE, 0).split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
             return None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -117,40 +117,40 @@ class CoreWait:
 
 
 SHORTEST: Final = 2e-3
-"""Seconds that a wait takes from which on it is asked whether the thread had a core: that costs a system call."""
+"""Shortest wait, in seconds, for which the thread's run queue is read: that costs a system call."""
 ASKED_OFTEN: Final = 16
-"""After so many answers only waits of twice that length are asked for: a chunk may wait thousands of times."""
+"""Number of readings after which only waits of twice that length are read: a chunk may wait thousands of times."""
 
 
 class Delays:
-    """How much of a thread's waits for storage it had no core for; the times are those of one thread."""
+    """Parts of a thread's waits for storage in which it had no core; the times are those of one thread."""
 
     core_wait: CoreWait | None = None
-    """Tells how long the thread has waited for a core, while process() goes on."""
+    """Time that the thread has waited for a core, during process()."""
     off_core = 0.0
-    """Wall time less CPU time of that thread when it was last asked how long it has waited for a core."""
+    """Wall time minus CPU time of that thread at the last reading of its run queue."""
     delay = 0.0
-    """What it answered."""
+    """Result of that reading."""
     shortest, answers = SHORTEST, 0
     waits_since = 0.0
-    """Wall time less CPU time of that thread since which it waits for a basket."""
+    """Wall time minus CPU time of that thread when it started to wait for a basket."""
 
     def delayed(self, off_core: float) -> float:
-        """Seconds of the wait that ends now in which the thread had no core; 0 where the wait was short.
+        """Seconds without a core during the wait that ends now; 0 for short waits.
 
-        `off_core` is the thread's wall time less its CPU time.
+        `off_core` is the thread's wall time minus its CPU time.
         """
         waited = off_core - self.waits_since
         return 0.0 if self.core_wait is None or waited < self.shortest else min(self._asked(off_core), waited)
 
     def waits(self, off_core: float) -> None:
-        """Take note that the thread waits from now on: what came before is not of this wait."""
+        """Record that the thread waits from now on: earlier time is not part of this wait."""
         self.waits_since = off_core
         if self.core_wait is not None and off_core - self.off_core > 2 * self.shortest:
             self._asked(off_core)
 
     def _asked(self, off_core: float) -> float:
-        """Seconds for which the thread waited for a core since it was last asked."""
+        """Seconds for which the thread waited for a core since the last reading."""
         self.off_core = off_core
         before, self.delay = self.delay, (self.core_wait and self.core_wait.seconds()) or self.delay
         self.answers += 1
@@ -159,18 +159,16 @@ class Delays:
 
 
 class Interval:
-    """Memory of the process from construction to `close`, and how many such intervals overlapped.
+    """Memory of the process from construction to `close`, and the number of overlapping intervals.
 
-    The kernel keeps one high-water mark a process. Each interval that begins hands the mark to the intervals that are
-    already open and restarts it, so nested and overlapping intervals all see their own peak.
-
-    The accounting's mark is never below that of the program that the process ran before: it holds for an interval that
-    begins with no less, and is alone.
+    The kernel keeps one high-water mark per process. Each new interval passes the mark to the open intervals and resets
+    it, so that nested and overlapping intervals all see their own peak. The accounting's mark is never below that of a
+    program that the process ran before: it is valid for a single interval that starts with at least that much.
 
     Parameters
     ----------
     part : bool
-        It is part of another interval, and counts as overlap with none.
+        It is part of another interval and does not count as overlap.
     """
 
     def __init__(self, *, part: bool = False) -> None:
@@ -188,7 +186,7 @@ class Interval:
             self._exact = _restart_highest_resident_memory()
             usage = _highest_by_usage() if self._exact else None
             if usage is not None and usage > _earlier_programs.get("at most", usage):
-                # as the mark has just been restarted
+                # because the mark was just reset
                 self._by_usage, self.before = True, usage
             else:
                 self.before = resident_memory()
@@ -212,14 +210,14 @@ class Interval:
             self.peak = max(self.peak, mark)
 
     def close(self) -> None:
-        """End the interval; `peak` stays None where the system could not tell it."""
+        """End the interval; `peak` stays None if the system does not report it."""
         with lock_of(self._state):
             if self._by_usage and len(self._state.open) == 1:
                 mark, self.after = _highest_by_usage(), resident_memory()
             else:
                 mark, self.after = _highest_and_resident_memory()
             leave(self._state, self)
-            # the kernel's mark is exact only as long as the memory is held: the same peak may be less later
+            # the kernel's mark is exact only while the memory is held: a later reading of the same peak may be lower
             for other in tuple(self._state.open):
                 other.raise_peak(mark)
         if mark is None or not (self._exact or mark != self._mark_before):

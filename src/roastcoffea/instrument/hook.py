@@ -1,9 +1,8 @@
-"""The client's hook into coffea: it notices Runner calls and puts a probe around each chunk's function.
+"""The client's hook into coffea: it intercepts Runner calls and wraps each chunk's function in a probe.
 
-While a collector is open, `Runner.run` and the `copy` of executors are patched, and they are restored with the last
-collector. The Runner makes a throw-away copy of its executor for each step; that copy, and nothing else, gets a
-subclass of its own class whose `__call__` annotates the tasks and wraps the function. What the probe records travels by
-the transport of the executor's call.
+While a collector is open, `Runner.run` and the `copy` of executors are patched; the last collector restores them. The
+Runner makes a temporary copy of its executor for each step; only that copy gets a subclass of its class whose
+`__call__` annotates the tasks and wraps the function. Records travel by the transport of the executor's call.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import dask
@@ -37,7 +36,7 @@ _patches: list[tuple[type, str, Any, Any]] = []
 
 
 def watch(watcher: Watcher) -> None:
-    """Let a collector see the Runner calls of this context, and those of contexts that have no collector."""
+    """Let a collector record the Runner calls of this context, and of contexts without a collector."""
     from coffea.processor import Runner
     from coffea.processor.executor import ExecutorBase
 
@@ -45,14 +44,14 @@ def watch(watcher: Watcher) -> None:
         if not calls.active:
             _patch(Runner, "run", _watched_run)
             _patch(ExecutorBase, "copy", _watched_copy)
-            # dask.dataframe does not know annotations, and tells users who have made none
+            # dask.dataframe ignores annotations, and warns users who have not made any
             warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
             _filters.append(warnings.filters[0])
         calls.add(watcher)
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Undo `watch`, where that was done; with the last collector coffea is as it was."""
+    """Undo `watch` if necessary; the last collector leaves coffea unchanged."""
     if watcher not in calls.active:
         return
     with calls.lock:
@@ -67,13 +66,13 @@ def unwatch(watcher: Watcher) -> None:
 
 
 def take_new_records() -> None:
-    """Take home what lies in the folders of executors that work now, and was not taken yet."""
+    """Fetch new records from the folders of active executors."""
     for call in list(open_executor_calls):
         call.take_new()
 
 
 def end_open_calls(watcher: Watcher, error: BaseException) -> None:
-    """Deliver what was seen of Runner calls that go on, as of calls that failed: the process is about to end."""
+    """Deliver what was recorded of active Runner calls as failed calls: the process is about to end."""
     for executor_call in list(open_executor_calls):
         executor_call.take_all_for(watcher)
     for call in list(calls.open_calls):
@@ -107,7 +106,7 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_own_copy(executor: type) -> None:
-    """Patch the class of the executor that has a `copy` of its own, where that is not patched yet."""
+    """Patch the class of an executor that has its own `copy`, unless it is patched already."""
     owner = next((base for base in executor.__mro__ if "copy" in base.__dict__), None)
     with calls.lock:
         if owner is not None and calls.active and all(patched is not owner for patched, *_ in _patches):
@@ -119,7 +118,7 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         executor = original(self, *args, **kwargs)
         call = calls.current.get()
         found = call.watchers if call is not None else watchers()
-        with reported(found.chunks_unseen, f"the chunks of the {type(executor).__name__} were not seen", Exception):
+        with reported(found.chunks_lost, f"the chunks of the {type(executor).__name__} were not recorded", Exception):
             _watch_executor(executor, found, call, preprocessing=kwargs.get("desc") == "Preprocessing")
         return executor
 
@@ -127,7 +126,7 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, preprocessing: bool) -> None:
-    """Give this one executor a `__call__` that tags its tasks and puts the probe in."""
+    """Give this one executor a `__call__` that tags its tasks and inserts the probe."""
     kind = type(executor)
     if not found or "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
         return
@@ -146,7 +145,10 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
         collectors = tuple(watcher.topic for watcher in found)
         mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}})
         with whole(found[-1].span_ensured()), whole(mark), whole(watched.transport()):
-            return watched.without_records(kind.__call__(self, items, watched.probed(function), accumulator))
+            probed = watched.probed(function)
+            with whole(watched.at_work(self)):
+                result = kind.__call__(self, items, probed, accumulator)
+            return watched.without_records(result)
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}
@@ -154,9 +156,9 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
 
 
 class ExecutorCall:
-    """One call of an executor, with the probe around its function where the client receives the records.
+    """One call of an executor, with the probe around its function if the client can receive the records.
 
-    Without a name it is preprocessing: the function gets files, and keeps its own name.
+    A call without a name is preprocessing: the function receives files and keeps its own name.
     """
 
     def __init__(self, watchers: Watchers, executor: Any, call: str | None, name: str | None) -> None:
@@ -173,14 +175,14 @@ class ExecutorCall:
         self._reached = Watchers(watcher for watcher, reason in reasons if here or reason is None)
         for watcher, reason in reasons:
             if watcher not in self._reached:
-                self._unseen([watcher], f"of the {type(executor).__name__} were not seen: {reason}")
+                self._missing([watcher], f"of the {type(executor).__name__} were not recorded: {reason}")
 
-    def _unseen(self, watchers: Iterable[Watcher], reason: str) -> None:
+    def _missing(self, watchers: Iterable[Watcher], reason: str) -> None:
         for watcher in watchers:
             if self._name is None:
                 watcher.note(f"the preprocessing tasks {reason}")
             else:
-                watcher.chunks_unseen(f"the chunks {reason}")
+                watcher.chunks_lost(f"the chunks {reason}")
 
     def probed(self, function: Any) -> Any:
         """The function with the probe around it."""
@@ -189,7 +191,7 @@ class ExecutorCall:
         try:
             packed = self._reached[-1].packed_for_tasks(CarriedProbe)
         except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
-            self._unseen(self._reached, f"were not seen: {error_text(problem)}")
+            self._missing(self._reached, f"were not recorded: {error_text(problem)}")
             return function
         topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
         in_output = not self._on_dask and self._name is not None
@@ -201,12 +203,20 @@ class ExecutorCall:
         return CarriedProbe(packed, name, topics[-1], function, state)
 
     @contextmanager
+    def at_work(self, executor: Any) -> Iterator[None]:
+        """Context in which the collectors know that this executor works for the call; it may have a pool of its own."""
+        with ExitStack() as stack:
+            for watcher in self._reached:
+                stack.enter_context(watcher.step(executor, self._call, preprocessing=self._name is None))
+            yield
+
+    @contextmanager
     def transport(self) -> Iterator[None]:
-        """Context in which records can be left in a folder; what is there at its end is taken home."""
+        """Context with a folder for records, which are collected at its end."""
         if self._on_dask or not self._reached:
             yield
             return
-        with reported(self._reached.note, "there is no folder for the records of attempts that fail", OSError):
+        with reported(self._reached.note, "there is no folder for the records of failed attempts", OSError):
             self._spool = tempfile.mkdtemp(prefix="roastcoffea-")
         open_executor_calls.append(self)
         try:
@@ -220,20 +230,20 @@ class ExecutorCall:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def take_new(self) -> None:
-        """Take what lies in the folder and was not taken yet."""
+        """Take new records from the folder."""
         with self._reading, reported(self._reached.note, LOST, Exception):
             if self._spool is not None:
                 self._take(spooled(self._spool, self._read))
 
     def take_all_for(self, watcher: Watcher) -> None:
-        """Have a collector take what lies in the folder so far."""
+        """Give a collector the records in the folder so far."""
         if self._spool is not None and watcher in self._reached:
             with reported(self._reached.note, LOST, Exception):
                 for packed in spooled(self._spool):
-                    watcher.records_came(packed)
+                    watcher.take_records(packed)
 
     def without_records(self, result: Any) -> Any:
-        """What the executor gave, without the records in it."""
+        """Result of the executor, without the records."""
         if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
             return result
         (output, records), error = taken_from(result[0]), result[1]
@@ -245,8 +255,8 @@ class ExecutorCall:
         for packed in records:
             with interrupts_held():
                 for watcher in self._reached:
-                    watcher.records_came(packed)
+                    watcher.take_records(packed)
 
 
 open_executor_calls: Final[list[ExecutorCall]] = []
-"""Those that have a folder for records."""
+"""Calls with a folder for records."""

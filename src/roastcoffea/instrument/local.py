@@ -25,7 +25,7 @@ class LocalHome:
         """Hand records over."""
         packed = packed_records(records)
         for watcher in self._reached:
-            watcher.records_came(packed)
+            watcher.take_records(packed)
 
 
 def find_home(function: Any) -> Home | LocalHome | None:

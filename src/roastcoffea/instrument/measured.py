@@ -13,11 +13,15 @@ from typing import Any, Final, TypeVar, overload
 
 from roastcoffea.errors import reported
 from roastcoffea.instrument.channels import CarriedFunction, Packed
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.instrument.tasks import MeasuredTask, Settings, call_measured
 from roastcoffea.log.marks import IS_MEASURED
 from roastcoffea.redaction import added_patterns
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+CARRIED: Final = {"probe": Probe, "call": call_measured}
+"""Code that tasks need where workers lack the package."""
 
 EVENTS_ARE: Final = (
     "events is the name of an item or attribute of the function's result, or a function that makes a number of it"

@@ -1,7 +1,7 @@
 """The probe around coffea's function for a chunk, or for a file's metadata; it needs coffea and the standard library.
 
-It patches nothing. It wraps the function that coffea hands to the executor, and replaces arguments of coffea's closure
-in it, once for each attempt that coffea makes.
+It patches nothing. It wraps the function that coffea passes to the executor, and replaces arguments of coffea's closure
+in it, once for each attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, Clocks
-from roastcoffea.instrument.channels import DaskTask, WaysHome
+from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.log.packing import PROBLEMS, packed_records
@@ -25,27 +25,27 @@ LOST = "a record was lost on a worker"
 
 FROM_COFFEA: Final = ("coffea_bytes_read", "coffea_entries", "coffea_process_seconds", "coffea_columns")
 COFFEA_HAS: Final = ("bytesread", "entries", "processtime", "columns")
-"""Columns of a chunk's record that are coffea's own metrics, and the names that these have there."""
+"""Columns of a chunk's record with coffea's own metrics, and their names in coffea."""
 
 
 @dataclass(eq=False, repr=False)
 class Probe:
-    """Callable in place of coffea's function; its result and its exceptions are those of the function.
+    """Callable in place of coffea's function, with the same result and exceptions.
 
     Parameters
     ----------
     function : callable
-        What coffea handed to the executor.
+        Function that coffea passed to the executor.
     name : str
         Name for the Dask task; its prefix derives from it.
     call : str, optional
         Identity of the Runner call.
-    ways : tuple
-        Topics, spool and whether in the output: the ways home of the records, see `WaysHome`.
+    transport : tuple
+        Arguments of `Transport`: topics, spool, and whether records travel in the output.
     of_files : bool
-        The function fetches metadata of a file, and does not process a chunk.
+        The function fetches a file's metadata instead of processing a chunk.
     added : tuple, optional
-        Patterns of secrets that the user has added; by default those of this process.
+        Patterns of secrets added by the user; by default those of this process.
     profile : bool
         Sample the stacks of the threads that process chunks.
     """
@@ -53,14 +53,14 @@ class Probe:
     function: Callable[..., Any]
     name: str
     call: str | None
-    ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False)
+    transport: tuple[tuple[str, ...], str | None, bool] = ((), None, False)
     of_files: bool = False
     added: Added = field(default_factory=added_patterns)
     profile: bool = False
 
     def __post_init__(self) -> None:
         self.__name__ = self.name
-        self.home = WaysHome(*self.ways)
+        self.channel = Transport(*self.transport)
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
         watch = None
@@ -73,21 +73,21 @@ class Probe:
             self._deliver(watch, None, failed=True)
             raise
         if watch is not None:
-            watch.gave(output)
+            watch.returned(output)
         return self._deliver(watch, output, failed=False)
 
     def _deliver(self, watch: _FileWatch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
             with reported(self.complain, LOST, Exception):
                 records = packed_records(watch.records)
-                return self.home.deliver(watch.task, records, output, failed=failed)
+                return self.channel.deliver(watch.task, records, output, failed=failed)
         return output
 
     def complain(self, problem: str) -> None:
-        """Tell the client, and the worker's log, of a problem."""
+        """Report a problem to the client and in the worker's log."""
         problem = redacted(problem, self.added)
         logging.getLogger(__name__).warning(problem)
-        self.home.tell({"problem": problem})
+        self.channel.send({"problem": problem})
 
     def __str__(self) -> str:
         return self.__name__
@@ -96,11 +96,11 @@ class Probe:
         return ("roastcoffea-probe", self.call)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Probe, (self.function, self.name, self.call, self.ways, self.of_files, self.added, self.profile)
+        return Probe, (self.function, self.name, self.call, self.transport, self.of_files, self.added, self.profile)
 
 
 class _FileWatch:
-    """The attempts that coffea makes at one item, in one call of its function; it stands in for coffea's closure.
+    """coffea's attempts at one item, in one call of its function; it replaces coffea's closure.
 
     These are attempts to fetch the metadata of a file.
     """
@@ -109,31 +109,31 @@ class _FileWatch:
 
     def __init__(self, probe: Probe, item: Any) -> None:
         self.probe = probe
-        self.task = DaskTask(probe.home.topics)
+        self.task = DaskTask(probe.channel.topics)
         self.records: list[dict[str, Any]] = []
         self.work = work = item[0] if isinstance(item, tuple) else item
         # a Parquet file has no tree
         names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
         place = {name: None if text is None else redacted(str(text), probe.added) for name, text in names.items()}
         self.identity: dict[str, Any] = {**place, "call": probe.call}
-        """What the records say of the item itself, without secrets."""
+        """Facts about the item itself, without secrets."""
 
-    def begun(self) -> Any:
-        """An attempt that begins."""
+    def started(self) -> Any:
+        """A new attempt."""
         return _Opening(self.task, self.closure, self.probe.added)
 
     def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
-        """What coffea's closure gives, with the attempt's probes in it."""
+        """Result of coffea's closure, with the attempt's probes inside."""
         return attempt.watched(*args, **kwargs)
 
     def record(self, attempt: Any, output: Any, error: BaseException | None) -> dict[str, Any]:
-        """Record of an attempt that has ended."""
+        """Record of a finished attempt."""
         return {**attempt.end(error), **self.identity}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         attempt = None
         with reported(self.probe.complain, LOST, Exception):
-            attempt = self.begun()
+            attempt = self.started()
         if attempt is None:
             return self.closure(*args, **kwargs)
         try:
@@ -148,11 +148,11 @@ class _FileWatch:
         with reported(self.probe.complain, LOST, Exception):
             self.records.append(self.record(attempt, output, error))
 
-    def gave(self, output: Any) -> None:
-        """Learn what the whole call gave."""
+    def returned(self, output: Any) -> None:
+        """Receive the result of the whole call."""
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, with coffea's closure watched inside of its automatic retries."""
+        """The same call, with coffea's closure watched inside its automatic retries."""
         if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
             retries, skipped, self.closure, *rest = function.args
             return partial(function.func, retries, skipped, self, *rest, **function.keywords)
@@ -168,7 +168,7 @@ class _ChunkWatch(_FileWatch):
         work = self.work
         self.identity |= {"uuid": work.fileuuid.hex(), "entry_start": work.entrystart, "entry_stop": work.entrystop}
 
-    def begun(self) -> Attempt:
+    def started(self) -> Attempt:
         return Attempt(self.task, self.probe.added, profile=self.probe.profile)
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
@@ -182,8 +182,8 @@ class _ChunkWatch(_FileWatch):
             record["events"] = self.work.entrystop - self.work.entrystart
         return record | _coffea_metrics(output) if record["outcome"] == OK else record
 
-    def gave(self, output: Any) -> None:
-        """An attempt that failed, and after which the call gives nothing, was skipped."""
+    def returned(self, output: Any) -> None:
+        """Mark a failed attempt as skipped if the call still returned, without an output."""
         if output is None and self.records and self.records[-1]["outcome"] == ERROR:
             self.records[-1]["outcome"] = SKIPPED
 
@@ -195,14 +195,14 @@ class _Opening:
         self.added = added
         self.meter = Meter()
         self.watched = closure
-        # coffea's fetcher of metadata has options for uproot as its last bound argument
+        # coffea's metadata fetcher has uproot's options as its last bound argument
         if isinstance(closure, partial) and closure.args and isinstance(closure.args[-1], dict):
             *others, options = closure.args
             self.watched = partial(closure.func, *others, self.meter.options(options), **closure.keywords)
         self.clocks = Clocks(task)
 
     def end(self, error: BaseException | None) -> dict[str, Any]:
-        """Close everything; give the record."""
+        """Close everything and return the record."""
         meter = self.meter
         meter.close()
         transferred = meter.transferred if meter.source and "bytes_transferred" not in meter.unknown else None
@@ -223,7 +223,7 @@ def _coffea_metrics(output: Any) -> dict[str, Any]:
 
 
 def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
-    """The item, and arguments of coffea's closure that take the attempt's probes in; where that fails, as they were."""
+    """The item and the arguments of coffea's closure with the attempt's probes; unchanged if that fails."""
     given = closure.keywords if isinstance(closure, partial) else {}
     try:
         item, replaced = _with_processor(given, item, attempt)
@@ -233,13 +233,13 @@ def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple
             attempt.cache_function = given["cache_function"]
             replaced["cache_function"] = attempt.cache
     except Exception as problem:  # noqa: BLE001  (coffea tells the user what is wrong with his own arguments)
-        attempt.problems.append(f"the inside of a chunk was not seen: {error_text(problem)}")
+        attempt.problems.append(f"the inside of a chunk was not recorded: {error_text(problem)}")
         return item, {}
     return item, replaced
 
 
 def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
-    """The item, which may carry the processor, and the arguments in which processor and checkpointer are watched."""
+    """The item, which may carry the processor, and the arguments, with processor and checkpointer watched."""
     processor = given.get("processor_instance")
     if processor is None:
         return item, {}
@@ -273,7 +273,7 @@ def _processor_class() -> type:
             return self._process(events)
 
         __call__ = process
-        """Until 2026.7 coffea takes what cannot be called for packed."""
+        """Until 2026.7 coffea treats objects that are not callable as packed."""
 
         def postprocess(self, accumulator: Any) -> Any:
             return accumulator

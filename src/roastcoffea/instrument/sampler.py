@@ -1,10 +1,10 @@
-"""The sampler: which functions and lines the threads of open chunks are at, about ten times a second.
+"""The sampler: the functions and lines of open chunks' threads, about ten times a second.
 
-One thread of a process samples all of its open chunks. It begins with the first one and ends when it finds none open.
-This module needs the standard library alone, and may be pickled by value.
+One thread per process samples all of its open chunks. It starts with the first one and ends when there are none. This
+module needs only the standard library, and may be pickled by value.
 
-Python runs one thread at a time: while the sampler looks, a thread in Python's code is stopped by that. What a thread
-does is therefore told from its clocks over the last moment before the look, not from its state at the look.
+Python runs one thread at a time: while the sampler runs, threads in Python code are stopped. A thread's state is
+therefore derived from its clocks over the moment before the sample, not from its state at the sample.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, pack
 from roastcoffea.redaction import Added
 
 PERIOD: Final = 0.1
-"""Seconds between samples, on average: they vary, as the code may have a rhythm of its own."""
+"""Mean seconds between samples; they vary, because the code may have a rhythm of its own."""
 
 SHORTEST_GAP: Final = 0.8
 LONGEST_GAP: Final = 1.2
-"""Of the period."""
+"""Relative to the period."""
 
 MOMENT: Final = 0.001
-"""Seconds over which the clocks of a thread tell what it does; a moment before each sample they are read first."""
+"""Seconds over which a thread's clocks determine its state; they are first read this long before each sample."""
 
 NOTICE: Final = 0.006
-"""Seconds before a sample at which the sampler first asks for the interpreter: a thread may keep it for 5 ms. From
-there on it has to hand it over promptly, so that samples are taken in time."""
+"""Seconds before a sample at which the sampler first requests the interpreter: a thread may keep it for 5 ms. After
+that it has to hand it over promptly, so that samples are on time."""
 
 LATE: Final = 1.5
-"""A gap between samples that is so many times the planned one is taken for a delay of the sampler."""
+"""Ratio to the planned gap above which a gap between samples counts as a delay of the sampler."""
 
 MOST_STACKS: Final = 500
-"""Different stacks of an attempt while it runs."""
+"""Most distinct stacks of an attempt while it runs."""
 
 OUTERMOST: Final = 24
 INNERMOST: Final = 40
-"""Frames that are kept of a deep stack, from either end."""
+"""Frames kept at either end of a deep stack."""
 
 DEEPEST: Final = 5000
-"""Frames that are walked through; of a deeper stack only the innermost are known."""
+"""Most frames traversed; of a deeper stack only the innermost are known."""
 
 LONGEST_LINE: Final = 512
 OURS: Final = "roastcoffea.instrument."
-"""Beginning of the modules whose frames stand between those of a processor and what it calls."""
+"""Prefix of modules whose frames are between those of a processor and what it calls."""
 
 
 class _OfThisProcess(dict[int, "Sampler"]):
@@ -67,12 +67,12 @@ _samplers: Final = _OfThisProcess()
 
 
 class Stacks:
-    """Stacks of the thread that runs one attempt, while it is in the user's function.
+    """Stacks of the thread that runs one attempt, in the user's function.
 
     Parameters
     ----------
     note : callable
-        Takes a problem, where nothing can be sampled.
+        Receives a problem if nothing can be sampled.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
@@ -83,7 +83,7 @@ class Stacks:
         self.began = 0.0
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Give what the function gives; stacks are those of what it calls."""
+        """Call the function and return its result; stacks are those of its calls."""
         sampler = None
         self._inside = sys._getframe().f_code
         try:
@@ -109,7 +109,7 @@ class Stacks:
         sampler.join(self)
         return sampler
 
-    # what the sampler calls, with its lock held
+    # called by the sampler, with its lock held
 
     def look(self) -> None:
         """Read the clocks of the thread, a moment before the sample."""
@@ -119,7 +119,7 @@ class Stacks:
             self._delay = self._run_delay()
 
     def sample(self, frame: FrameType | None, now: float, seconds: float) -> None:
-        """Count the stack that the thread has now, for so many seconds."""
+        """Count the thread's current stack for this many seconds."""
         shares = self._shares(now)
         self._count(self._stack(frame), seconds, shares)
 
@@ -128,11 +128,11 @@ class Stacks:
         self._count(UNSAMPLED, seconds, None, 0)
 
     def failed(self, problem: str) -> None:
-        """Learn that nothing is sampled any more."""
+        """Record that sampling has stopped."""
         self._note(problem)
 
     def close(self) -> None:
-        """Let go of the kernel's files."""
+        """Close the kernel's files."""
         files, self._files = self._files, [-1, -1]
         for file in files:
             if file >= 0:
@@ -148,9 +148,9 @@ class Stacks:
             sums[place] += seconds * share
 
     def _shares(self, now: float) -> tuple[float, float, float] | None:
-        """Of the last moment: on a core, runnable without one, blocked; None where the system does not tell.
+        """Shares of the last moment: on a core, runnable without one, blocked; None if the system does not report them.
 
-        The kernel enters a wait for a core when it ends: of a thread that waits now its state tells.
+        The kernel counts a wait for a core when it ends: a thread's state shows whether it is waiting now.
         """
         if self._clock is None:
             return None
@@ -168,21 +168,21 @@ class Stacks:
         return core, contention, rest - contention
 
     def _run_delay(self) -> float | None:
-        """Seconds that the thread has waited for a core since it began; None where nothing tells."""
+        """Seconds that the thread has waited for a core since it started; None if not reported."""
         try:
             return int(self._read(0, "schedstat").split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
             return None
 
     def _is_runnable(self) -> bool:
-        """Whether the thread runs, or would if it had a core."""
+        """Whether the thread runs, or would run with a core."""
         try:
             return self._read(1, "stat").rpartition(b")")[2].split()[0] == b"R"
         except (OSError, IndexError):
             return False
 
     def _read(self, place: int, name: str) -> bytes:
-        """Content of a file of the kernel's about the thread; it stays open, as opening takes longer than reading."""
+        """Content of a kernel file about the thread; it stays open because opening takes longer than reading."""
         if self._files[place] < 0:
             self._files[place] = os.open(f"/proc/self/task/{self._native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._files[place], LONGEST_LINE, 0)
@@ -194,7 +194,7 @@ class Stacks:
             code = frame.f_code
             key = id(code)
             if key not in self._codes:
-                # the code is kept: its identity would be that of another one later
+                # the code is kept, because its identity could be reused later
                 self._codes[key] = None if str(frame.f_globals.get("__name__")).startswith(OURS) else code
             if self._codes[key] is not None:
                 frames.append(frame)
@@ -205,7 +205,7 @@ class Stacks:
         outer = [(id(each.f_code), each.f_lineno or 0) for each in frames[-OUTERMOST:]]
         return (*inner, IN_BETWEEN, *outer)
 
-    # what becomes of it
+    # results
 
     def packed(self, added: Added | None = None) -> list[Any]:
         """The profile for the record, see `packed_stacks`."""
@@ -213,7 +213,7 @@ class Stacks:
 
 
 class Sampler:
-    """What samples the open chunks of a process."""
+    """Samples the open chunks of a process."""
 
     def __init__(self, process: int) -> None:
         self.process = process
@@ -229,7 +229,7 @@ class Sampler:
             if self._runs:
                 return
             try:
-                # a thread of threading would be seen by the user, and one that a module waits for at its end
+                # users would see a threading.Thread, and modules that wait for threads at their end would wait for it
                 first = PERIOD * _random()
                 self._last = time.perf_counter() + first - PERIOD
                 self._due = self._last + PERIOD
@@ -240,7 +240,7 @@ class Sampler:
                 raise
 
     def leave(self, stacks: Stacks) -> None:
-        """Sample it no longer."""
+        """Stop sampling it."""
         now = time.perf_counter()
         with self._lock:
             self._open.discard(stacks)
@@ -268,7 +268,7 @@ class Sampler:
                     stacks.failed(f"the profile ended early: {error_text(error)}")
 
     def _look(self) -> bool:
-        """Look at the clocks of all threads; whether any chunk is open."""
+        """Read the clocks of all threads; return whether any chunk is open."""
         with self._lock:
             self._runs = bool(self._open)
             for stacks in self._open:
@@ -279,9 +279,9 @@ class Sampler:
     def _sample(self, planned: float) -> None:
         """Count the stacks of all open chunks.
 
-        A sample stands for the time since the last one. In a chunk that has begun since then it stands for as much: it
-        falls into one of several short chunks by chance, and stands for those that it missed. Where the sampler was
-        late, the chunk gets no more than it took.
+        A sample represents the time since the last one, even in a chunk that started later: of several short chunks it
+        hits one by chance, and represents the missed ones as well. If the sampler was late, the chunk gets no more than
+        its own duration.
         """
         now = time.perf_counter()
         with self._lock:
@@ -294,7 +294,7 @@ class Sampler:
                     seconds = max(min(gap, LATE * planned), now - stacks.began) if began_since else gap
                     stacks.sample(frames.get(stacks.thread), now, seconds)
             finally:
-                # the frame of this function is among them: all would live until the next collection of garbage
+                # this function's own frame is among them: all would live until the next garbage collection
                 frames.clear()
 
 
@@ -305,5 +305,5 @@ def _sleep_until(moment: float) -> None:
 
 
 def _random() -> float:
-    """A number from 0 to 1; the generators of `random` are the user's."""
+    """A number from 0 to 1; the generators of `random` belong to the user."""
     return int.from_bytes(os.urandom(2), "little") / 65536

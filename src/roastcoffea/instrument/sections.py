@@ -1,4 +1,4 @@
-"""Sections of one attempt: what its passes through the parts that the user named have taken."""
+"""Sections of one attempt: totals of its passes through the parts named by the user."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ MEMORY: Final = "memory"
 BYTES: Final = "bytes"
 
 SECTION_UNIT: Final = "section seconds"
-"""Unit of sections among Dask's metrics: what comes in "seconds", Dask subtracts from the task's CPU time."""
+"""Unit of sections among Dask's metrics: Dask subtracts anything in "seconds" from the task's CPU time."""
 
 MOST_SECTIONS: Final = 500
-"""Different sections of an attempt; their names may be made in a loop over events."""
+"""Most distinct sections of an attempt; their names may be made in a loop over events."""
 
 MOST_IN_DASK: Final = 1000
-"""Most sections that are entered in a Dask worker's metrics: worker and scheduler keep them as long as they live."""
+"""Most sections added to a Dask worker's metrics: worker and scheduler keep them for their lifetime."""
 
 Amounts = dict[str, int | None]
 
 
 TOTALS: Final = ("name", "count", "wall_seconds", "self_seconds", "cpu_seconds", "max_seconds")
 GAUGED: Final = ("bytes", "memory_peak", "memory_delta")
-"""Columns of the table of sections: what every pass adds to, and what is only known where it was gauged."""
+"""Columns of the table of sections: summed for every pass, and known only if gauged."""
 
 
 class Section:
@@ -51,7 +51,7 @@ class Section:
         self.amounts: Amounts = {}
 
     def add(self, amounts: Amounts) -> None:
-        """Add the amounts of a gauge: of peaks the highest that is known; a sum with an unknown part is unknown."""
+        """Add the amounts of a gauge: of peaks the highest known one; a sum with an unknown part is unknown."""
         for name, amount in amounts.items():
             known = [self.amounts[name], amount] if name in self.amounts else [amount]
             if name == "memory_peak":
@@ -66,11 +66,11 @@ class Section:
 
 
 class Pass:
-    """A pass through a section that goes on.
+    """An open pass through a section.
 
-    A section that is entered directly inside of itself is the same section: the pass goes on, and its wall, CPU,
-    bytes and memory are taken once, from the outermost to the end. Entered so by the kind that opened the pass it is
-    recursion, and `count` goes up; by another kind it is not, so that `track_time("a"), track_memory("a")` is one pass.
+    A section entered directly inside itself is the same pass: wall time, CPU, bytes and memory are measured once, by
+    the outermost entry. If the same kind of tracker enters it again, it is recursion and `count` increases; another
+    kind does not count, so that `track_time("a"), track_memory("a")` is one pass.
     """
 
     __slots__ = ("began", "count", "cpu", "errors", "gauged", "inside", "name", "opener", "path", "section", "since")
@@ -78,27 +78,27 @@ class Pass:
     def __init__(self, name: str, path: str, section: Section, opener: str) -> None:
         self.name = name
         self.path = path
-        """Names of the open passes down to this one; those that it began in may have ended since."""
+        """Names of the open passes down to this one; outer ones may have ended since."""
         self.section = section
         self.opener = opener
         self.count = self.errors = 0
         self.gauged: tuple[str, ...] = ()
         self.inside = 0.0
-        """Seconds in sections directly inside of this one that have ended."""
+        """Seconds in finished sections directly inside this one."""
         self.began = self.since = time.perf_counter()
-        """From `since` on its time is not yet in `inside` of the pass that it stands in."""
+        """Time after `since` is not yet in `inside` of the surrounding pass."""
         self.cpu = time.thread_time()
 
     def end(self, stack: list[Pass], now: float, cpu: float | None) -> None:
-        """Take the pass off its thread's open ones, and add it to its section.
+        """Remove the pass from its thread's open ones, and add it to its section.
 
-        CPU time is unknown where another thread ended it.
+        CPU time is unknown if another thread ended it.
         """
         last = len(stack) - 1
         if stack[last] is not self:
             _unstack(stack, self, now)
         else:
-            # by its place, as the thread may have entered another section by now
+            # by position, because the thread may have entered another section by now
             del stack[last]
             if last > 0:
                 stack[last - 1].inside += now - self.since
@@ -114,17 +114,17 @@ class Pass:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """What one `with` has entered: a pass, or a pass that goes on already."""
+    """An entered `with` block: a new pass, or one that is already open."""
 
     sections: Sections
     passing: Pass
     kind: str
     gauge: Callable[[], Amounts] | None
     stack: list[Pass] | None
-    """Open passes of the thread, where the pass itself ends with this entry."""
+    """Open passes of the thread, if the pass ends with this entry."""
 
     def leave(self, *, failed: bool) -> None:
-        """End what was entered; what goes wrong in that is noted, not raised."""
+        """End the entry; errors in that are noted, not raised."""
         cpu, now = time.thread_time(), time.perf_counter()
         sections, passing = self.sections, self.passing
         try:
@@ -146,7 +146,7 @@ class Entry:
             sections.note(f"a pass through a section was not counted: {error_text(problem)}")
 
     def amounts(self) -> Amounts:
-        """Close the gauge, if there is one; it tells once."""
+        """Close the gauge, if there is one; it can be read once."""
         gauge, self.gauge = self.gauge, None
         return {} if gauge is None else gauge()
 
@@ -160,16 +160,16 @@ class Sections:
         self.open: set[Entry] = set()
         self._closed = False
         self.stacks: defaultdict[int, list[Pass]] = defaultdict(list)
-        """Open passes of each thread, by its identity, the innermost last.
+        """Open passes of each thread, by its identity, innermost last.
 
-        No `threading.local`: CPython 3.11 can stop for good where one is collected as garbage while all threads' frames
-        are asked for, and Dask's profiler asks a hundred times a second.
+        No `threading.local`: CPython 3.11 can deadlock if one is garbage-collected while all threads' frames are read,
+        and Dask's profiler reads them a hundred times a second.
         """
-        # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
+        # garbage collection may end a generator, and a section in it, while this thread holds the lock
         self.lock = threading.RLock()
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
-        """Enter a section; None where it cannot be measured, which is noted."""
+        """Enter a section; None if it cannot be measured, which is noted."""
         if not name.strip():
             self.note(f"a section without a name is not counted: give track_{kind} a name")
             return None
@@ -201,7 +201,7 @@ class Sections:
         return entry
 
     def close(self) -> None:
-        """End with the attempt: what is still open, as in a generator that was left half way, is not counted."""
+        """End with the attempt: open sections, as in a generator that was abandoned, are not counted."""
         self._closed = True
         while self.open:
             entry = self.open.pop()
@@ -211,21 +211,21 @@ class Sections:
             self.note(f"section {name!r} was still open at the end of its chunk: that pass is not counted")
 
     def note(self, problem: str) -> None:
-        """Take note of what was not measured, once."""
+        """Record once what was not measured."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def rows(self, added: Added | None = None) -> list[dict[str, Any]]:
-        """Row of each section that was passed, without the chunk; to be called when the attempt is closed.
+        """Rows of the sections that were passed, without the chunk; to be called after the attempt is closed.
 
-        Names are without secrets; `added` are patterns of these, as for `redacted`.
+        Names are without secrets; `added` are patterns of secrets, as for `redacted`.
         """
         with self.lock:
             passed = [section.row() for section in self._sections.values() if section.count]
         return [{**row, "name": redacted(row["name"], added)} for row in passed]
 
     def meter_in_dask(self, rows: list[dict[str, Any]]) -> None:
-        """Enter each section's wall time into the metrics of the Dask task on this thread, if there is one."""
+        """Add each section's wall time to the metrics of the Dask task on this thread, if there is one."""
         distributed = sys.modules.get("distributed.worker")
         if distributed is None or not rows:
             return
@@ -243,7 +243,7 @@ class Sections:
 
 
 def _unstack(stack: list[Pass], passing: Pass, now: float) -> None:
-    """Take a pass out of its thread's open ones; those entered later stay, in what the pass stood in."""
+    """Remove a pass from its thread's open ones; those entered later move to the surrounding pass."""
     at = stack.index(passing)
     del stack[at]
     outer = stack[at - 1] if at > 0 else None
@@ -259,7 +259,7 @@ def _unstack(stack: list[Pass], passing: Pass, now: float) -> None:
 
 
 def _gauge(kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
-    """What measures memory or bytes from now on; it ends and tells when it is called."""
+    """Start a measurement of memory or bytes, and return a function that ends it and returns the result."""
     if kind == BYTES:
         before = requested_bytes()
         return lambda: {"bytes": _growth(before, requested_bytes())}

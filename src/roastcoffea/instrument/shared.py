@@ -1,7 +1,7 @@
-"""State that all of our code in a process shares: code that was pickled by value has no module globals in common.
+"""State shared by all our code in a process: code pickled by value has no module globals in common.
 
-It stands in `sys.modules` while somebody is a member of it, and only then, under a name of this process: a forked child
-begins its own, as the threads that hold locks and measure in its parent are not there.
+It is in `sys.modules` only while it has members, under a name of this process: a forked child starts its own, because
+the parent's threads that hold locks and measure do not exist there.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from types import ModuleType
 from typing import Any
 
 _classes: dict[str, type] = {}
-"""Classes that were made in this process; those of code that was pickled by value are its own."""
+"""Classes made in this process; code pickled by value has its own."""
 
 
 def made_once(make: Callable[[], type]) -> type:
-    """A class of another library, or one derived from it: each that is made is work for the garbage collector."""
+    """A class of another library, or one derived from it; each new class is work for the garbage collector."""
     name = make.__name__
     return _classes.get(name) or _classes.setdefault(name, make())
 
 
 def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
-    """State of this name with the member among its `open` ones; the caller releases its `lock`.
+    """State of this name, with the member added to `open`; the caller releases its `lock`.
 
-    The lock may be taken again by the thread that has it: collection of garbage can end a generator of the user's, and
-    with it what was measured in the generator, at any place.
+    The lock is reentrant: garbage collection can end a user's generator, and a measurement in it, at any point.
 
     Parameters
     ----------
     name : str
         Name of the state.
     member : object
-        Who joins; hashable.
+        New member; hashable.
     **beginning : object
-        Other attributes of the state, where this member is the first.
+        Other attributes of the state, if this member is the first.
     """
     name = name_here(name)
     while True:
@@ -54,18 +53,18 @@ def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
 
 
 def lock_of(state: ModuleType) -> AbstractContextManager[Any]:
-    """Lock of the state; none where a forked child ends what its parent began: nobody here would release it."""
+    """Lock of the state; none if a forked child ends what its parent began: nobody here would release it."""
     lock: AbstractContextManager[Any] = state.lock if state.process == os.getpid() else nullcontext()
     return lock
 
 
 def name_here(name: str) -> str:
-    """Name in `sys.modules` of the state of this name, if there is somebody in it."""
+    """Name in `sys.modules` of the state of this name, if it has members."""
     return f"{name}_{os.getpid()}"
 
 
 def leave(state: ModuleType, member: Any) -> None:
-    """Take the member out of the state; the caller holds its lock."""
+    """Remove the member from the state; the caller holds its lock."""
     state.open.discard(member)
     if not state.open and sys.modules.get(state.__name__) is state:
         del sys.modules[state.__name__]

@@ -1,6 +1,6 @@
-"""How soon a thread hands the interpreter over: made prompt for moments, and what it usually is.
+"""The interpreter's switch interval: shortened for moments, and its usual value.
 
-All copies of this code in a process share what they know: those that were pickled by value have no globals in common.
+All copies of this code in a process share state: copies pickled by value have no globals in common.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from types import ModuleType
 from typing import Any, Final
 
 PROMPT: Final = 5e-4
-"""Seconds after which a thread has to hand the interpreter over in a moment that is made prompt."""
+"""Seconds after which a thread has to hand the interpreter over while the interval is shortened."""
 
 ROUNDING: Final = 5e-7
-"""Python keeps whole microseconds and cuts off the rest: an interval that was read may be set to one less."""
+"""Python truncates to microseconds, so that an interval set to the value just read may become one less."""
 
 STATE: Final = "__roastcoffea_switching__"
-"""Name of what is shared in `sys.modules`; it stays there, as what Python calls after a fork cannot be taken back."""
+"""Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered."""
 
 
 @contextmanager
 def prompt() -> Iterator[None]:
-    """Context in which this thread gets the interpreter as soon as it asks for it.
+    """Context in which this thread gets the interpreter as soon as it requests it.
 
-    A thread that waits for the interpreter gets it when another one has had it for five milliseconds, or lets go of it
-    to read, sleep or compute in C: samples would fall on these calls, and not on the Python before them.
+    Otherwise a thread gets it when another one has had it for five milliseconds, or releases it to read, sleep or
+    compute in C: samples would hit these calls rather than the Python code before them.
     """
     state = _shared()
-    if state.is_prompt:  # another copy of this code has made it so, and ends it
+    if state.is_prompt:  # another copy of this code has shortened it, and restores it
         yield
         return
     state.usual = usual = sys.getswitchinterval()
@@ -39,16 +39,15 @@ def prompt() -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.getswitchinterval() <= PROMPT:  # else the user has set another one meanwhile
+        if sys.getswitchinterval() <= PROMPT:  # else the user has changed it
             sys.setswitchinterval(usual + ROUNDING)
         state.is_prompt = False
 
 
 def usual_interval() -> float:
-    """Seconds after which a thread has to hand the interpreter over, but for moments that are made prompt.
+    """Usual seconds after which a thread has to hand the interpreter over.
 
-    Such a moment may begin or end between two statements: an interval as short as theirs is compared with the usual
-    one of the last of them, whether it has ended or not.
+    A shortened moment may start or end between two statements: for an interval that short, the last usual one counts.
     """
     interval = sys.getswitchinterval()
     state: Any = sys.modules.get(STATE)
@@ -67,7 +66,7 @@ def _shared() -> Any:
 
 
 def _end_in_child(state: Any) -> None:
-    """End in a forked child what its parent made prompt: the thread that would end it is not there."""
+    """Restore the interval in a forked child: the parent's thread that would do so does not exist there."""
     if state.is_prompt:
         state.is_prompt = False
         if sys.getswitchinterval() <= PROMPT:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from roastcoffea.errors import reported
 from roastcoffea.instrument.attempt import Attempt, new_identity
-from roastcoffea.instrument.channels import DaskTask, WaysHome, dask_worker
+from roastcoffea.instrument.channels import DaskTask, Transport, dask_worker
 from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.meter.tally import StandIn
@@ -135,7 +135,7 @@ class Home:
     def __init__(self, topics: tuple[str, ...], settings: Settings) -> None:
         self.settings = settings
         self.task = DaskTask(topics)
-        self._ways = WaysHome(topics)
+        self._transport = Transport(topics)
 
     @property
     def name(self) -> str:
@@ -146,13 +146,13 @@ class Home:
 
     def take(self, records: list[dict[str, Any]], *, failed: bool) -> None:
         """Send records home."""
-        self._ways.deliver(self.task, packed_records(records), None, failed=failed)
+        self._transport.deliver(self.task, packed_records(records), None, failed=failed)
 
     def complain(self, problem: str) -> None:
         """Tell the client, and the worker's log, of a problem."""
         problem = redacted(problem, self.settings.added)
         logging.getLogger(__name__).warning(problem)
-        self._ways.tell({"problem": problem})
+        self._transport.send({"problem": problem})
 
 
 def home_of_task(function: Any = None) -> Home | None:  # noqa: ARG001  (where there is no task, its name tells)

@@ -20,16 +20,16 @@ CHUNKS: Final = "_roastcoffea_open_chunks"
 
 
 class OpenChunk:
-    """An attempt of a chunk, as the code in it finds it.
+    """An attempt of a chunk, as seen by the code in it.
 
-    `requested_bytes` tells how many bytes the attempt has requested from storage so far; None is not known.
+    `requested_bytes` returns the bytes that the attempt has requested from storage so far; None if unknown.
     """
 
     entered: Sections | None = None
-    """Sections, once code has asked for them: most analyses never do."""
+    """Sections, created on first use: most analyses have none."""
 
     recorded: dict[str, Any] | None = None
-    """Values by name, once code has recorded any."""
+    """Values by name, created on first use."""
 
     meter: Any = None
     """What meters files that the attempt opens itself; None where coffea opens its file."""
@@ -42,7 +42,7 @@ class OpenChunk:
     @property
     def sections(self) -> Sections:
         """Sections of the attempt, which several threads may enter first."""
-        # a dictionary's own method, as it is not interrupted between looking and setting
+        # a dictionary's own method, which is atomic
         sections: Sections = self.__dict__.setdefault("entered", Sections())
         if self.ended:
             sections.close()
@@ -50,7 +50,7 @@ class OpenChunk:
 
 
 class open_chunk:  # noqa: N801  (a context, as those of contextlib)
-    """Context in which this chunk is the current one; with it end the sections that are still open."""
+    """Context in which this chunk is the current one; its end also ends open sections."""
 
     __slots__ = ("_chunk", "_state", "_token")
 
@@ -81,10 +81,10 @@ class open_chunk:  # noqa: N801  (a context, as those of contextlib)
 
 
 def current_chunk() -> OpenChunk | None:
-    """The chunk that called this code, where it can be told.
+    """The chunk that called this code, if known.
 
-    A thread that the processor started knows it if it runs in a copy of the processor's context; else the chunk is
-    the one that is open in this process, if it is the only one.
+    A thread started by the processor knows it if it runs in a copy of the processor's context; otherwise it is the open
+    chunk of this process, if there is only one.
     """
     state = sys.modules.get(name_here(CHUNKS))
     if state is None:
@@ -102,7 +102,7 @@ def current_chunk() -> OpenChunk | None:
     for chunk in chunks:
         chunk.sections.note(
             "sections and values of threads that a processor started are not kept: several chunks ran in the process, "
-            "and whose they were is not known (run the thread's function in contextvars.copy_context())"
+            "and which one they belong to is unknown (run the thread's function in contextvars.copy_context())"
         )
     return None
 
@@ -117,54 +117,54 @@ def track_time(*processor_and_name: object) -> Tracked:
     """Time a section of a processor: `with track_time("jets"):`.
 
     Wall time, CPU time of the thread, number of passes and errors are summed for each chunk. Sections may be repeated
-    and nested: a section "pt" inside of "jets" is "jets/pt". Without a collector it does nothing. An empty name is
-    no section: it is not counted, and a problem of the measurement.
+    and nested: a section "pt" inside "jets" is "jets/pt". Without a collector it does nothing. A section with an empty
+    name is not counted, and is reported as a problem.
 
     Parameters
     ----------
     *processor_and_name : object
-        The name, or the processor and the name. The processor is not looked at.
+        The name, or the processor and the name. The processor is ignored.
     """
     return Tracked(TIME, processor_and_name, 2)
 
 
 def track_memory(*processor_and_name: object) -> Tracked:
-    """Time a section as `track_time` does, and see the peak and the growth of the process's resident memory in it.
+    """Time a section like `track_time`, and measure the peak and growth of the process's resident memory in it.
 
-    Other chunks that run in the process meanwhile are in it.
+    Other chunks that run in the process at the same time are included.
 
     Parameters
     ----------
     *processor_and_name : object
-        The name, or the processor and the name. The processor is not looked at.
+        The name, or the processor and the name. The processor is ignored.
     """
     return Tracked(MEMORY, processor_and_name, 2)
 
 
 def track_bytes(*processor_events_and_name: object) -> Tracked:
-    """Time a section as `track_time` does, and count the bytes that the chunk requested from storage in it.
+    """Time a section like `track_time`, and count the bytes that the chunk requests from storage in it.
 
-    Columns are read when they are first used; what was in memory already is not requested again.
+    Columns are read on first use; those already in memory are not requested again.
 
     Parameters
     ----------
     *processor_events_and_name : object
-        The name, after the processor and the events where they are given. Only the name is looked at.
+        The name, optionally after the processor and the events. Only the name is used.
     """
     return Tracked(BYTES, processor_events_and_name, 3)
 
 
 def track_metrics(process: Function) -> Function:
-    """Return `process` as it is: chunks are measured without a decorator, which older analyses have."""
+    """Return `process` unchanged: chunks are measured without this decorator of older analyses."""
     return process
 
 
 NO_ERROR: Final = (None, GeneratorExit)
-"""How a `with` ends without an error; a generator that nobody reads on is closed by GeneratorExit."""
+"""How a `with` block ends without an error; an abandoned generator is closed by GeneratorExit."""
 
 
 class Tracked:
-    """A section to be entered with `with`; for each `with` make a new one."""
+    """A section for one `with` block."""
 
     __slots__ = ("_entry", "_kind", "_name")
 

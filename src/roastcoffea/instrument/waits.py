@@ -1,7 +1,8 @@
-"""What process() waited for without CPU, beside storage: a core, the interpreter's lock, or anything else."""
+"""Waiting in process() other than for storage: for a core, the interpreter lock, or anything else."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Final
@@ -11,32 +12,36 @@ from roastcoffea.instrument.meter.tally import Tally
 from roastcoffea.instrument.switching import usual_interval
 
 SLACK: Final = 1.1
-"""A thread that waits for the interpreter's lock wakes up after the switch interval, and timers are a bit late."""
+"""Seconds beyond the switch interval after which a thread waiting for the interpreter lock may wake, as timers are
+late."""
+
+
+LOCK: Final = "lock_seconds"
 
 
 class Waits:
-    """Time without CPU of this thread in process(), from construction to `parts`.
+    """Time off the CPU of this thread in process(), from construction to `parts`.
 
-    A thread that waits for the interpreter's lock wakes up each switch interval (5 ms) to demand it, which the kernel
-    counts as switches of its own accord: so it is told from one that sleeps while others compute.
+    A thread that waits for the interpreter lock wakes up at each switch interval (5 ms) to demand it, which the kernel
+    counts as voluntary switches: that distinguishes it from one that sleeps while others compute.
     """
 
     def __init__(self, meter: Tally, core_wait: CoreWait) -> None:
         self._meter = meter
         self._core_wait = core_wait
         self._delay = core_wait.seconds()
-        self._switches, self._others, self._helper_cpu = _switches(), time.process_time(), meter.helper_cpu
+        self._switches, self._others, self._helper_cpu = switches(), time.process_time(), meter.helper_cpu
         if self._delay is not None:
             meter.core_wait, meter.delay = core_wait, self._delay
             meter.off_core = time.perf_counter() - time.thread_time()
 
     def parts(self, wall: float, cpu: float, read: float) -> dict[str, float]:
-        """Columns of what was waited for, in seconds.
+        """Columns of the waits, in seconds.
 
         Parameters
         ----------
         wall, cpu, read : float
-            Wall time of process(), CPU time of its thread, and its waiting for storage, where it had a core.
+            Wall time of process(), CPU time of its thread, and its waiting for storage while it had a core.
         """
         meter = self._meter
         meter.core_wait = None
@@ -48,19 +53,28 @@ class Waits:
         others = time.process_time() - self._others - cpu - meter.helper_cpu + self._helper_cpu
         rest = waited - contention
         lock = min(rest, self._longest_lock(others * (1 - read / wall) if wall else 0.0))
-        return {"contention_seconds": contention, "lock_seconds": lock, "blocked_seconds": rest - lock}
+        return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest - lock}
 
     def _longest_lock(self, others: float) -> float:
         """The longest that other threads can have held the lock while this one waited for it."""
-        if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            return 0.0
-        switches = _switches()
-        if switches is not None and self._switches is not None:
-            others = min(others, (switches - self._switches) * SLACK * usual_interval())
-        return max(others, 0.0)
+        return max(min(others, longest_wait(self._switches)), 0.0) if _has_lock() else 0.0
 
 
-def _switches() -> int | None:
+def longest_wait(before: int | None) -> float:
+    """The longest that this thread can have waited for the interpreter since it had given up its core so often.
+
+    Infinite where nothing tells.
+    """
+    now = switches()
+    return math.inf if now is None or before is None or not _has_lock() else (now - before) * SLACK * usual_interval()
+
+
+def _has_lock() -> bool:
+    """Whether this interpreter has one lock for all threads."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def switches() -> int | None:
     """How often this thread gave up its core of its own accord; None where nothing tells."""
     try:
         import resource

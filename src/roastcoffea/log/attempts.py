@@ -1,4 +1,4 @@
-"""Attempts of tasks in the log, as a table; and what their times say of the workers' clocks."""
+"""Attempts of tasks in the log, as a table, and the workers' clock offsets that follow from their times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_CHUNK: Final = {"dataset": pa.string(), "file": pa.string(), "entry_start": p
 
 
 class AttemptLog:
-    """Attempts of tasks, in the order of their end."""
+    """Attempts of tasks, in order of their end."""
 
     def __init__(self, texts: Texts) -> None:
         self.readers = {TASK: self._take, TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk}
@@ -43,21 +43,21 @@ class AttemptLog:
         self._is_whole = False
         values = self._layout.values(payload)
         if values[KIND] >= len(KINDS) or values[OUTCOME] >= len(OUTCOMES):
-            raise LookupError(f"there is no kind {values[KIND]}, or no outcome {values[OUTCOME]}")
+            raise LookupError(f"unknown kind {values[KIND]} or outcome {values[OUTCOME]}")
         self._packed += payload[:SIZE]
         self._keys.append(text_of(payload[SIZE:]) or None)
         self._is_whole = True
 
     def _take_error(self, payload: bytes) -> None:
-        """The text of an error stands behind the task that it is of."""
+        """The text of an error follows its task."""
         if not self._is_whole:
-            raise LookupError("it is of a task that could not be read")
+            raise LookupError("its task could not be read")
         self._errors[len(self._keys) - 1] = redacted(text_of(payload))
 
     def _take_chunk(self, payload: bytes) -> None:
-        """The chunk of a task that failed stands behind it."""
+        """The chunk of a failed task follows the task."""
         if not self._is_whole:
-            raise LookupError("it is of a task that could not be read")
+            raise LookupError("its task could not be read")
         dataset, file, _, start, stop = json.loads(text_of(payload))
         if not (isinstance(start, int) and isinstance(stop, int)):
             raise TypeError("it has no entries")
@@ -66,12 +66,12 @@ class AttemptLog:
 
     @property
     def problems(self) -> list[str]:
-        """What of the table that was made last could not be."""
-        text = f"{counted(self._impossible, 'task')} ended before they began: their times were set aside"
+        """Problems of the last table."""
+        text = f"{counted(self._impossible, 'task')} ended before they started: their times were discarded"
         return [text] if self._impossible else []
 
     def table(self, offset: float) -> pa.Table:
-        """Finished attempts, and those that went on at the end; `offset` is the scheduler's clock less the client's."""
+        """Finished attempts, and those active at the end; `offset` is the scheduler's clock minus the client's."""
         rows = self._rows()
         clocks = np.nan_to_num(self._clocks(rows))[np.minimum(rows["worker"], len(self._texts.known))]
         clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
@@ -106,11 +106,11 @@ class AttemptLog:
         return table_of_columns(TASK_COLUMNS, columns)
 
     def clocks(self) -> dict[str, float]:
-        """By which seconds each worker's clock is before the scheduler's, by address; NaN is not known."""
+        """Seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown."""
         return dict(zip(self._texts.known, self._clocks(self._rows()).tolist(), strict=False))
 
     def _rows(self) -> Rows:
-        """All rows, without the times of those that ended before they began."""
+        """All rows, without the times of those that ended before they started."""
         rows = self._layout.rows(self._packed)
         backwards = (rows["stop"] != NO_TIME) & ~(rows["stop"] >= rows["start"])
         self._impossible = int(np.count_nonzero(backwards))
@@ -120,10 +120,10 @@ class AttemptLog:
         return rows
 
     def _clocks(self, rows: Rows) -> Rows:
-        """By which seconds each worker's clock is before the scheduler's, by place of its address; NaN is not known.
+        """Seconds by which each worker's clock is ahead of the scheduler's, by index of its address; NaN if unknown.
 
-        No task arrives before it is assigned, and none is seen to end before it ended: that bounds the offset. Within
-        the bounds it is taken as 0 where that is possible, else as their middle.
+        No task arrives before it is assigned, and none is reported finished before it ends: that bounds the offset. It
+        is taken as 0 if that is within the bounds, otherwise as their middle.
         """
         number = len(self._texts.known)
         known = rows[~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME) & (rows["assigned"] != NO_TIME)]

@@ -1,4 +1,4 @@
-"""What Runner calls asked for, and which chunks and attempts of it have no record."""
+"""Requests of Runner calls, and their chunks and attempts without a record."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from roastcoffea.redaction import redacted_each
 from roastcoffea.units import counted
 
 ATTEMPT = ["key", "run_id"]
-"""What identifies an attempt of a Dask task."""
+"""Columns that identify an attempt of a Dask task."""
 
 
 NO_RUN = -(2**63)
-"""Stands for a run_id that is not known."""
+"""Placeholder for an unknown run_id."""
 
 EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
 
 
 class AskedItems:
-    """Files and chunks that were asked for, without what is secret in their names.
+    """Requested files and chunks, without secrets in their names.
 
     Attributes
     ----------
     files : int
-        Files whose metadata were asked for.
+        Files whose metadata was requested.
     chunks : int
-        Chunks that were asked for.
+        Requested chunks.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class AskedItems:
         self._tables: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
 
     def add(self, call: str, items: Sequence[Any]) -> int:
-        """Take coffea's items of a Runner call; give how many files became equal to others without their secrets."""
+        """Add coffea's items of a Runner call; return how many files became equal to others without their secrets."""
         chunks = sum(hasattr(item, "entrystart") for item in items)
         self.chunks += chunks
         self.files += len(items) - chunks
@@ -66,16 +66,15 @@ class AskedItems:
         return len(set(files)) - len(set(clean_files))
 
     def table(self) -> pa.Table:
-        """One row for each item, in the order of asking."""
+        """One row for each item, in order of request."""
         return pa.concat_tables(self._tables)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Why records of chunks may lack.
+    """Why records of chunks may be missing.
 
-    `equal_run_once`: chunks that are equal are one task. `dropped` and `refused`: records of chunks, and messages, that
-    are known to be lost.
+    `equal_run_once`: equal chunks are one task. `dropped` and `refused`: numbers of lost chunk records and messages.
     """
 
     equal_run_once: bool = False
@@ -83,11 +82,11 @@ class Losses:
     refused: int = 0
 
     def reasons(self, equal: int, others: int) -> Iterator[str]:
-        """Why chunks have no record: those that are equal to another one, and the others."""
+        """Why chunks have no record: those equal to another one, and the others."""
         reasons = {
             EQUAL_CHUNKS: equal,
-            "records that were dropped on the scheduler": others and self.dropped,
-            "entries of the scheduler's log that were refused": others and self.refused,
+            "records dropped on the scheduler": others and self.dropped,
+            "refused entries of the scheduler's log": others and self.refused,
             "for an unknown reason": max(others - self.dropped - self.refused, 0),
         }
         return (f"{reason}: {number}" for reason, number in reasons.items() if number)
@@ -96,14 +95,14 @@ class Losses:
 def chunks_without_record(
     calls: Iterable[RunnerCall], chunks: pa.Table, asked: pa.Table, losses: Losses
 ) -> Iterator[str]:
-    """What lacks of the records of chunks, for each Runner call that ended well, and why.
+    """Chunks without a record in each successful Runner call, and why.
 
     Parameters
     ----------
     chunks
-        Records of attempts that have come.
+        Received records of attempts.
     asked
-        What the calls asked for.
+        Requests of the calls.
     """
     recorded = ended_chunks(chunks)
     for call in calls:
@@ -115,18 +114,18 @@ def chunks_without_record(
 
 
 def attempts_without_record(tasks: pa.Table, chunks: pa.Table) -> Iterator[str]:
-    """How many attempts of processor tasks left no record, by the outcome of the task."""
+    """Number of processor task attempts without a record, by outcome of the task."""
     attempts = tasks.select([*ATTEMPT, "outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
     lacking = attempts["outcome"].filter(pa.array(~are_recorded(attempts, chunks.select(ATTEMPT))))
     for count in lacking.value_counts().to_pylist():
         yield (
             f"{counted(count['counts'], 'attempt')} of chunks left no record (the task's outcome: {count['values']}): "
-            "the sums over chunks lack what they used"
+            "the sums over chunks do not include them"
         )
 
 
 def ended_chunks(chunks: pa.Table) -> dict[str, int]:
-    """Number of chunks that have a record of their end, by Runner call; attempts of one task are one chunk."""
+    """Number of chunks with a record of their end, by Runner call; attempts of one task are one chunk."""
     ended = pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True)
     counts = {row["values"]: row["counts"] for row in chunks["call"].filter(ended).value_counts().to_pylist()}
     tried_again = chunks["key"].filter(pc.greater(chunks["attempt"], 1)).drop_null()
@@ -139,11 +138,11 @@ def ended_chunks(chunks: pa.Table) -> dict[str, int]:
 
 
 def equal_chunks(asked: pa.Table, call: str) -> int:
-    """How many of the chunks that a Runner call asked for equal another one of it."""
+    """How many chunks requested by a Runner call equal another one of it."""
     chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
     codes = row_codes(chunks.select(["file", "entry_start"]))
     in_order = np.sort(codes)
-    # most chunks can be told from all others by file and entry alone
+    # file and entry alone distinguish most chunks
     alike = chunks.filter(pa.array(np.isin(codes, in_order[1:][in_order[1:] == in_order[:-1]])))
     return len(alike) - len(alike.group_by(alike.column_names, use_threads=False).aggregate([]))
 
@@ -157,7 +156,7 @@ def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]
     first = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
     same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(pa.array(first)))
     recorded: npt.NDArray[np.bool_] = (known[first] == wanted) & pc.fill_null(same_key, False).to_numpy()
-    # nearly always one record has the run_id; the others are compared as a whole
+    # the run_id nearly always identifies one record; the others are compared completely
     others = np.flatnonzero(~recorded)
     if len(others):
         near = records.filter(pa.array(np.isin(known, wanted[others])))

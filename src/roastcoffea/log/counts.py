@@ -1,4 +1,4 @@
-"""Arithmetic of what Dask counts: seconds and bytes under keys of activities, tasks and spans.
+"""Arithmetic of Dask's counts: seconds and bytes by activity, task prefix and span.
 
 This module may be pickled by value.
 """
@@ -21,7 +21,7 @@ def added_up(counts: Iterable[Counts]) -> dict[Any, float]:
 
 
 def of_spans(counted: Counts, spans: Iterable[str | None]) -> dict[Any, float]:
-    """What was counted in the tasks of these spans, without their identity, and what was counted in no task."""
+    """Counts in the tasks of these spans, without the span's identity, and counts outside tasks."""
     return added_up(
         {key if key[0] != "execute" else (key[0], *key[2:]): value}
         for key, value in counted.items()
@@ -30,10 +30,10 @@ def of_spans(counted: Counts, spans: Iterable[str | None]) -> dict[Any, float]:
 
 
 def difference(later: Counts, earlier: Counts) -> dict[Any, float]:
-    """What was added to a mapping of growing numbers."""
+    """Increase of a mapping of growing numbers."""
     return {key: value - earlier.get(key, 0) for key, value in later.items() if value != earlier.get(key, 0)}
 
 
 def has_all(counted: Counts, expected: Counts) -> bool:
-    """Whether so much, or more, was counted under each key."""
+    """Whether each key has at least the expected count."""
     return all(counted.get(key, 0) >= value - 1e-6 * (1 + abs(value)) for key, value in expected.items())

@@ -1,9 +1,9 @@
-"""The log that the scheduler's plugin keeps and the client drains: which kinds of entries there are, and their fields.
+"""Kinds of entries in the log of the scheduler's plugin, which the client drains, and their fields.
 
 Entries are read in the order of writing. Each is the code of its kind (one byte), the length of its payload, and the
-payload: the packed fields of the kind, and what follows them. A text that recurs is written once, and a field has its
-number. msgpack would take 11 % more bytes for a task and 23 % more for a sample, and two to three times as long to
-read (benchmarks/README.md).
+payload: the packed fields of the kind, and optional further data. A recurring text is written once, and fields hold its
+number. msgpack would take 11 % more bytes for a task and 23 % more for a sample, and two to three times as long to read
+(benchmarks/README.md).
 
 A new kind is declared here, written by a plugin (`log.writer`), and read by a part of the client's log (`log.reader`).
 Formats are text, and not `struct.Struct`: this module must survive pickling by value.
@@ -49,13 +49,13 @@ class Kind:
     Attributes
     ----------
     code : bytes
-        The byte with which its entries begin.
+        First byte of its entries.
     fields : tuple
         Name and format (of `struct`, or `TEXT`) of each field.
     then : str
-        What follows the fields.
+        Data after the fields.
     table : str or None
-        What is counted where an entry is dropped for want of room; None for what is small and others build upon.
+        What to count if an entry is dropped for lack of space; None for small entries that others build on.
     """
 
     code: bytes
@@ -70,7 +70,7 @@ class Kind:
 
 
 ALL: Final[list[Kind]] = []
-"""Every kind of entry; the place is the code, so that no two can be the same."""
+"""Every kind of entry; the index is the code, so that codes are unique."""
 
 
 def _declared(fields: Fields = (), then: str = "", table: str | None = None) -> Kind:
@@ -94,12 +94,12 @@ TASK: Final = _declared(
     then="the key; empty for a task of another user",
     table="tasks",
 )
-"""An attempt of a task that ended.
+"""A finished attempt of a task.
 
-Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN is not known.
+Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN if unknown.
 """
 
-TASK_ERROR: Final = _declared(then="text of the error of the task before it", table="errors of tasks")
+TASK_ERROR: Final = _declared(then="text of the previous task's error", table="errors of tasks")
 
 CHUNK: Final = _declared(then="packed records of attempts of chunks", table="chunks")
 
@@ -123,7 +123,7 @@ SAMPLE: Final = _declared(
 )
 """A sample of a worker. A number that was not measured is NaN, an integer is -1.
 
-The scheduler's time is in seconds since it heard of the worker.
+The scheduler's time is in seconds since it last heard from the worker.
 """
 
 ARRIVAL: Final = _declared(
@@ -133,7 +133,7 @@ ARRIVAL: Final = _declared(
 DEPARTURE: Final = _declared((("worker", TEXT), ("time", "d")))
 
 PAUSE: Final = _declared((("worker", TEXT), ("time", "d"), ("paused", "B")))
-"""A worker that is paused from that time on, or (0) no longer."""
+"""A worker that is paused from that time on, or (0) resumed."""
 
 PROCESS_CPU: Final = _declared((("worker", TEXT), ("cpu_seconds", "d")))
 """CPU time of a worker's process, with its last message."""
@@ -141,19 +141,19 @@ PROCESS_CPU: Final = _declared((("worker", TEXT), ("cpu_seconds", "d")))
 COUNTED: Final = _declared(
     (("worker", TEXT),), then="[key, amount] of each count, as compressed JSON", table="counts of workers that left"
 )
-"""What Dask counted on a worker that left."""
+"""Dask's counts of a worker that left."""
 
-PROBLEM: Final = _declared(then="what could not be recorded, as text")
+PROBLEM: Final = _declared(then="the problem as text")
 
 STATE: Final = _declared(
     (("first", "Q"), ("size", "I")),
-    then="rows of `STATE_FIELDS` of that size, and as JSON a list for each task from the first new one on",
+    then="rows of `STATE_FIELDS` of that size, and as JSON a list for each new task",
     table="states of tasks",
 )
-"""States that tasks came to; tasks are numbered from 0, in the order of appearance.
+"""States that tasks entered; tasks are numbered from 0, in order of appearance.
 
-The list of a task has its key; where coffea made the task also the code of its kind, and for a chunk its dataset, file,
-tree, first entry, and entry after the last.
+The list of a task has its key; for coffea's tasks also the code of their kind, and for a chunk its dataset, file, tree,
+first entry, and entry after the last.
 """
 
 VIEWS: Final = _declared(
@@ -175,9 +175,9 @@ STATE_FIELDS: Final = (
     *of("f", "expected"),
     *of("d", "time"),
 )
-"""A state that a task came to, and the one before: `NO_STATE` where the task was there when the monitor began.
+"""A state that a task entered, and the previous one: `NO_STATE` if the task existed when the monitor started.
 
-`expected` is the duration in seconds that Dask expects of a task that a worker gets, negative where it has none.
+`expected` is Dask's expected duration in seconds of a task given to a worker, negative if unknown.
 """
 
 SAMPLING: Final = _declared(
@@ -185,21 +185,21 @@ SAMPLING: Final = _declared(
     then="rows of `WORKER_STATE_FIELDS`",
     table="sampling",
 )
-"""A sample that the scheduler took of itself.
+"""A sample that the scheduler took itself.
 
-It has rows of the workers of which something is not as in the sample before; where it is `whole`, of all that are here.
+It has rows of the workers that changed since the previous sample; if it is `whole`, of all present workers.
 """
 
 WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
 
 TASK_CHUNK: Final = _declared(
-    then="dataset, file, tree, first entry, and entry after the last of the chunk of the task before it, as JSON",
+    then="dataset, file, tree, first entry, and entry after the last of the previous task's chunk, as JSON",
     table="chunks of failed tasks",
 )
-"""Follows the task of a chunk that failed: an attempt that was lost with its worker leaves no record of its own."""
+"""Follows the task of a failed chunk: an attempt lost with its worker leaves no record of its own."""
 
 KILLED: Final = _declared((*of(TEXT, "worker"), *of("d", "time"), *of("q", "memory")))
-"""A worker whose nanny ended it because its process had so much resident memory."""
+"""A worker killed by its nanny because of this much resident memory."""
 
 LEFT: Final = 0xFFFFFFFF
-"""In place of the tasks of a worker that left."""
+"""Placeholder for the tasks of a worker that left."""

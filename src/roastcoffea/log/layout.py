@@ -1,4 +1,4 @@
-"""Fixed fields of entries, checked as they come and read in bulk; and the texts that they have the numbers of."""
+"""Fixed fields of entries, checked on arrival and read in bulk, and the numbered texts they refer to."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Texts:
         self._place_of: dict[str, int] = {}
 
     def __getitem__(self, number: int) -> str | None:
-        """The text of a number; None for that of no text."""
+        """Text of a number; None for the number of no text."""
         return None if number == NO_STRING else self.known[self.places[number]]
 
     def take(self, payload: bytes) -> None:
-        """Take the text that has the next number."""
+        """Take the text with the next number."""
         text = text_of(payload)
         if text not in self._place_of:
             self._place_of[text] = len(self.known)
@@ -34,7 +34,7 @@ class Texts:
         self.places.append(self._place_of[text])
 
     def renumbered(self, rows: Rows, names: list[str]) -> Rows:
-        """Rows in which each text has one number only, its place in `known`."""
+        """Rows in which each text has only one number, its index in `known`."""
         if len(self.known) == len(self.places):
             return rows
         places = np.append(np.array(self.places, np.uint32), np.uint32(NO_STRING))
@@ -68,29 +68,29 @@ class Layout:
         Raises
         ------
         struct.error, LookupError
-            If the entry is too short, or holds the number of a text that did not come.
+            If the entry is too short, or holds the number of a text that was not received.
         """
         values = self._struct.unpack_from(payload)
         texts = len(self._numbered)
         for place in self._text_places:
             if texts <= values[place] != NO_STRING:
-                raise LookupError(f"there is no text {values[place]}")
+                raise LookupError(f"unknown text {values[place]}")
         return values
 
     def row(self, payload: bytes) -> dict[str, Any]:
-        """Values of an entry by name, with texts in place of their numbers; it is of some worker."""
+        """Values of an entry by name, with texts for their numbers; it belongs to some worker."""
         row = dict(zip(self.names, self.values(payload), strict=True))
         row |= {name: self._texts[row[name]] for name in self._text_names}
         if row["worker"] is None:
-            raise LookupError("it is of no worker")
+            raise LookupError("it has no worker")
         return row
 
     def check(self, rows: Rows) -> None:
-        """Raise a LookupError where rows hold the number of a text that did not come."""
+        """Raise a LookupError if rows hold the number of a text that was not received."""
         for name in self._text_names:
             numbers = rows[name][rows[name] != NO_STRING]
             if len(numbers) and numbers.max() >= len(self._numbered):
-                raise LookupError(f"there is no text {numbers.max()}")
+                raise LookupError(f"unknown text {numbers.max()}")
 
     def rows(self, packed: bytearray, places: Rows | None = None) -> Rows:
         """Rows of all entries, or at these places; each text has the number of its place among those that are known."""
@@ -99,5 +99,5 @@ class Layout:
 
 
 def text_of(payload: bytes) -> str:
-    """Text that follows the fields of an entry."""
+    """Text after the fields of an entry."""
     return payload.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What a collector leaves on the Dask tasks of its run, and how it is taken off again.
+"""Marks of a collector on the Dask tasks of its run, and their removal.
 
 This module may be pickled by value.
 """
@@ -13,7 +13,7 @@ ANNOTATION: Final = "roastcoffea"
 """Annotation of the Dask tasks that belong to a Runner call under a collector."""
 
 METADATA_KEY: Final = "roastcoffea"
-"""Where a chunk's record stands in the metadata of its Dask task."""
+"""Key of a chunk's record in the metadata of its Dask task."""
 
 
 IS_MEASURED: Final = "_roastcoffea_measured"
@@ -27,7 +27,7 @@ def mark_of(task: Any, collector: str) -> Mapping[str, Any] | None:
 
 
 def unmark(task: Any, collector: str) -> None:
-    """Take the mark of a collector off a task; that of another collector stays."""
+    """Remove a collector's mark from a task, but not another collector's."""
     mark = mark_of(task, collector)
     if mark is None:
         return
@@ -39,9 +39,9 @@ def unmark(task: Any, collector: str) -> None:
 
 
 def clear_metadata(task: Any, collector: str) -> None:
-    """Take what the collector's worker plugin and its probe left in the metadata of a task.
+    """Remove the metadata that the collector's worker plugin and probe left on a task.
 
-    A record that another collector waits for stays: a task leaves it there before the scheduler reports its end.
+    A record that another collector waits for is kept: a task puts it there before the scheduler reports its end.
     """
     if task.metadata and task.metadata.pop(collector, None) is not None and not _others(task, collector):
         task.metadata.pop(METADATA_KEY, None)

@@ -27,24 +27,24 @@ SECTIONS: Final = "sections"
 PROBLEMS: Final = "problems"
 PREPROCESSING: Final = "preprocessing"
 PROFILE: Final = "profile"
-"""What a record holds beside the columns of its own table; one marks a record of preprocessing.
+"""Entries of a record in addition to the columns of its table; one marks a record of preprocessing.
 
-A record that holds nothing but problems is of no attempt, and needs no identity.
+A record with nothing but problems belongs to no attempt, and needs no identity.
 """
 
 PROFILE_UNITS: Final = 10_000
-"""Seconds of a profile travel as whole numbers of so many to a second."""
+"""Units per second of the integers that carry a profile's seconds."""
 
 BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets")
 BRANCH_SECONDS: Final = tuple(column.name for column in BRANCH_READ_COLUMNS if column.kind == "number")
-"""Numbers of a branch. None is what was not measured."""
+"""Numbers of a branch. None if not measured."""
 
 BASKETS_LISTED: Final = "baskets_listed"
-"""How many of its baskets a branch lists: all, or only the first and the last one."""
+"""Number of listed baskets of a branch: all, or only the first and the last one."""
 
 BASKET: Final = "basket"
 BASKET_BYTES: Final = "basket_bytes"
-"""Numbers and sizes of the baskets that are listed, branch by branch."""
+"""Numbers and sizes of the listed baskets, branch by branch."""
 
 BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_LISTED, BASKET, BASKET_BYTES)
 """Columns of the branches of a record."""
@@ -57,7 +57,7 @@ SECONDS_PLANES: Final = (1, 2, 3)
 
 COLUMNS_READ: Final = "coffea_columns"
 OF_EACH_BRANCH: Final = "-data"
-"""coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
+"""Usual ending of coffea's column names after the branch: only deviations are sent."""
 
 TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind in {"text", "values"})
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
@@ -67,16 +67,16 @@ FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
 FIGURE_SIZE: Final = 8
 
 OF_TEXTS: Final = (*TEXTS, COLUMNS_READ)
-"""What of a record travels as text."""
+"""Text values of a record."""
 
 PACKED: Final = frozenset((BRANCHES, *OF_TEXTS, *FIGURES))
-"""What of a record need not travel as JSON."""
+"""Values of a record that are not sent as JSON."""
 
 NO_TEXT: Final = "\0"
 NO_NUMBER: Final = math.nan
 NO_INTEGER: Final = -(1 << 63)
 NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
-"""What travels for what is not known."""
+"""Values sent for unknown ones."""
 
 BETWEEN_TEXTS: Final = "\n"
 
@@ -87,11 +87,11 @@ LENGTHS_SIZE: Final = 20
 SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
 CHECK: Final = "<I"
 CHECK_SIZE: Final = 4
-"""Packed records begin with their checksum; it begins with what both sides must have in common."""
+"""Packed records begin with their checksum, seeded with the version that both sides must share."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
-    """Records as opaque bytes, which nobody has to unpickle: JSON, texts, figures, and numbers of branches, compressed.
+    """Records as opaque bytes without pickles: JSON, texts, figures, and numbers of branches, compressed.
 
     LZ4 is far faster than zlib, and coffea brings it.
     """
@@ -118,7 +118,7 @@ def _packed_record(record: dict[str, Any]) -> list[bytes]:
 
 
 def _packed_texts(record: dict[str, Any], branches: Sequence[str]) -> bytes:
-    """Texts of a record and names of its branches; none where they could not be listed from one another."""
+    """Texts of a record and names of its branches; empty if they cannot be encoded as lists."""
     *texts, columns = map(record.get, OF_TEXTS)
     try:
         if isinstance(columns, set):
@@ -134,7 +134,7 @@ def _packed_texts(record: dict[str, Any], branches: Sequence[str]) -> bytes:
 
 
 def _packed_figures(record: dict[str, Any]) -> list[bytes]:
-    """Figures of a record; none where a value does not fit."""
+    """Figures of a record; empty if a value does not fit."""
     figures = [*map(record.get, FIGURES, NO_FIGURES)]
     try:
         if None in figures:
@@ -146,7 +146,7 @@ def _packed_figures(record: dict[str, Any]) -> list[bytes]:
 
 
 def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
-    """Bytes at these places of numbers of so many bytes: those of one place together compress best."""
+    """Bytes at these places of numbers of this width: bytes of the same place compress best."""
     return [data[place::width] for place in places]
 
 
@@ -171,7 +171,7 @@ def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[
 class PackedBranches:
     """Branches of a record, as columns.
 
-    `integers` are those of `BRANCH_INTEGERS`, `seconds` those of `BRANCH_SECONDS`: not a number is not measured.
+    `integers` are those of `BRANCH_INTEGERS`, `seconds` those of `BRANCH_SECONDS`; NaN if not measured.
     `baskets` and `sizes` have `listed[0]` baskets of the first branch, then those of the second.
     """
 
@@ -184,7 +184,7 @@ class PackedBranches:
 
 
 def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
-    """Give the records that `packed_records` packed, with their branches as `PackedBranches`; it needs NumPy."""
+    """Unpack the result of `packed_records`, with branches as `PackedBranches`; requires NumPy."""
     import lz4.block
 
     packed = blob[CHECK_SIZE:]
@@ -240,7 +240,7 @@ def _unpacked_branches(
 
 
 def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float32]:
-    """Seconds that travelled without their lowest byte; what a difference of clocks made less than 0 is 0."""
+    """Seconds sent without their lowest byte; those below 0 because of differing clocks become 0."""
     import numpy as np
 
     travelled = np.frombuffer(data, np.uint8, count * len(SECONDS_PLANES), at).reshape(-1, count)
@@ -251,7 +251,7 @@ def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float3
 
 
 def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint64]:
-    """Whole numbers of so many bytes each, of which all the lowest bytes come first."""
+    """Integers of this width, stored with all lowest bytes first."""
     import numpy as np
 
     integers = np.zeros((count, 8), dtype=np.uint8)
@@ -260,7 +260,7 @@ def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDAr
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has of a value that it does not know: numbers of NumPy stay numbers."""
+    """JSON form of values it does not know: NumPy numbers become numbers."""
     if isinstance(value, numbers.Integral):
         return operator.index(value)
     if isinstance(value, numbers.Real):

@@ -1,4 +1,4 @@
-"""What a record can hold: figures outside of these bounds are no measurement, whatever produced them."""
+"""Bounds of plausible records: values outside cannot be measurements, whatever their source."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 from roastcoffea.records.chunks import PHASE_COLUMNS
 
 MOST_CORES: Final = 4096
-"""Cores that one process can use at a time, at most."""
+"""Most cores that one process can use."""
 
 CLOCK_SLACK: Final = 0.1
 """Seconds, and share of the wall time, by which clocks of one process may differ."""
 
 LATEST: Final = 253_402_300_800.0
-"""Unix time of the year 10000; a host without a clock of its own may begin at 0."""
+"""Unix time of the year 10000; a host without a clock may start at 0."""
 
 WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", "gc_seconds", *(column.name for column in PHASE_COLUMNS))
 """Times of one thread within an attempt."""
@@ -30,22 +30,22 @@ MOST_BYTES: Final = 1 << 60
 
 
 def impossible_times(record: Mapping[str, Any]) -> str | None:
-    """What of start, stop and duration of an attempt cannot be; None where all can."""
+    """Impossible start, stop or duration of an attempt, in words; None if all are possible."""
     start, stop, wall = (_number(record.get(name)) for name in ("start", "stop", "wall_seconds"))
     for name, moment in (("start", start), ("stop", stop)):
         if moment is not None and not 0 <= moment < LATEST:
             return f"{name} at {moment:g} s"
     if start is not None and stop is not None and stop < start:
-        return f"an end {start - stop:g} s before its beginning"
+        return f"an end {start - stop:g} s before its start"
     if wall is not None and not 0 <= wall < math.inf:
         return f"a duration of {wall:g} s"
     return None
 
 
 def impossible_values(record: Mapping[str, Any]) -> dict[str, str]:
-    """Names of values of an attempt that cannot be, each with what was found.
+    """Names of impossible values of an attempt, each with the value.
 
-    Its times are possible. What was not measured, or is no number, is not looked at.
+    Its times are possible. Unmeasured values and non-numbers are skipped.
     """
     wall = _number(record.get("wall_seconds"))
     longest = math.inf if wall is None else wall * (1 + CLOCK_SLACK) + CLOCK_SLACK

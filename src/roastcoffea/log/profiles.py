@@ -12,10 +12,10 @@ from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.profile import OTHER, PROFILE_COLUMNS
 
 MOST_STACKS: Final = 20_000
-"""Different stacks that are kept of a dataset in a Runner call."""
+"""Most distinct stacks kept for a dataset in a Runner call."""
 
 LARGEST: Final = 1e9
-"""Seconds that a stack of an attempt may have."""
+"""Most seconds of a stack of an attempt."""
 
 Frame = tuple[str, str, int]
 
@@ -23,32 +23,32 @@ OTHERS: Final[Frame] = (OTHER, "", 0)
 
 
 class ReceivedProfiles:
-    """Sums of stacks over attempts: their number is bounded, whatever that of the attempts."""
+    """Sums of stacks over attempts; their number is bounded regardless of the number of attempts."""
 
     def __init__(self) -> None:
         self._numbers: dict[Frame, int] = {}
         self._sums: dict[tuple[str | None, str | None], dict[tuple[int, ...], list[float]]] = {}
 
     def add(self, call: str | None, dataset: str | None, packed: Sequence[Any]) -> None:
-        """Add what `Stacks.packed` made of an attempt.
+        """Add an attempt's profile from `Stacks.packed`.
 
         Raises
         ------
         LookupError, TypeError, ValueError
-            If it is damaged; then nothing of it is added.
+            If it is damaged; then nothing is added.
         """
         texts, frames, stacks = packed
         places: list[tuple[int, ...]] = [()]
         known: list[Frame] = []
         for parent, function, file, line in _rows(frames, 4):
-            # the tree of a damaged record would have parents that come later
+            # in a damaged record, parents may follow their children
             places.append((*places[_place(parent, len(places))], len(known)))
             known.append((str(texts[function]), str(texts[file]), int(line)))
         found = [(places[_place(last, len(places))], _amounts(amounts)) for last, *amounts in _rows(stacks, 6)]
         numbers = [self._numbers.get(frame, -1) for frame in known]
         sums = self._sums.setdefault((call, dataset), {})
         for path, amounts in found:
-            # a frame without a number is in no stack that is kept; it gets one where its stack will be
+            # a frame gets its number with the first stack that is kept
             kept = tuple([numbers[place] for place in path])
             if kept not in sums:
                 room = len(sums) < MOST_STACKS
@@ -79,9 +79,9 @@ def _rows(numbers: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
 
 
 def _place(frame: int, known: int) -> int:
-    """Place of a frame's stack among those that are known, the first of which is that of none."""
+    """Index of a frame's stack among the known ones, the first of which is empty."""
     if not -1 <= frame < known - 1:
-        raise ValueError(f"there is no frame {frame}")
+        raise ValueError(f"unknown frame {frame}")
     return frame + 1
 
 

@@ -17,15 +17,15 @@ from roastcoffea.log.sampling import SamplingLog
 from roastcoffea.log.workers import WorkerLog
 
 UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)
-"""What reading an entry raises that is damaged, or not of this version."""
+"""Errors of reading an entry that is damaged, or of another version."""
 
 Readers = Mapping[Kind, Callable[[bytes], None]]
 
 
 class ClusterLog:
-    """What a plugin on the scheduler has recorded, entry by entry, and as tables at the end.
+    """Records of a scheduler plugin, received as entries and returned as tables.
 
-    An entry that cannot be read is skipped and counted; those after it are read as if it had been no part of the log.
+    An entry that cannot be read is skipped and counted; later ones are read as if it did not exist.
     Each part reads some kinds of entries: `attempts`, `workers`, `sampling`, `received` (records of chunks);
     `read_also` adds more.
     """
@@ -44,11 +44,11 @@ class ClusterLog:
         self.read_also({CHUNK: self.received.take, **of_texts, **of_parts})
 
     def read_also(self, readers: Readers) -> None:
-        """Have entries of more kinds read by these functions, which raise one of `UNREADABLE` at what is damaged."""
+        """Read entries of more kinds with these functions, which raise one of `UNREADABLE` for damaged ones."""
         self._readers |= {kind.code: read for kind, read in readers.items()}
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the log: whole entries, in order."""
+        """Take a piece of the log: complete entries, in order."""
         at = 0
         while at < len(data):
             try:
@@ -65,7 +65,7 @@ class ClusterLog:
 
     @property
     def problems(self) -> list[str]:
-        """What the plugin reported, and what of its log could not be read."""
+        """Problems reported by the plugin, and unreadable entries of its log."""
         what = f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped"
         unreadable = [f"{what}; the first: {first}" for first in self._unreadable][:1]
         return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems, *self.sampling.problems]

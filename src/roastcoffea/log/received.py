@@ -1,4 +1,4 @@
-"""Records of attempts that the client received, as tables."""
+"""Records of attempts received by the client, as tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,39 +23,42 @@ from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
 from roastcoffea.records.calls import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
+from roastcoffea.records.phases import PHASES
 from roastcoffea.units import counted, were
 
 BATCH: Final = 4096
-"""Rows that wait to become columns."""
+"""Rows buffered before they become columns."""
 
 BATCH_OF_BRANCHES: Final = 128
-"""Records whose branches wait to become columns: each may have hundreds."""
+"""Records buffered before their branches become columns: each may have hundreds."""
 
 MOST_BETWEEN: Final = 256
-"""So many baskets that were not read between others of a branch are in its list of sizes, as 0."""
+"""Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
+
+CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
 
 LARGEST_CODE: Final = 2**62
 
 DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
-"""What Arrow raises at a value that is not of its column's type."""
+"""Errors of Arrow for a value that is not of its column's type."""
 
 DAMAGED: Final = (LookupError, RuntimeError, TypeError, ValueError, struct.error)
-"""What unpacking raises at records that are damaged, LZ4 included."""
+"""Errors of unpacking damaged records, including those of LZ4."""
 
 Item = TypeVar("Item")
 
 
 class Growing(Generic[Item]):
-    """A table that grows by items, of which those that do not fit into it are left out.
+    """A table that grows by items, leaving out those that do not fit.
 
     Parameters
     ----------
     name : str
-        What an item is, for the report of those that are left out.
+        Name of the items, to report those left out.
     table_of : callable
-        Makes a table of items.
+        Returns a table of items.
     batch : int
-        Items that wait to become columns.
+        Items buffered before they become columns.
     """
 
     def __init__(self, name: str, table_of: Callable[[list[Item]], pa.Table], batch: int = BATCH) -> None:
@@ -80,7 +83,7 @@ class Growing(Generic[Item]):
         return self._tables[0]
 
     def problems(self) -> list[str]:
-        """What was left out, of the items that became columns."""
+        """Report of left-out items."""
         text = f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"
         return [text] if self._left_out else []
 
@@ -90,7 +93,7 @@ class Growing(Generic[Item]):
             self._tables += self._fitting(waiting)
 
     def _fitting(self, items: list[Item]) -> list[pa.Table]:
-        """Tables of the items that fit: where one does not, each half on its own."""
+        """Tables of the items that fit, found by halving."""
         try:
             return [self._table_of(items)]
         except DOES_NOT_FIT as error:
@@ -104,9 +107,10 @@ class Growing(Generic[Item]):
 
 @dataclass(slots=True)
 class Tally:
-    """How much was received so far: attempts that gave a result and their events, others, bytes of all, and files.
+    """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
 
-    Bytes are None until an attempt tells of any.
+    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time, that of the
+    failed ones, CPU time, and the time in each class of phases.
     """
 
     chunks: int = 0
@@ -114,6 +118,11 @@ class Tally:
     failed: int = 0
     bytes: int | None = None
     files: int = 0
+    wall_seconds: float = 0.0
+    failed_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
+    """It keeps its size: another thread may copy it meanwhile."""
 
     def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
         """Count a record."""
@@ -126,12 +135,24 @@ class Tally:
         if gave and not preprocessing:
             self.chunks += 1
             self.events += record.get("events") or 0
+        if not preprocessing:
+            self._add_seconds(record, gave=gave)
+
+    def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
+        wall = record.get("wall_seconds") or 0.0
+        self.wall_seconds += wall
+        self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
+        if not gave:
+            self.failed_seconds += wall
+            return
+        for phase in PHASES:
+            self.seconds[phase.time_class] += record.get(phase.column) or 0.0
 
 
 class ReceivedRecords:
     """Attempts of chunks with their branches and sections, and openings of files in preprocessing.
 
-    A record that comes by two ways counts once; `take` may be called on several threads.
+    A record that arrives twice counts once; `take` may be called on several threads.
     """
 
     def __init__(self) -> None:
@@ -149,10 +170,10 @@ class ReceivedRecords:
 
     @property
     def problems(self) -> list[str]:
-        """What workers told, and what of their records could not be read."""
+        """Problems reported by workers, and unreadable records."""
         tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
         set_aside = [
-            f"{counted(number, noun)} {what} {were(number)} set aside; the first: {self._first_set_aside[noun, what]}"
+            f"{counted(number, noun)} {what} {were(number)} discarded; the first: {self._first_set_aside[noun, what]}"
             for (noun, what), number in self._set_aside.items()
         ]
         return [*self._noted, *set_aside, *(problem for table in tables for problem in table.problems())]
@@ -186,7 +207,7 @@ class ReceivedRecords:
         self._chunks.add(record)
 
     def _is_possible(self, record: dict[str, Any]) -> bool:
-        """Whether the times of a record can be; single values that cannot are taken out of it as not measured."""
+        """Whether the times of a record are possible; other impossible values are removed as not measured."""
         where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
         wrong = impossible_times(record)
         values = {} if wrong else impossible_values(record)
@@ -202,7 +223,7 @@ class ReceivedRecords:
             self._noted.append(problem)
 
     def chunks(self, calls: set[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
+        """Attempts of chunks of these Runner calls in order of their start; those of one task are numbered."""
         ours = self._chunks.table()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
@@ -226,12 +247,12 @@ class ReceivedRecords:
         return self._profiles.table(set(chunks["call"].unique().to_pylist()))
 
     def preprocessing(self) -> pa.Table:
-        """Openings of files to learn their number of entries, in the order of their beginning."""
+        """File openings to count entries, in order of their start."""
         return self._preprocessing.table().sort_by("start")
 
 
 def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """For each row: which one of its key it is, from 1; a row without a key is one of its own."""
+    """Number of each row among those of its key, from 1; a row without a key stands alone."""
     found = pc.dictionary_encode(keys)
     numbers = np.ones(len(keys), np.int64)
     if len(found.dictionary) + keys.null_count < len(keys):
@@ -243,7 +264,7 @@ def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def numbered_attempts(chunks: pa.Table) -> pa.Table:
-    """Records of chunks with the numbers of their attempts: at a Dask task, elsewhere at a chunk of a Runner call."""
+    """Records of chunks with the numbers of their attempts: at a Dask task, otherwise at a chunk of a Runner call."""
     key = chunks["key"].combine_chunks()
     numbers = attempt_numbers(key)
     alone = np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False))
@@ -254,7 +275,7 @@ def numbered_attempts(chunks: pa.Table) -> pa.Table:
 
 
 def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """A number for each row of a table; equal rows have equal ones, and null equals null."""
+    """A number for each row of a table; equal rows share it, and null equals null."""
     codes, different = np.zeros(len(rows), np.int64), 1
     for column in rows.columns:
         found = column.combine_chunks().dictionary_encode(null_encoding="encode")
@@ -271,7 +292,7 @@ def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
 
 
 def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
-    """Table of the branches of attempts, each given by its identity."""
+    """Table of the branches of attempts, each with the attempt's identity."""
     if not records:
         return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
     branches = [branches for _, branches in records]
@@ -294,7 +315,7 @@ def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]
 
 
 def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-    """First and last basket of branches that have so many, and sizes from the one to the other; 0 is not read."""
+    """First and last basket of branches with this many, and sizes from one to the other; 0 if not read."""
     listed = _joined([one.listed for one in branches])
     numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
     order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))

@@ -1,4 +1,4 @@
-"""Samples that the scheduler took of itself, as tables: of each worker the log has only what changed."""
+"""Samples that the scheduler took itself, as tables: the log has only each worker's changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roastcoffea.records.arrow import table_of_columns
 from roastcoffea.records.workers import SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
 
 MOST_STATES: Final = 5_000_000
-"""Rows of the table of workers, beyond which it has each second sample only, or each third, and so on."""
+"""Most rows of the table of workers; beyond it, the table has only every second or third sample, and so on."""
 
 
 class SamplingLog:
@@ -39,13 +39,13 @@ class SamplingLog:
         found = np.frombuffer(rows, self._states.dtype)
         self._states.check(found)
         if (found["worker"] == NO_STRING).any():
-            raise LookupError("it is of no worker")
+            raise LookupError("it has no worker")
         self._samples += fixed
         self._rows += rows
         self._counts.append(len(found))
 
     def sampling(self, offset: float) -> pa.Table:
-        """Samples in order; `offset` is the scheduler's clock less the client's."""
+        """Samples in order; `offset` is the scheduler's clock minus the client's."""
         samples = self._layout.rows(self._samples)
         columns = {
             "time": samples["time"] - offset,
@@ -61,7 +61,7 @@ class SamplingLog:
         first = np.repeat(np.arange(len(samples)), self._counts)
         order = np.lexsort((first, rows["worker"]))
         rows, first = rows[order], first[order]
-        # a row holds until the next one of its worker, or until a sample that lists all that are here
+        # a row holds until the next one of its worker, or until a sample that lists all present workers
         whole = np.append(np.flatnonzero(samples["whole"]), len(samples))
         end = whole[np.searchsorted(whole, first, side="right")]
         same = rows["worker"][1:] == rows["worker"][:-1]
@@ -83,7 +83,7 @@ class SamplingLog:
         return table_of_columns(WORKER_STATE_COLUMNS, columns)
 
     def _thinned(self, rows: int) -> int:
-        """Each which sample is in the table, so that it does not grow too large."""
+        """Every how many samples are in the table, to limit its size."""
         every = max(-(-rows // MOST_STATES), 1)
         self.problems = [f"worker states have one of {every} samples: all would be {rows} rows"] if every > 1 else []
         return every
@@ -93,7 +93,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def _expanded(first: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Number of the row, and of the sample, for each of so many samples of each row from the first on."""
+    """Numbers of the row and the sample, for this many samples from each row's first one."""
     row = np.repeat(np.arange(len(first)), counts)
     within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     return row, first[row] + within

@@ -1,4 +1,4 @@
-"""Sampled stacks as they travel in the record of an attempt: packed on the worker, unpacked by `log.profiles`.
+"""Sampled stacks in the record of an attempt: packed on the worker, unpacked by `log.profiles`.
 
 This module may be pickled by value.
 """
@@ -15,11 +15,11 @@ from roastcoffea.records.profile import DEEPER, NOT_SAMPLED, OTHER
 from roastcoffea.redaction import Added, redacted_beginning
 
 MOST_BYTES: Final = 16_000
-"""Of the profile in a record, before compression: the stacks with the least time go first."""
+"""Most bytes of the profile in a record, before compression; stacks with the least time are dropped first."""
 
 LONGEST_NAME: Final = 120
 LONGEST_PATH: Final = 240
-"""Characters that are kept."""
+"""Most characters kept."""
 
 BYTES_OF_A_FRAME: Final = 14
 BYTES_OF_A_STACK: Final = 24
@@ -27,19 +27,19 @@ BYTES_OF_A_STACK: Final = 24
 PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 
 Stack = tuple[tuple[int, int], ...]
-"""Identities of code and lines, the innermost first."""
+"""Identities of code and lines, innermost first."""
 
 IN_OTHERS: Final[Stack] = ((0, 1),)
 IN_BETWEEN: Final = (0, 2)
 UNSAMPLED: Final[Stack] = ((0, 3),)
 NAMES: Final = {1: OTHER, 2: DEEPER, 3: NOT_SAMPLED}
-"""What stands in the place of frames, and the names of it."""
+"""Placeholders for frames, and their names."""
 
 
 def packed_stacks(
     counts: Mapping[Stack, list[float]], codes: Mapping[int, CodeType | None], added: Added | None = None
 ) -> list[Any]:
-    """Texts, frames and stacks, as numbers in lists; empty where nothing was sampled.
+    """Texts, frames and stacks, as numbers in lists; empty if nothing was sampled.
 
     Frames are a tree: for each its parent (-1: none), function and file (numbers of texts) and line. For each stack:
     its innermost frame, samples, seconds, and those by state.
@@ -75,7 +75,7 @@ def _row(frame: int, sums: list[float]) -> list[int]:
 
 
 class _Tree:
-    """Frames of stacks, those that they begin with in common once."""
+    """Frames of stacks, with common outer frames stored once."""
 
     def __init__(self, codes: Mapping[int, CodeType | None], added: Added | None) -> None:
         self.texts: dict[str, int] = {}
@@ -85,7 +85,7 @@ class _Tree:
         self._named: dict[int, tuple[str, str]] = {}
 
     def add(self, stack: Stack, room: int) -> tuple[int, int] | None:
-        """Number of the innermost frame of a stack, and bytes that it took; None where there are not so many."""
+        """Number of the innermost frame of a stack, and bytes used; None if there is not enough room."""
         parent, path = -1, list(reversed(stack))
         known = 0
         for key in path:
@@ -127,7 +127,7 @@ class _Tree:
 
 
 def place_of(file: str) -> str:
-    """A file of Python's or of an installed package relative to where these are; any other as it is."""
+    """A file of Python or of an installed package, relative to their directory; any other unchanged."""
     for packages in PACKAGES:
         if packages in file:
             return file.rpartition(packages)[2]

@@ -1,4 +1,4 @@
-"""Workers in the log, as tables: when they were there and paused, samples of them, and what they have counted."""
+"""Workers in the log, as tables: lifetimes, pauses, samples, and counts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were
 
+EXECUTING: Final = [name for name, _ in SAMPLE.fields].index("executing")
+
 AROUND_RUN: Final = 10.0
 """Seconds before and after the run in which its plugins may have counted."""
 
@@ -29,12 +31,12 @@ Row = dict[str, Any]
 
 
 class WorkerLog:
-    """Workers that came and left.
+    """Workers that arrived and left.
 
     Parameters
     ----------
     clocks : callable
-        Gives by which seconds each worker's clock is before the scheduler's, by address; NaN is not known.
+        Returns the seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown.
     """
 
     def __init__(self, texts: Texts, clocks: Callable[[], dict[str, float]]) -> None:
@@ -51,6 +53,7 @@ class WorkerLog:
         self._clocks = clocks
         self._layouts = {kind: Layout(kind.fields, texts) for kind in self.readers}
         self._samples = bytearray()
+        self._executing: dict[str | None, int] = {}
         self._lifetimes: list[Row] = []
         self._present: dict[str, Row] = {}
         self._pauses: list[Row] = []
@@ -70,6 +73,7 @@ class WorkerLog:
     def _take_departure(self, payload: bytes) -> None:
         row = self._layouts[DEPARTURE].row(payload)
         self._present.pop(row["worker"])["stop"] = row["time"]
+        self._executing.pop(row["worker"], None)
         self._end_pause(row["worker"], row["time"])
 
     def _take_pause(self, payload: bytes) -> None:
@@ -84,19 +88,20 @@ class WorkerLog:
         self._pausing.pop(worker, {})["stop"] = time
 
     def _take_killed(self, payload: bytes) -> None:
-        """The nanny's message comes before or after the departure of its worker, and before another arrives there."""
+        """The nanny's message arrives before or after its worker's departure, and before another worker arrives
+        there."""
         row = self._layouts[KILLED].row(payload)
         for lifetime in self._of_worker(row["worker"])[-1:]:
             lifetime["killed_memory"] = row["memory"]
 
     def _take_last_cpu(self, payload: bytes) -> None:
-        """The last message of a worker that leaves comes before or after its departure."""
+        """The last message of a departing worker arrives before or after its departure."""
         row = self._layouts[PROCESS_CPU].row(payload)
         for lifetime in self._of_worker(row["worker"])[-1:]:
             lifetime["cpu_seconds"] = row["cpu_seconds"]
 
     def _take_counted(self, payload: bytes) -> None:
-        """What Dask counted on a worker that left; one at the same address before it has its own."""
+        """Dask's counts of a worker that left; an earlier one at the same address has its own."""
         layout = self._layouts[COUNTED]
         worker = layout.row(payload)["worker"]
         counts = json.loads(zlib.decompress(payload[layout.size :]))
@@ -105,9 +110,11 @@ class WorkerLog:
 
     def _take_sample(self, payload: bytes) -> None:
         layout = self._layouts[SAMPLE]
-        worker, *_ = layout.values(payload)
+        values = layout.values(payload)
+        worker = values[0]
         if worker == NO_STRING:
             raise LookupError("it is of no worker")
+        self._executing[self._texts[worker]] = values[EXECUTING]
         self._samples += payload[: layout.size]
 
     def _of_worker(self, worker: str) -> list[Row]:
@@ -117,24 +124,34 @@ class WorkerLog:
 
     @property
     def here(self) -> int:
-        """Workers that are here now, as far as the log goes."""
+        """Workers present now, as far as the log goes."""
         return len(self._present)
 
     @property
+    def threads(self) -> tuple[int, int] | None:
+        """Threads of the workers that are here, and how many of them execute a task; None before the first samples."""
+        found = [
+            (row["threads"], min(self._executing[worker], row["threads"]))
+            for worker, row in list(self._present.items())
+            if worker in self._executing
+        ]
+        return (sum(all_of for all_of, _ in found), sum(busy for _, busy in found)) if found else None
+
+    @property
     def problems(self) -> list[str]:
-        """What of the table of lifetimes that was made last could not be."""
-        text = f"{counted(self._impossible, 'CPU time')} of workers {were(self._impossible)} impossible and set aside"
+        """Problems of the last table of lifetimes."""
+        text = f"{counted(self._impossible, 'CPU time')} of workers {were(self._impossible)} impossible and discarded"
         return [text] if self._impossible else []
 
     def counted(
         self, present: Iterable[tuple[str, Iterable[tuple[Any, float]]]], spans: Iterable[str | None]
     ) -> dict[str, Counts]:
-        """What Dask counted on each worker in the tasks of these spans, and outside of tasks.
+        """Dask's counts of each worker in the tasks of these spans, and outside tasks.
 
         Parameters
         ----------
         present
-            Address and counts of the workers that are here; those that left are in the log.
+            Address and counts of the present workers; those that left are in the log.
         spans
             Identities of the spans.
         """
@@ -146,7 +163,7 @@ class WorkerLog:
         return counted
 
     def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
-        """When the workers were there between start and stop, on the client's clock."""
+        """Lifetimes of the workers between start and stop, on the client's clock."""
         last_cpu, clocks = self._last_cpu(), self._clocks()
         self._impossible, rows = 0, []
         for lifetime in self._lifetimes:
@@ -165,13 +182,13 @@ class WorkerLog:
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def pauses(self, offset: float, start: float, stop: float) -> pa.Table:
-        """When workers were paused between start and stop, on the client's clock."""
+        """Pauses of workers between start and stop, on the client's clock."""
         spans = [_within(pause, offset, start, stop) for pause in self._pauses]
         rows = [pause | {"start": begin, "stop": end} for pause, (begin, end) in zip(self._pauses, spans, strict=True)]
         return table_of_rows(PAUSE_COLUMNS, [row for row in rows if row["start"] < row["stop"]])
 
     def samples(self, offset: float) -> pa.Table:
-        """Samples of the workers, in the order of taking; `offset` is the scheduler's clock less the client's."""
+        """Samples of the workers in order; `offset` is the scheduler's clock minus the client's."""
         rows = self._layouts[SAMPLE].rows(self._samples)
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
         limit_of = pa.array([limits.get(text) for text in self._texts.known], pa.int64())
@@ -184,7 +201,7 @@ class WorkerLog:
         return table_of_columns(SAMPLE_COLUMNS, columns)
 
     def _last_cpu(self) -> dict[tuple[str, float], float]:
-        """The last CPU time that each worker reported, by its address and arrival."""
+        """Last CPU time reported by each worker, by its address and arrival."""
         samples = self._layouts[SAMPLE].rows(self._samples)
         samples = samples[~np.isnan(samples["cpu_seconds"])]
         samples = samples[np.lexsort((samples["last_seen"], samples["worker"]))]
@@ -203,13 +220,13 @@ class WorkerLog:
 
 
 def _within(row: Row, offset: float, start: float, stop: float) -> tuple[float, float]:
-    """Beginning and end of what is in a run from start to stop; what had no end goes on until then."""
+    """Start and end of an interval within a run from start to stop; one without an end lasts until stop."""
     end = stop if row["stop"] is None else min(row["stop"] - offset, stop)
     return max(row["start"] - offset, start), end
 
 
 def _measured(values: Rows) -> pa.Array:
-    """Numbers with null where the plugin marked them as not measured."""
+    """Numbers, with null for those that the plugin marked as not measured."""
     if values.dtype.kind == "f":
         return pa.array(values.astype(np.float64), from_pandas=True)
     integers = values.astype(np.int64)
@@ -217,5 +234,5 @@ def _measured(values: Rows) -> pa.Array:
 
 
 def _hashable(key: Any) -> Any:
-    """A key with tuples in place of the lists that JSON made of them."""
+    """A key with tuples instead of the lists from JSON."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key

@@ -1,4 +1,4 @@
-"""The scheduler's side of the log: what is written waits here, bounded, until the client has it.
+"""The scheduler's side of the log: a bounded buffer of entries until the client has them.
 
 This module may be pickled by value.
 """
@@ -13,20 +13,20 @@ from roastcoffea.log.kinds import HEADER, NO_STRING, PROBLEM, STRING, Kind
 from roastcoffea.redaction import redacted_beginning
 
 LOG_CAP = 64_000_000
-"""Bytes that the log may hold on the scheduler; beyond it rows are dropped and counted."""
+"""Most bytes of the log on the scheduler; beyond that, rows are dropped and counted."""
 
 BLOCK = 256_000
 
 MOST_TEXTS = 10_000
-"""Texts whose number is kept; beyond that numbering begins afresh, and a text may get a second number."""
+"""Most texts with a remembered number; beyond that numbering restarts, and a text may get a second number."""
 
 LONGEST_TEXT = 2000
 MOST_PROBLEMS = 20
-"""Different problems that are listed; the rest is counted."""
+"""Most distinct problems listed; the others are counted."""
 
 
 class LogWriter:
-    """Entries of bytes in the order of writing, with a cap on what waits to be drained."""
+    """Entries as bytes in order of writing, with a limit on those waiting to be drained."""
 
     def __init__(self, cap: int = LOG_CAP) -> None:
         self.cap = cap
@@ -43,7 +43,7 @@ class LogWriter:
     # entries
 
     def has_room(self, kind: Kind, rows: int = 1) -> bool:
-        """Whether rows can be written now; where they cannot, they are counted as dropped."""
+        """Whether rows can be written now; otherwise they are counted as dropped."""
         if self.size <= self.cap or kind.table is None:
             return True
         self.dropped[kind.table] = self.dropped.get(kind.table, 0) + rows
@@ -55,8 +55,8 @@ class LogWriter:
             self.append(kind, payload)
 
     def append(self, kind: Kind, payload: bytes) -> None:
-        """Append an entry for which there was room."""
-        entry = self._header(kind.code, len(payload)) + payload  # what is no bytes fails here, before it is in the log
+        """Append an entry for which there is room."""
+        entry = self._header(kind.code, len(payload)) + payload  # fails here for anything but bytes, before writing
         self._block += entry
         self.size += len(entry)
         if len(self._block) >= BLOCK:
@@ -64,7 +64,7 @@ class LogWriter:
             self._block = bytearray()
 
     def write_fields(self, kind: Kind, *values: Any, then: bytes = b"") -> None:
-        """Write an entry of these fields, which needs not be quick."""
+        """Write an entry of these fields; not for frequent use."""
         self.write(kind, struct.pack(kind.packing, *values) + then)
 
     def write_text(self, kind: Kind, text: str) -> None:
@@ -72,7 +72,7 @@ class LogWriter:
         self.write(kind, text.encode("utf-8", "surrogatepass"))
 
     def number(self, text: str | None) -> int:
-        """Number that stands for a text that recurs."""
+        """Number of a recurring text."""
         if text is None:
             return NO_STRING
         number = self._numbers.get(text)
@@ -84,17 +84,17 @@ class LogWriter:
             self._next_number += 1
         return number
 
-    # the way to the client
+    # to the client
 
     def drain(self, limit: int, received: int) -> dict[str, Any]:
-        """Give the oldest entries; they are kept until the client says that it has them.
+        """Return the oldest entries, which are kept until the client confirms them.
 
         Parameters
         ----------
         limit : int
-            About how many bytes.
+            Approximate number of bytes.
         received : int
-            Bytes that the client has so far. Where the last answer was lost it is given again.
+            Bytes that the client has so far. If the last answer was lost, it is repeated.
 
         Returns
         -------
@@ -108,11 +108,11 @@ class LogWriter:
 
     @property
     def given(self) -> int:
-        """Bytes that were given so far."""
+        """Bytes returned so far."""
         return self._given_from + len(self._given)
 
     def _take(self, limit: int) -> bytes:
-        """Take about `limit` bytes of whole entries away, the oldest first."""
+        """Remove about `limit` bytes of complete entries, oldest first."""
         taken, size = [], 0
         while self._blocks and size < limit:
             taken.append(self._blocks.popleft())
@@ -126,7 +126,7 @@ class LogWriter:
 
 
 class Problems:
-    """What could not be recorded on the cluster: each problem is written once, and only so many different ones."""
+    """Problems of recording on the cluster: each is written once, up to a maximum number."""
 
     def __init__(self, log: LogWriter) -> None:
         self.failures = 0
@@ -140,7 +140,7 @@ class Problems:
         self.note(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
 
     def note(self, text: str) -> None:
-        """Write a problem, or count it where too many were written."""
+        """Write a problem, or count it if too many were written."""
         text = redacted_beginning(text, LONGEST_TEXT)
         if text not in self._noted and len(self._noted) == MOST_PROBLEMS:
             self._more += 1
@@ -149,6 +149,6 @@ class Problems:
             self._log.write_text(PROBLEM, text)
 
     def note_rest(self) -> None:
-        """Write how many problems were not listed."""
+        """Write the number of problems that were not listed."""
         if self._more:
             self._log.write_text(PROBLEM, f"{self._more} further problem(s) on the scheduler are not listed")

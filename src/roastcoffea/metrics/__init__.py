@@ -1,4 +1,4 @@
-"""What is computed from a run; conclusions add to the catalogue (see `diagnosis`)."""
+"""Everything computed from a run. Conclusions extend the catalogue (see `diagnosis`)."""
 
 # ruff: noqa: F401
 import importlib
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from roastcoffea.metrics import workflow
 
-# Metrics of the workflow are inputs of the others, and an input is defined before it is used.
+# Other metrics take workflow metrics as inputs, and an input has to be defined first.
 # isort: split
 from roastcoffea.metrics import file_reads
 
@@ -26,7 +26,7 @@ __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """What is in `roastcoffea.diagnosis` now; imported when it is asked for, as that imports this room."""
+        """Names that moved to `roastcoffea.diagnosis`, imported on request because that room imports this one."""
         if name not in {"Finding", "Verdict"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module("roastcoffea.diagnosis"), name)

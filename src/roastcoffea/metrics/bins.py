@@ -1,4 +1,4 @@
-"""Bins of time in which thread seconds are counted, by worker or for several together."""
+"""Time bins for thread seconds, per worker or combined."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MICROSECONDS: Final = 1_000_000
 
 
 class Axes(NamedTuple):
-    """Where thread seconds are counted: bins of time, and the row of each worker.
+    """Grid for thread seconds: time bins and a row for each worker.
 
-    `edges` are microseconds from `start` (Unix seconds), one more than there are bins.
+    `edges` are microseconds from `start` (Unix seconds), one more than the number of bins.
     """
 
     start: float
@@ -34,7 +34,7 @@ class Axes(NamedTuple):
         return np.rint(since * MICROSECONDS).astype(np.int64)
 
     def bin(self, times: Integers) -> Integers:
-        """Bin of each time; the end belongs to the last one."""
+        """Bin of each time; the end falls into the last one."""
         return np.minimum(np.searchsorted(self.edges, times, side="right") - 1, self.bins - 1)
 
     def sums(self, places: Integers, amounts: npt.NDArray[np.generic]) -> Numbers:
@@ -44,13 +44,13 @@ class Axes(NamedTuple):
 
 
 def axes(start: float, stop: float, row: Integers, rows: int, bins: int = 1) -> Axes:
-    """Bins of about equal width from start to stop: their edges are whole microseconds."""
+    """Bins of about equal width from start to stop, with edges at whole microseconds."""
     length = round((stop - start) * MICROSECONDS)
     return Axes(start, np.rint(np.linspace(0, length, bins + 1)).astype(np.int64), row, rows)
 
 
 def spread(worker: Integers, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
-    """Seconds by row and bin: each amount evenly over its time; all in one bin where that has no length."""
+    """Seconds by row and bin, each amount spread evenly over its duration; one without duration goes into one bin."""
     begin, end = axes.microseconds(start), axes.microseconds(stop)
     lasting = end > begin
     rate = np.divide(seconds, end - begin, out=np.zeros(len(seconds)), where=lasting)
@@ -70,5 +70,5 @@ def spread(worker: Integers, start: Numbers, stop: Numbers, seconds: Numbers, ax
 
 
 def level_before(changes: Numbers) -> Numbers:
-    """Level at the beginning of each bin."""
+    """Level at the start of each bin."""
     return np.asarray(np.cumsum(changes, axis=1) - changes)

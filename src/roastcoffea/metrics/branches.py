@@ -1,4 +1,4 @@
-"""What was read of each branch, over the attempts that counted: first and repeated reads of baskets, told apart."""
+"""Bytes read per branch by the attempts that counted, with first reads separated from repeated ones."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ SAME_DATASET: Final = "Runner calls"
 OTHER_DATASET: Final = "datasets"
 SAME_ATTEMPT: Final = "one chunk"
 CAUSES: Final = (SAME_LOOP, SAME_DATASET, OTHER_DATASET, SAME_ATTEMPT)
-"""Between what a basket was shared that was read again."""
+"""What the two readers of a re-read basket have in common."""
 
 ROWS_AT_ONCE: Final = 200_000
 UNKNOWN_SIZE: Final = -1
-"""Stands for a size that the record of a read does not have."""
+"""Placeholder for a size missing from the record of a read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Reads of branches by attempts that counted: arrays with one element for each row of `table`."""
+    """Reads of branches by attempts that counted; the arrays have one element per row of `table`."""
 
     table: pa.Table
     attempt: Integers
     """Row of the attempt in the table of chunks."""
     payload: Integers
-    """Bytes of baskets that nobody had read before."""
+    """Bytes of baskets read for the first time."""
     reread: dict[str, Integers]
-    """Bytes of all others, by cause."""
+    """Bytes of all other baskets, by cause."""
     baskets: Integers
-    """Baskets that nobody had read before."""
+    """Baskets read for the first time."""
     estimated: Flags
-    """Whether payload and re-read were told apart by a mean size of baskets."""
+    """Whether payload and re-read bytes were separated by a mean basket size."""
 
     @property
     def all_reread(self) -> Integers:
-        """Bytes that had been read before, whatever the cause."""
+        """Bytes read before, for any cause."""
         return np.asarray(np.sum(list(self.reread.values()), axis=0), dtype=np.int64)
 
 
 def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
-    """A number for each row, equal where all of these columns are."""
+    """A number for each row; rows with equal values in all these columns share it."""
     found = np.zeros(len(table), dtype=np.int64)
     for column in columns:
         indices = table[column].combine_chunks().dictionary_encode().indices
@@ -63,10 +63,10 @@ def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
 
 
 def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Reads:
-    """Reads of the attempts that counted, with first reads told from repeated ones.
+    """Reads of the attempts that counted, with first reads separated from repeated ones.
 
-    A basket is known by file, uuid, tree, branch and number. Of what attempts read of one, the largest part is
-    taken to hold the others. Attempts come in the order in which they began.
+    A basket is identified by file, uuid, tree, branch and number. If attempts read different parts of one, the largest
+    is assumed to contain the others. Attempts are in order of their start.
 
     Parameters
     ----------
@@ -105,10 +105,10 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
     )
 
 
-def came_with_tree(reads: pa.Table) -> Flags:
-    """Whether baskets of a read came with the tree (embedded): they have size 0.
+def embedded_in_tree(reads: pa.Table) -> Flags:
+    """Whether baskets of a read are embedded in the tree: their size is 0.
 
-    A basket in between that was not read has no size either, where those of all from first to last are known.
+    A basket in between that was not read has no size either, even if all others from first to last have one.
     """
     number = integers(pc.list_value_length(reads["basket_bytes"]))
     empty = np.concatenate([[0], np.cumsum(integers(pc.list_flatten(reads["basket_bytes"])) == 0)])
@@ -123,7 +123,7 @@ def _pairs(first: Integers, second: Integers) -> Integers:
 
 
 def _overlapping(start: Integers, stop: Integers, rows: Integers) -> Iterator[Integers]:
-    """Rows that share baskets with others, in portions that share none between them."""
+    """Rows that share baskets, in batches with no basket in common."""
     rows = rows[np.argsort(start[rows], kind="stable")]
     covered = np.maximum.accumulate(stop[rows])
     first = np.ones(len(rows), dtype=np.bool_)
@@ -138,10 +138,10 @@ def _overlapping(start: Integers, stop: Integers, rows: Integers) -> Iterator[In
 
 
 class _Parts:
-    """Reads cut at every border of another read, and around their first and last baskets.
+    """Reads split at every boundary of another read, and around their first and last baskets.
 
-    Two parts are equal or share nothing; `place` numbers the different ones. Arrays have one element for each
-    part of a read, read by read.
+    Two parts are equal or disjoint; `place` numbers the distinct ones. Arrays have one element per part of a read, read
+    by read.
     """
 
     def __init__(self, start: Integers, stop: Integers) -> None:
@@ -161,7 +161,7 @@ class _Parts:
         return np.add.reduceat(amounts, self.first)
 
     def any(self, flags: Flags) -> Flags:
-        """Whether a flag is up in any part of each read."""
+        """Whether a flag is set in any part of each read."""
         return np.logical_or.reduceat(flags, self.first)
 
     def in_order(self, *keys: Integers) -> Integers:
@@ -170,7 +170,7 @@ class _Parts:
 
 
 class _Sizes:
-    """Sizes of parts of reads, as far as the records tell them."""
+    """Sizes of parts of reads, if recorded."""
 
     def __init__(self, basket_bytes: pa.ChunkedArray, payload: Integers, start: Integers, stop: Integers) -> None:
         self.number = integers(pc.list_value_length(basket_bytes))
@@ -181,7 +181,7 @@ class _Sizes:
         self.payload, self.start, self.stop = payload, start, stop
 
     def of(self, rows: Integers, parts: _Parts) -> tuple[Integers, Flags]:
-        """Size of each part, and whether it is a guess from the mean size of baskets."""
+        """Size of each part, and whether it is estimated from the mean basket size."""
         whole = (self.number == self.stop - self.start)[rows][parts.read]
         ends = (self.number == 2)[rows][parts.read] & ~whole
         row = rows[parts.read]
@@ -193,20 +193,20 @@ class _Sizes:
         found = np.where(ends & (parts.stop == stop), self.values[np.where(ends, offset + 1, 0)], found)
         guessed = found == UNKNOWN_SIZE
         if guessed.any():
-            found = self._known_to_others(parts, found)
+            found = self._completed_from_others(parts, found)
             guessed = found == UNKNOWN_SIZE
-            found = _shared_out(parts, found, self.payload[rows])
+            found = _distributed(parts, found, self.payload[rows])
         return found, guessed & (parts.sums(guessed.astype(np.int64))[parts.read] > 1)
 
-    def _known_to_others(self, parts: _Parts, sizes: Integers) -> Integers:
-        """Sizes with those that another read of the same part knows."""
+    def _completed_from_others(self, parts: _Parts, sizes: Integers) -> Integers:
+        """Sizes, completed from other reads of the same part."""
         places = np.full(int(parts.place.max(initial=-1)) + 1, UNKNOWN_SIZE, dtype=np.int64)
         np.maximum.at(places, parts.place, sizes)
         return np.where(sizes == UNKNOWN_SIZE, places[parts.place], sizes)
 
 
-def _shared_out(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
-    """Sizes with what is left of each read's bytes in the parts that have none, in proportion to their baskets."""
+def _distributed(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
+    """Sizes, with the remaining bytes of each read split over its parts without one, in proportion to their baskets."""
     unknown = sizes == UNKNOWN_SIZE
     rest = np.maximum(payload - parts.sums(np.where(unknown, 0, sizes)), 0)[parts.read]
     width = np.where(unknown, parts.width, 0)
@@ -218,7 +218,7 @@ def _shared_out(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
 
 
 def _read_before(parts: _Parts, sizes: Integers, guessed: Flags, order: Integers) -> tuple[Integers, Flags]:
-    """Bytes of each part that were read before, and whether any of it was."""
+    """Bytes of each part that were read before, and whether there are any."""
     sorted_parts = parts.in_order(order[parts.read])
     place, size = parts.place[sorted_parts], sizes[sorted_parts]
     new_place = np.diff(place, prepend=-1) != 0
@@ -233,7 +233,7 @@ def _read_before(parts: _Parts, sizes: Integers, guessed: Flags, order: Integers
 
 
 def _causes(parts: _Parts, order: Integers, loop: Integers, dataset: Integers) -> Iterator[tuple[str, Flags]]:
-    """For each cause, the parts that had been read before between things of this kind."""
+    """For each cause, the parts that this kind of thing had already read."""
     in_loop, in_dataset = (_follows(parts, order, group) for group in (loop, dataset))
     yield SAME_LOOP, in_loop
     yield SAME_DATASET, in_dataset & ~in_loop
@@ -241,7 +241,7 @@ def _causes(parts: _Parts, order: Integers, loop: Integers, dataset: Integers) -
 
 
 def _follows(parts: _Parts, order: Integers, group: Integers) -> Flags:
-    """Whether a part was read before by the same group."""
+    """Whether the same group had already read the part."""
     groups = group[parts.read]
     sorted_parts = parts.in_order(groups, order[parts.read])
     result = np.empty(len(groups), np.bool_)
@@ -252,21 +252,21 @@ def _follows(parts: _Parts, order: Integers, group: Integers) -> Flags:
 
 BRANCH_COLUMNS: Final = (
     *picked((*CHUNK_COLUMNS, *BRANCH_READ_COLUMNS), "dataset", "file", "branch"),
-    Column("bytes_payload", "integer", "B", "of baskets that nobody had read before in this run"),
-    Column("bytes_reread", "integer", "B", "of baskets that had been read before in this run"),
+    Column("bytes_payload", "integer", "B", "of baskets read for the first time in this run"),
+    Column("bytes_reread", "integer", "B", "of baskets already read in this run"),
     *picked(BRANCH_READ_COLUMNS, "bytes_uncompressed"),
-    Column("baskets", "integer", "baskets", "baskets that nobody had read before in this run"),
+    Column("baskets", "integer", "baskets", "baskets read for the first time in this run"),
     Column("chunks", "integer", "chunks", "chunks that read the branch"),
     *(column for column in BRANCH_READ_COLUMNS if column.kind == "number"),
 )
-"""One row for each branch of a file in a dataset, over the attempts that counted."""
+"""One row per dataset, file and branch, over the attempts that counted."""
 
 KEYS: Final = ("dataset", "file", "branch")
 AMOUNTS: Final = tuple(column.name for column in BRANCH_COLUMNS if column.name not in KEYS)
 
 
 def tree_branches_of(chunks: pa.Table, reads: Reads) -> pa.Table:
-    """Branches of trees of files by dataset: keys, tree, amounts, and whether baskets came with the tree."""
+    """Branches by dataset, file and tree: keys, amounts, and whether their baskets are embedded in the tree."""
     seconds = [column.name for column in BRANCH_COLUMNS if column.kind == "number"]
     table = pa.table(
         {
@@ -276,20 +276,20 @@ def tree_branches_of(chunks: pa.Table, reads: Reads) -> pa.Table:
             "bytes_reread": reads.all_reread,
             "baskets": reads.baskets,
             "chunks": np.ones(len(reads.attempt), dtype=np.int64),
-            "embedded": came_with_tree(reads.table),
+            "embedded": embedded_in_tree(reads.table),
         }
     )
     return _summed(table, (*KEYS, "tree"), {"embedded": "any"})
 
 
 def over_trees(tree_branches: pa.Table) -> pa.Table:
-    """Branches of files by dataset, with BRANCH_COLUMNS, of branches that are told apart by tree."""
+    """Branches by dataset and file, with BRANCH_COLUMNS, from branches by tree."""
     return _summed(tree_branches, KEYS, {})
 
 
 def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> pa.Table:
-    """Sums of the amounts by these keys, and other columns in other ways."""
-    steps = {name: (name, way) for name, way in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
+    """Sums of the amounts by these keys; other columns are combined in other ways."""
+    steps = {name: (name, step) for name, step in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 
@@ -299,7 +299,7 @@ NO_TREE_BRANCHES: Final = pa.schema(
 
 
 def branches_of(run: Run) -> pa.Table | None:
-    """Branches of files by dataset, with BRANCH_COLUMNS; None where they were not measured."""
+    """Branches by dataset and file, with BRANCH_COLUMNS; None if not measured."""
     if run.chunks is None or run.branch_reads is None or run.chunks["id"].null_count:
         return None
     counted = among(run.chunks, counted_chunks(run.chunks))

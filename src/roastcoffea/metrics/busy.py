@@ -1,4 +1,4 @@
-"""Attempts that kept the workers' threads busy: of tasks, where a scheduler tells of them, else of chunks."""
+"""Attempts that kept the workers' threads busy: tasks if a scheduler recorded them, otherwise chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import among, rows_where
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments, Presence
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, moments, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
@@ -24,7 +24,7 @@ from roastcoffea.records.workers import PAUSE_COLUMNS
 
 
 class Records(NamedTuple):
-    """Records that a time ledger is counted from; a worker is its place in `workers`."""
+    """Records that a time ledger is built from; a worker is an index into `workers`."""
 
     run: Run
     chunks: pa.Table
@@ -32,6 +32,10 @@ class Records(NamedTuple):
     workers: list[str]
     presence: Presence
     pauses: Presence
+    together: Integers
+    """Number of each worker's recorded run: workers with the same number could take over each other's tasks."""
+    born: Numbers
+    """When each worker's process was born in the run; NaN where that was before, or is not known."""
     by: str = "dataset"
     """What busy seconds are split by: a column of chunks and of preprocessing."""
 
@@ -43,14 +47,21 @@ class Records(NamedTuple):
         pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
         presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
         paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
-        return cls(run, chunks, counted, workers, presence, paused)
+        together = np.zeros(len(workers), np.int64)
+        if run.merged:
+            together[places(lifetimes["worker"], workers)] = codes(lifetimes["run"])
+        return cls(run, chunks, counted, workers, presence, paused, together, _born(run, lifetimes, workers))
 
     def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
-        """Bins over the run, with a row for each worker; else one for this worker, or for all, and one for the rest."""
+        """Bins over the run, one row per worker; or one row for this worker or for all, and one for the rest."""
         row, rows = np.arange(len(self.workers)), len(self.workers)
         if not each:
             row, rows = np.array([worker not in (None, name) for name in self.workers], np.int64), 2
         return axes(self.run.start, self.run.stop, row, rows, bins)
+
+    def run_of(self, worker: pa.ChunkedArray) -> Integers:
+        """Number of the recorded run of each row of a table, by its worker."""
+        return np.append(self.together, 0)[places(worker, self.workers)]
 
     def offered(self) -> Numbers:
         """Thread seconds of each span of a worker's presence."""
@@ -63,13 +74,29 @@ def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Integers) 
     return Presence(places(spans["worker"], workers), starts, np.maximum(starts, stops), threads)
 
 
+def _born(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
+    """When the process of each worker was born in the run; NaN where that was before, or is not known."""
+    found = np.full(len(workers), np.inf)
+    np.minimum.at(found, places(lifetimes["worker"], workers), moments(lifetimes, "start"))
+    known = ~np.isnan(found)
+    np.logical_and.at(known, places(lifetimes["worker"], workers), lifetimes["process"].is_valid().to_numpy())
+    return np.where(known & (found > _run_starts(run, lifetimes, workers)), found, np.nan)
+
+
+def _run_starts(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
+    """When the recorded run of each worker started."""
+    starts: dict[str | None, float] = {part.id: part.start for part in run.merged}
+    of_worker = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["run"].to_pylist(), strict=True)) if starts else {}
+    return np.array([starts.get(of_worker.get(worker), run.start) for worker in workers])
+
+
 class Busy(NamedTuple):
-    """Attempts that kept a thread: when, and how many seconds of which class and dataset."""
+    """Attempts that occupied a thread: when, and for how many seconds by class and dataset."""
 
     moments: Moments
     seconds: Mapping[str, Numbers]
     of: pa.Array
-    """Dataset, or what else it was asked for by."""
+    """Dataset, or the breakdown requested instead."""
     failed: dict[str, float]
     """Seconds of failed attempts by reason."""
     reasons: list[str]
@@ -78,7 +105,7 @@ class Busy(NamedTuple):
 
 
 def busy_chunks(records: Records) -> Busy:
-    """Attempts of chunks and openings of files as what kept the threads."""
+    """Attempts of chunks and file openings, as the work that occupied threads."""
     run, counted = records.run, records.counted
     parts, reasons = [_classes_of_chunks(records)], incomplete_phases(counted)
     if run.preprocessing is None:
@@ -89,14 +116,15 @@ def busy_chunks(records: Records) -> Busy:
     worker = places(table["worker"], records.workers)
     known = worker >= 0
     if not known.all():
-        reasons.append(f"{np.count_nonzero(~known)} attempts ran on workers that were not seen")
+        reasons.append(f"{np.count_nonzero(~known)} attempts ran on unknown workers")
     table, worker = rows_where(table, known), worker[known]
     assigned = facts.assigned_chunks(run)
     if assigned is not None and len(counted) < assigned:
-        reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record, or gave no result")
+        reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record or no result")
     start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
+    able = startup.could_begin(worker, start, _asked(run, table, stop), records.born)
     return Busy(
-        Moments(worker, start, start, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
+        Moments(worker, able, able, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
         {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
         table[records.by].combine_chunks(),
         {task_records.ERROR: float(np.sum(wasted))} if np.any(wasted) else {},
@@ -105,20 +133,34 @@ def busy_chunks(records: Records) -> Busy:
     )
 
 
+def _asked(run: Run, attempts: pa.Table, stop: Numbers) -> Numbers:
+    """From when on attempts can have waited: their Runner call began, and chunks come after its preprocessing.
+
+    Where there was no call, as in preprocessing on its own, the run began.
+    """
+    begins = np.array([*(call.start for call in run.calls), run.start])
+    call = places(attempts["call"], [call.id for call in run.calls])
+    opening = attempts["kind"].to_numpy() == KINDS.index(task_records.PREPROCESSING)
+    opened = begins.copy()
+    np.maximum.at(opened, call[opening], stop[opening])
+    return np.where(opening, begins[call], opened[call])
+
+
 def _classes_of_chunks(records: Records) -> pa.Table:
-    """Attempts of chunks with their seconds by class; what is in no phase is overhead."""
+    """Attempts of chunks with their seconds by class; time in no phase is overhead."""
     chunks, counted = records.chunks, records.counted
     used, wall = among(chunks, counted), sum_of(chunks, ("wall_seconds",))
-    seconds = _seconds_of(chunks, used)
+    seconds = _seconds_of(chunks, used, records)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
     seconds[phases.OVERHEAD] = wall - sum(seconds.values())
     return _attempts(chunks, task_records.PROCESSOR, seconds, records.by)
 
 
-def _seconds_of(chunks: pa.Table, used: statistics.Flags) -> dict[str, Numbers]:
-    """Seconds by class of chunks' phases; 0 for attempts that did not count."""
+def _seconds_of(chunks: pa.Table, used: statistics.Flags, records: Records) -> dict[str, Numbers]:
+    """Seconds by class from the chunks' phases; 0 for attempts that did not count."""
     seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
-    return startup.moved(seconds, startup.beyond_later_chunks(chunks, used))
+    excess = startup.excess_over_later_chunks(chunks, used, records.run_of(chunks["worker"]))
+    return startup.moved(seconds, excess)
 
 
 def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
@@ -128,37 +170,37 @@ def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
 
 
 def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> pa.Table:
-    known = table.select(["worker", of, "start", "stop"])
+    known = table.select(["worker", of, "start", "stop", "call"])
     for name, values in {"kind": np.full(len(table), KINDS.index(kind)), **seconds}.items():
         known = known.append_column(name, pa.array(values))
     return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
 
 
 def incomplete_phases(counted: pa.Table) -> list[str]:
-    """How many chunks lack a phase: its time is in none of the classes of phases."""
+    """Number of chunks without a phase, whose time is in no phase's class."""
     names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
     computed = facts.with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
     null = {name: computed[name].is_null().to_numpy() for name in names}
     whole, parts = null.pop(phases.UNSPLIT), [null.pop(name) for name in phases.SPLIT]
     lacking = np.logical_or.reduce([*null.values(), whole & np.logical_or.reduce(parts)])
     number = np.count_nonzero(lacking)
-    return [f"{number} chunks do not tell all their phases: that time is called {phases.OVERHEAD}"] if number else []
+    return [f"{number} chunks have incomplete phases: the missing time is in {phases.OVERHEAD}"] if number else []
 
 
 def sum_of(chunks: pa.Table, columns: tuple[str, ...]) -> Numbers:
-    """Sum of these columns, as far as they were measured."""
+    """Sum of these columns over measured values."""
     return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))
 
 
 MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
 COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", *MOMENTS)
-"""Columns of tasks that are looked at: a copy of some rows of them is not one of all."""
+"""Columns of tasks used here: copying some rows of them costs less than copying whole rows."""
 
 REPEATED: Final = "repeated"
 
 
 def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
-    """Attempts of tasks as what kept the threads, split by what the records of their chunks tell of them."""
+    """Attempts of tasks that occupied threads, split by class with the records of their chunks."""
     run, tasks = records.run, tasks.select(COLUMNS)
     worker = places(tasks["worker"], records.workers)
     start, stop = _intervals(tasks, worker, records)
@@ -167,7 +209,7 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     reasons = [*facts.lost_rows(run, "tasks", "chunks"), *_without_times(tasks, worker, known)]
     reasons += _uncounted(run.attempts, tasks)
     if link.without_task:
-        reasons.append(f"of {link.without_task} attempts of chunks the task was not seen: their time is taken for idle")
+        reasons.append(f"{link.without_task} attempts of chunks have no recorded task: their time counts as idle")
     if not known.all():
         tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
         link = link._replace(task=link.task[known])
@@ -180,35 +222,35 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
 
 
 def estimated_intervals(records: Records, tasks: pa.Table) -> tuple[Numbers, Numbers]:
-    """Start and stop of each attempt of the run's tasks; NaN for one that never began, as far as that is known.
+    """Start and stop of each attempt of the run's tasks; NaN for one that never started, or if unknown.
 
-    Those of an attempt that was lost with its worker are estimated, and one that is unfinished lasts until the end.
+    Both are estimated for an attempt lost with its worker; an unfinished one lasts until the end of the run.
     """
     tasks = tasks.select(COLUMNS)
     return _intervals(tasks, places(tasks["worker"], records.workers), records)
 
 
 def _without_times(tasks: pa.Table, worker: Integers, known: statistics.Flags) -> list[str]:
-    """Attempts that should tell when they ran: one that was cancelled may never have begun."""
+    """Attempts without times that should have them; one that was cancelled may never have started."""
     cancelled = having(tasks["outcome"], task_records.CANCELLED)
     untimed = np.count_nonzero(~known & ~cancelled & ~having(tasks["outcome"], task_records.LOST))
-    went_on = np.count_nonzero(~known & (worker >= 0) & cancelled)
-    taken = "were cancelled when a worker had them: what went on is taken for idle"
-    counts = {"do not tell when they ran": untimed, taken: went_on}
+    may_have_continued = np.count_nonzero(~known & (worker >= 0) & cancelled)
+    taken = "were cancelled on a worker: if they continued, that time counts as idle"
+    counts = {"have no recorded times": untimed, taken: may_have_continued}
     return [f"{number} attempts of tasks {what}" for what, number in counts.items() if number]
 
 
 def _uncounted(attempts: Mapping[str, int] | None, tasks: pa.Table) -> list[str]:
-    """Attempts that the scheduler counted, and of which there is no row."""
+    """Attempts counted by the scheduler that have no row."""
     if attempts is None:
-        return ["the scheduler did not tell how many attempts of tasks there were"]
+        return ["the scheduler did not report the number of task attempts"]
     rows = np.bincount(places(tasks["kind"], KINDS), minlength=len(KINDS))
     lacking = {kind: number - int(rows[KINDS.index(kind)]) for kind, number in attempts.items()}
     return [f"{number} attempts of {kind} tasks left no row" for kind, number in lacking.items() if number > 0]
 
 
 def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Numbers, Numbers]:
-    """When attempts kept their thread; of those that were lost with their worker it is estimated."""
+    """When attempts occupied their thread; estimated if they were lost with their worker."""
     run, presence = records.run, records.presence
     start, stop = (moments(tasks, name) for name in ("start", "stop"))
     unfinished = having(tasks["outcome"], task_records.UNFINISHED)
@@ -218,7 +260,7 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
     lost = np.flatnonzero(having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (worker >= 0))
     assigned = moments(tasks, "assigned") if len(lost) else start
     for number in np.unique(worker[lost]):
-        # from when a thread was free for them until the worker left
+        # from the moment a thread was free for them until the worker left
         threads = int(presence.threads[presence.worker == number].max())
         here = lost[worker[lost] == number]
         first = here[np.argsort(assigned[here], kind="stable")][:threads]
@@ -227,19 +269,21 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
     stop = np.fmin(stop, moments(tasks, "seceded"))
     others = having(tasks["kind"], task_records.OTHER)
     stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
-    # what others began before the run belongs to it from then on
-    earliest = np.where(others, run.start, -np.inf)
+    # work that others started before the run counts from its start
+    arrived = np.full(len(left), run.stop)
+    np.minimum.at(arrived, presence.worker, presence.start)
+    earliest = np.where(others, arrived[worker], -np.inf)
     return np.maximum(start, earliest), np.maximum(stop, earliest)
 
 
 def _when_free(stops: Numbers, threads: int) -> Numbers:
-    """When each thread of a worker ended its last attempt, in order; -inf for one that had none."""
+    """When each thread of a worker finished its last attempt, in order; -inf for one without any."""
     last = np.sort(stops[~np.isnan(stops)])[::-1][:threads]
     return np.sort(np.concatenate([last, np.full(threads - len(last), -np.inf)]))
 
 
 def _moments(tasks: pa.Table, worker: Integers, start: Numbers, stop: Numbers) -> Moments:
-    """Moments of attempts in their order: what is not known came as late as it could."""
+    """Moments of attempts in order; unknown ones are as late as possible."""
     lasting = having(tasks["outcome"], task_records.UNFINISHED)
     seen = np.where(lasting, stop, np.fmax(moments(tasks, "seen"), stop))
     earlier = (moments(tasks, name) for name in ("ready", "arrived", "assigned", "runnable"))
@@ -251,10 +295,10 @@ _Split = tuple[dict[str, Numbers], pa.Array, dict[str, float], int]
 
 
 def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) -> _Split:
-    """Seconds by class of each attempt, what it is of, failed seconds by reason, and how many chunks left no record."""
+    """Seconds by class of each attempt, its breakdown key, failed seconds by reason, chunks without a record."""
     kind, outcome = places(tasks["kind"], KINDS), places(tasks["outcome"], OUTCOMES)
     processor, other = (kind == KINDS.index(name) for name in (task_records.PROCESSOR, task_records.OTHER))
-    of_chunks, used, recorded, of = _inside(link, records)
+    of_chunks, used, recorded, of = _chunk_details(link, records)
     processed = processor & (outcome == OUTCOMES.index(task_records.OK))
     repeated = processed & recorded & ~used & (of_chunks[phases.FAILED] == 0)
     lost = (outcome != OUTCOMES.index(task_records.OK)) | repeated
@@ -263,9 +307,9 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
     erred = seconds[phases.FAILED]
     rest = duration - sum(seconds.values())
     seconds |= {
-        name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in phases.OF_TASK_KIND.items()
+        name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in phases.CLASS_OF_KIND.items()
     }
-    # another user's task is his own affair, however it ended
+    # how another user's task ended does not concern this run
     seconds[phases.OTHER_TASKS] = np.where(other, duration, 0.0)
     wasted = np.where(lost & ~other, duration, 0.0)
     reason = np.where(repeated, len(OUTCOMES), outcome)
@@ -280,13 +324,13 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
 
 
 class _Link(NamedTuple):
-    """Number of the key and run id of each attempt of a task, and of a chunk; -1 where chunks have none."""
+    """Number of the key and run id of each attempt of a task and of a chunk; -1 if chunks have none."""
 
     task: Integers
     chunk: Integers
     number: int
     without_task: int
-    """Attempts of chunks that ran in a task of which nothing is known."""
+    """Attempts of chunks whose task is unknown."""
 
 
 def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
@@ -299,14 +343,14 @@ def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
     return _Link(place, number, len(known), int(np.count_nonzero(~linked[number[number >= 0]])))
 
 
-_Inside = tuple[dict[str, Numbers], statistics.Flags, statistics.Flags, pa.Array]
+_ChunkDetails = tuple[dict[str, Numbers], statistics.Flags, statistics.Flags, pa.Array]
 
 
-def _inside(link: _Link, records: Records) -> _Inside:
-    """For each attempt of a task what the records of its chunk tell.
+def _chunk_details(link: _Link, records: Records) -> _ChunkDetails:
+    """What the records of its chunk add to each attempt of a task.
 
-    These are seconds of phases of attempts that counted, and of failed ones; whether any counted; whether any was
-    recorded; and the dataset, or what else is asked for.
+    Phase seconds of attempts that counted and of failed ones; whether any counted; whether any was recorded; and the
+    dataset or other breakdown key.
     """
     chunks, counted = records.chunks, records.counted
     some = link.chunk >= 0
@@ -317,9 +361,9 @@ def _inside(link: _Link, records: Records) -> _Inside:
         found = np.bincount(number, amounts[some], link.number + 1)
         return np.asarray(found[link.task])
 
-    gave = statistics.one_of(chunks["outcome"], pa.array(facts.GAVE_A_RESULT))
-    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used).items()}
-    seconds[phases.FAILED] = sums(np.where(gave, 0.0, sum_of(chunks, ("wall_seconds",))))
+    succeeded = statistics.one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
+    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used, records).items()}
+    seconds[phases.FAILED] = sums(np.where(succeeded, 0.0, sum_of(chunks, ("wall_seconds",))))
     last = np.full(link.number + 1, -1)
     last[number] = np.flatnonzero(some)
     row = last[link.task]
@@ -328,7 +372,7 @@ def _inside(link: _Link, records: Records) -> _Inside:
 
 
 def _of_openings(tasks: pa.Table, records: Records) -> pa.Array:
-    """Dataset of the file that a preprocessing task opened, or what else is asked for."""
+    """Dataset of the file opened by a preprocessing task, or another breakdown key."""
     run, by = records.run, records.by
     if run.preprocessing is None or not len(run.preprocessing):
         return pa.nulls(len(tasks), pa.string())

@@ -1,4 +1,4 @@
-"""The byte ledger: what was requested from storage, in classes that exclude each other; and metrics of it."""
+"""The byte ledger: bytes requested from storage in classes that do not overlap, and metrics derived from it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Breakdown = Literal["dataset", "file", "branch", "endpoint"]
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Bytes that a change would save: why they were requested, how many, and what to do."""
+    """Bytes that a change would save: why they were requested, how many, and what to change."""
 
     cause: str
     bytes: int
@@ -53,14 +53,14 @@ class Saving:
 
 
 Adviser = Callable[[Repeated, int], Sequence[Saving]]
-"""Says what would save bytes, by what was requested repeatedly and in all."""
+"""Recommends changes that save bytes, given repeated requests and the total."""
 
 
 @dataclass(eq=False, repr=False)
 class ByteLedger(Ledger["int | None"]):
-    """Bytes requested from storage by class; `total` was measured on its own.
+    """Bytes requested from storage by class; `total` is measured independently.
 
-    A class that was not measured is None. Where there is no ledger at all it is empty, and `absent` has the reason.
+    A class that was not measured is None. Without any measurement the ledger is empty and `absent` has the reason.
     """
 
     name: ClassVar[str] = "byte ledger"
@@ -70,33 +70,33 @@ class ByteLedger(Ledger["int | None"]):
     _advisers: ClassVar[list[Adviser]] = []
 
     requests: pa.Table
-    """One row for each attempt: dataset, file, bytes of each class, total."""
+    """One row per attempt: dataset, file, bytes of each class, total."""
     tree_branches: pa.Table
-    """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
+    """As `branches`, but by `tree` as well; `embedded`: whether baskets are stored in the tree, without a size."""
     certificate: Certificate
     _: KW_ONLY
     unmeasured: tuple[str, ...] = ()
     """Classes that were not measured."""
-    came: InitVar[Transferred | None] = None
+    received: InitVar[Transferred | None] = None
     repeated: Repeated | None = None
-    """What was requested more than once."""
+    """Bytes requested more than once."""
     absent: str | None = None
 
-    def __post_init__(self, came: Transferred | None) -> None:
+    def __post_init__(self, received: Transferred | None) -> None:
         self.branches = over_trees(self.tree_branches)
-        came = came or Transferred(absent=self.absent)
-        self.transferred = came.total
-        """Bytes that came from storage, with the gaps between ranges that were merged."""
-        self.gaps = came.gaps
-        """Bytes that were transferred and not requested."""
-        self.transferred_absent = came.absent
+        received = received or Transferred(absent=self.absent)
+        self.transferred = received.total
+        """Bytes received from storage, including the gaps between merged ranges."""
+        self.gaps = received.gaps
+        """Bytes transferred without being requested."""
+        self.transferred_absent = received.absent
         self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
         names = phases.BYTE_NAMES if self.absent is None else ()
         self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
 
     @classmethod
     def not_measured(cls, reason: str) -> ByteLedger:
-        """Ledger of a run for which there is none."""
+        """Ledger of a run without byte records."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(requests_table([]), NO_TREE_BRANCHES, certificate, absent=reason)
 
@@ -109,21 +109,21 @@ class ByteLedger(Ledger["int | None"]):
 
     @classmethod
     def advised_by(cls, adviser: Adviser) -> Adviser:
-        """Let a function say what would save bytes: such conclusions are drawn above the metrics."""
+        """Register the function that recommends how to save bytes; recommendations live above the metrics."""
         cls._advisers.append(adviser)
         return adviser
 
     @property
     def advice(self) -> list[Saving]:
-        """What would save bytes, largest saving first."""
+        """Changes that save bytes, largest saving first."""
         if self.repeated is None:
             return []
         return [saving for adviser in self._advisers for saving in adviser(self.repeated, self.total or 0)]
 
     def sheets(self) -> list[Sheet]:
-        """Classes with their amounts and shares of the total, what is missing, and what would save bytes."""
+        """Classes with amounts and shares of the total, missing records, and changes that save bytes."""
         advice = [saving.text for saving in self.advice]
-        return [*super().sheets(), *([Sheet(title="to read fewer bytes", items=advice)] if advice else [])]
+        return [*super().sheets(), *([Sheet(title="how to read fewer bytes", items=advice)] if advice else [])]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         if self.transferred is None:
@@ -135,10 +135,10 @@ class ByteLedger(Ledger["int | None"]):
         return [*super()._notes(), *missing]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Classes and total as columns, with a row for each dataset, file, branch or endpoint.
+        """Classes and total as columns, one row per dataset, file, branch or endpoint.
 
-        Columns sum to the ledger. The endpoint is the host of a URL. By branch, what belongs to none
-        has rows of its own, in parentheses, and there is a column `uncompressed`.
+        Columns sum to the ledger. The endpoint is the host of a URL. By branch, bytes that belong to no branch have
+        their own rows in parentheses, and there is a column `uncompressed`.
         """
         if what not in ("dataset", "file", "branch", "endpoint"):
             raise ValueError(f"there is no breakdown by {what!r}; choose dataset, file, branch or endpoint")
@@ -169,10 +169,10 @@ class ByteLedger(Ledger["int | None"]):
 
 
 def endpoint(file: str | None) -> str | None:
-    """Host of a URL, the last one of a chain, with its port and no credentials; a path is of local files."""
+    """Host and port of a URL (the last of a chain) without credentials; paths are local files."""
     if file is None:
         return None
-    # of a million files few are of another host
+    # a million files share a few hosts
     return _host("/".join(file.rpartition("::")[2].split("/", 3)[:3]))
 
 
@@ -190,8 +190,8 @@ def _sum(column: pa.ChunkedArray) -> int:
 
 
 def gaps_text(gaps: int) -> str:
-    """What came beyond what was requested, or was requested and never came."""
-    return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
+    """Bytes received beyond the request, or requested and not received."""
+    return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested but not received"
 
 
 CLASSES_OF = "classes of bytes_requested, summed over all attempts and preprocessing"
@@ -201,8 +201,8 @@ CLASSES_OF = "classes of bytes_requested, summed over all attempts and preproces
 def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
 
-    Classes are "payload" (baskets read for the first time), "re-read", "metadata" (all three of attempts that
-    counted), "preprocessing", "failed" (attempts that did not count) and "residual".
+    Classes are "payload" (baskets read for the first time), "re-read" and "metadata" for attempts whose result was
+    used, "failed" for all other attempts, "preprocessing", and "residual".
     """
     for name in ("chunks", "branch_reads"):
         refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
@@ -211,19 +211,19 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     if preprocessing is not None:
         parts.append(preprocessing_requests(preprocessing))
         openings.append(preprocessing)
-    requests, came = requests_table(parts), transferred(openings)
+    requests, received = requests_table(parts), transferred(openings)
     return ByteLedger(
         requests,
         tree_branches_of(chunks.table, chunks.reads),
-        certificate(run, chunks, requests, came),
-        unmeasured=() if _tells_bytes(preprocessing) else (phases.PREPROCESSING,),
-        came=came,
+        certificate(run, chunks, requests, received),
+        unmeasured=() if _has_byte_counts(preprocessing) else (phases.PREPROCESSING,),
+        received=received,
         repeated=chunks.repeated(run),
     )
 
 
-def _tells_bytes(preprocessing: pa.Table | None) -> bool:
-    """Whether any opening of a file told what it requested, or there was none; coffea of 2025 lets nobody count."""
+def _has_byte_counts(preprocessing: pa.Table | None) -> bool:
+    """Whether any opening of a file reported its requests, or there was none; coffea of 2025 prevents counting."""
     return preprocessing is not None and not 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count
 
 
@@ -235,7 +235,7 @@ of_clock = partial(metric, GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger
 
 @of_ledger(BYTE, label=phases.TOTAL, formula="bytes_requested, summed over attempts and preprocessing")
 def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
-    """Bytes requested from storage, by all attempts of chunks and of preprocessing, as their sources counted them."""
+    """Bytes requested from storage by all attempts of chunks and by preprocessing."""
     return byte_ledger.sourced(byte_ledger.total or 0)
 
 
@@ -250,52 +250,53 @@ for one in phases.BYTE_CLASSES:
 
 @of_ledger(BYTE, label=TRANSFERRED, formula="sum of bytes_transferred")
 def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
-    """Bytes that came from storage: those requested, and gaps between ranges that were merged.
+    """Bytes received from storage: requested bytes plus gaps between merged ranges.
 
-    What came of a request that failed is not known, and not in it. Only this compares with what a server counted.
+    Bytes received by a failed request are unknown and not included. This is the number to compare with a server's
+    count.
     """
     refuse_if(byte_ledger.transferred is None, str(byte_ledger.transferred_absent))
     return byte_ledger.sourced(byte_ledger.transferred)
 
 
-@of_clock(label="data rate (all requested)")
+@of_clock(label="data rate (all requests)")
 def data_rate_requested_gbps(bytes_requested: float, elapsed_time_seconds: float) -> float:
-    """Rate of all that was requested from storage, preprocessing and failed attempts included."""
+    """Rate of all requested bytes, including preprocessing and failed attempts."""
     return 8e-9 * bytes_requested / elapsed_time_seconds
 
 
 @of_clock(label="data rate (payload)")
 def data_rate_payload_gbps(bytes_payload: float, elapsed_time_seconds: float) -> float:
-    """Rate of payload, each basket counted once."""
+    """Rate of payload bytes, each basket counted once."""
     return 8e-9 * bytes_payload / elapsed_time_seconds
 
 
 @of_ledger(FRACTION, label="useful fraction")
 def useful_fraction(bytes_payload: float, bytes_requested: float) -> float:
-    """Share of payload, each basket counted once, in all that was requested."""
+    """Payload, each basket counted once, as a share of all requested bytes."""
     return bytes_payload / bytes_requested
 
 
 @of_ledger(RATIO, label="read amplification")
 def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
-    """How often a byte of payload was read on average: 1 where each basket was read once."""
+    """Times an average payload byte was read; 1 if each basket was read once."""
     return (bytes_payload + bytes_reread) / bytes_payload
 
 
 @of_ledger(BYTE, label="uncompressed", formula="sum of bytes_uncompressed over branches")
 def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
-    """Size of what chunks read, after decompression; what was read by two chunks is in it twice."""
+    """Size after decompression of everything chunks read; baskets read by two chunks count twice."""
     return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))
 
 
 @of_ledger(RATIO, label="compression factor", formula="uncompressed / compressed bytes of branches with payload")
 def compression_ratio(byte_ledger: ByteLedger) -> float:
-    """How many times smaller the payload is in the files than in memory.
+    """Uncompressed size divided by compressed size of the payload.
 
-    Branches of which baskets came with the tree's metadata are left out: the compressed size of those is not known.
+    Branches with baskets embedded in the tree are left out, because their compressed size is unknown.
     """
     branches = byte_ledger.tree_branches
     read = branches.filter(pc.invert(branches["embedded"]))
     stored = _sum(read["bytes_payload"]) + _sum(read["bytes_reread"])
-    refuse_if(stored == 0, "no branch was read of which all baskets are payload")
+    refuse_if(stored == 0, "no branch has a known compressed size")
     return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored

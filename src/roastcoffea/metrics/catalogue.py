@@ -1,4 +1,4 @@
-"""The catalogue of metrics: each is one function whose parameters name what it is computed from."""
+"""The catalogue of metrics: one function per metric, with its inputs as parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, SupportsIndex, TypeVar
 
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.units import Unit
@@ -25,37 +25,37 @@ RAW: Final = "raw"
 GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, TIME, FINE, CHUNKS, PHASES, RAW)
 
 RUN: Final = "run"
-"""The input that is there from the beginning: the run itself."""
+"""The one input that every catalogue starts with: the run itself."""
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class NotMeasuredError(RoastcoffeaError):
-    """A quantity cannot be had from this run; the text is the reason that the user reads."""
+    """A value that this run cannot provide; the text is the reason shown to the user."""
 
 
 def refuse_if(lacking: object, reason: str) -> None:
-    """Raise NotMeasuredError with this reason where something is lacking."""
+    """Raise NotMeasuredError with this reason if something is missing."""
     if lacking:
         raise NotMeasuredError(reason)
 
 
 class Sourced(NamedTuple):
-    """Value of a metric with the source that it came from in this run, where there are several."""
+    """Value of a metric with its source in this run, if sources vary."""
 
     value: Any
     source: str
 
 
 class Needs(NamedTuple):
-    """Inputs of a function, and which of them it can do without."""
+    """Inputs of a function, and which of them are optional."""
 
     inputs: tuple[str, ...]
     optional: frozenset[str]
 
     @classmethod
     def of(cls, function: Callable[..., Any], first: int = 0) -> Self:
-        """Inputs that parameters of a function name; one that defaults to None is optional."""
+        """Inputs named by a function's parameters; a default of None makes one optional."""
         parameters = list(inspect.signature(function).parameters.values())[first:]
         optional = frozenset(parameter.name for parameter in parameters if parameter.default is None)
         return cls(tuple(parameter.name for parameter in parameters), optional)
@@ -63,10 +63,10 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something that is computed from a run, for metrics to take as an input.
+    """A quantity computed from a run as an input of metrics.
 
-    Where an input that is in `optional` could not be had, the function gets None in its place. One that is not `kept`
-    is forgotten when all that needs it is known.
+    A missing input named in `optional` becomes None. A fact that is not `kept` is released once everything that needs
+    it is computed.
     """
 
     name: str
@@ -77,23 +77,29 @@ class Fact:
 
     @classmethod
     def of(cls, function: Callable[..., Any], **described: Any) -> Self:
-        """Entry of a function, whose parameters name its inputs; one that defaults to None is optional."""
+        """Entry of a function whose parameters name its inputs; a default of None makes one optional."""
         needs = Needs.of(function)
         described.setdefault("name", getattr(function, "__name__", ""))
         return cls(function=function, inputs=needs.inputs, optional=needs.optional, **described)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        # a decorated function is not found by its name: an entry of the catalogue is found there
+        if CATALOGUE.entries.get(self.name) is self:
+            return _entry, (self.name,)
+        return super(Fact, self).__reduce_ex__(protocol)
+
     @property
     def on_request(self) -> bool:
-        """Whether it is so bulky that it is built only where somebody asks for its value."""
+        """Whether it is large and therefore built only when its value is requested."""
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Fact):
-    """A number (in group "raw": a structure) that people ask for by name.
+    """A number (a structure in group "raw") that users look up by name.
 
-    `label` and `statistic` say how tables show it: metrics of one group and label that differ in their
-    statistic ("mean", "min", ...) share a row.
+    `label` and `statistic` place it in tables: metrics of one group and label that differ in their statistic ("mean",
+    "min", ...) share a row.
     """
 
     unit: Unit
@@ -113,16 +119,16 @@ class Metric(Fact):
 
     @property
     def formula(self) -> str:
-        """How it is computed: as written in the catalogue, else the function's own arithmetic."""
+        """How it is computed: the text in the catalogue, otherwise the function's own arithmetic."""
         return self.written_formula or returned_expression(self.function)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Facts and metrics in the order in which they can be computed.
+    """Facts and metrics in an order in which they can be computed.
 
-    An input has to be there before it is used: that excludes unknown names and cycles alike. Those that are `given` are
-    there from the beginning, and so are entries of the catalogue `below`, whose names are not given again.
+    Inputs are defined before they are used, which rules out unknown names and cycles. `given` names and the entries of
+    the catalogue `below` are available from the start; names below are not redefined.
     """
 
     entries: dict[str, Fact] = field(default_factory=dict)
@@ -134,43 +140,43 @@ class Catalogue:
         return name in self.given or name in self.entries or (self.below is not None and name in self.below)
 
     def add(self, entry: Fact) -> None:
-        """Take in a fact or a metric.
+        """Add a fact or a metric.
 
         Raises
         ------
         ValueError
-            If its name is taken, its group is none of GROUPS, or an input is not in the catalogue yet.
+            If its name is taken, its group is not in GROUPS, or an input is not in the catalogue yet.
         """
         alias = entry.alias if isinstance(entry, Metric) else None
         for name in filter(None, (entry.name, alias)):
             if name in self or name in self.aliases:
-                raise ValueError(f"{name} is in the catalogue already")
+                raise ValueError(f"{name} is already in the catalogue")
         unknown = [name for name in entry.inputs if name not in self]
         if unknown:
-            raise ValueError(f"{entry.name} needs {', '.join(unknown)}: not defined before it")
+            raise ValueError(f"{entry.name} needs {', '.join(unknown)}, which the catalogue does not have yet")
         if isinstance(entry, Metric) and entry.group not in GROUPS:
-            raise ValueError(f"{entry.name} has group {entry.group!r}, which is none of {GROUPS}")
+            raise ValueError(f"{entry.name} has group {entry.group!r}; choose one of {GROUPS}")
         self.entries[entry.name] = entry
         if alias:
             self.aliases[alias] = entry.name
 
     def metrics(self) -> Iterator[Metric]:
-        """Metrics, group by group in the order of GROUPS."""
+        """Metrics by group, in the order of GROUPS."""
         metrics = [entry for entry in self._all().values() if isinstance(entry, Metric)]
         return iter(sorted(metrics, key=lambda metric: GROUPS.index(metric.group)))
 
     def tables(self) -> list[str]:
-        """Names of facts that are kept for people to look at."""
+        """Names of facts kept as tables for users."""
         return [name for name, entry in self._all().items() if entry.kept and not isinstance(entry, Metric)]
 
     def _all(self) -> dict[str, Fact]:
-        """Entries, also those below, in whose place the own ones of the same name stand."""
+        """Entries, including those below that this catalogue does not override."""
         return ({} if self.below is None else self.below._all()) | self.entries
 
     def users(self) -> dict[str, set[str]]:
-        """Names of the entries that are computed from each when all that is kept is computed."""
+        """For each entry, the names of the entries computed from it when everything kept is computed."""
         found: dict[str, set[str]] = {}
-        for entry in reversed(self.entries.values()):  # users stand after what they need
+        for entry in reversed(self.entries.values()):  # users come after what they need
             if (entry.kept and not entry.on_request) or entry.name in found:
                 for name in entry.inputs:
                     found.setdefault(name, set()).add(entry.name)
@@ -180,14 +186,19 @@ class Catalogue:
 CATALOGUE: Final = Catalogue()
 
 
+def _entry(name: str) -> Fact:
+    """Entry of the catalogue, as pickles name it."""
+    return CATALOGUE.entries[name]
+
+
 def fact(function: AnyFunction) -> AnyFunction:
-    """Decorate a function as a fact; it stays an ordinary function."""
+    """Decorate a function as a fact; it remains an ordinary function."""
     CATALOGUE.add(Fact.of(function))
     return function
 
 
 def table(function: AnyFunction) -> AnyFunction:
-    """Decorate a function as a fact that is a table to look at; it stays an ordinary function."""
+    """Decorate a function as a fact that users can look at as a table; it remains an ordinary function."""
     CATALOGUE.add(Fact.of(function, kept=True))
     return function
 
@@ -205,18 +216,18 @@ def metric(
     meaning: str | None = None,
     catalogue: Catalogue = CATALOGUE,
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Decorate a function as a metric; it stays an ordinary function.
+    """Decorate a function as a metric; it remains an ordinary function.
 
-    Its docstring is the metric's meaning. A parameter that defaults to None is an optional input.
+    Its docstring is the metric's meaning. A parameter with default None is an optional input.
 
     Parameters
     ----------
     label
-        What tables call it; the name in words by default.
+        Name in tables; by default the name with spaces.
     formula
-        Needed where the function is more than arithmetic on its inputs.
+        Required if the function is more than arithmetic on its inputs.
     name, meaning
-        Instead of the function's own, where one function serves several metrics.
+        Override the function's own if one function serves several metrics.
     """
 
     def register(function: AnyFunction) -> AnyFunction:
@@ -240,7 +251,7 @@ def metric(
 
 
 def returned_expression(function: Callable[..., Any]) -> str:
-    """Return what a function returns as its author wrote it: the last statement's expression."""
+    """Source text of a function's return expression, from its last statement."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     if not isinstance(definition, ast.FunctionDef) or not isinstance(definition.body[-1], ast.Return):
         raise ValueError(f"{function} returns no single expression; give it a formula")

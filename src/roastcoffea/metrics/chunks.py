@@ -1,4 +1,4 @@
-"""Metrics of the chunks: how long their attempts took, what they added to memory, and the datasets apart."""
+"""Chunk metrics: duration and memory growth of attempts, and a breakdown by dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ of_chunks: Final = partial(metric, group=CHUNKS, source=CHUNK_RECORDS)
 
 @of_chunks(COUNT, label="with a result", formula="attempts that counted")
 def num_successful_chunks(counted_chunks: pa.Table) -> int:
-    """Number of chunks that gave a result, computed or loaded from a checkpoint: the same as `num_chunks`."""
+    """Number of chunks with a result, computed or loaded from a checkpoint; same as `num_chunks`."""
     return len(counted_chunks)
 
 
@@ -35,15 +35,14 @@ def num_successful_chunks(counted_chunks: pa.Table) -> int:
 def num_failed_chunks(chunks: pa.Table) -> int:
     """Number of attempts that raised an error or skipped a bad file.
 
-    Attempts, not chunks: one that failed twice and succeeded then counts two here, and is a successful
-    chunk as well.
+    Attempts, not chunks: a chunk that fails twice and then succeeds counts twice here, and as a successful chunk too.
     """
     return len(with_outcome(chunks, FAILED))
 
 
 @of_chunks(COUNT, label="events in chunks", formula="sum of events over attempts that counted")
 def total_events_from_chunks(counted_chunks: pa.Table) -> int:
-    """Events of the chunks that gave a result, by their own records: a check of `total_events`."""
+    """Events in chunks with a result, from their own records; a cross-check of `total_events`."""
     return int(complete_sum(counted_chunks, "events", "chunks"))
 
 
@@ -60,7 +59,8 @@ Quantity = Callable[[pa.Table], Numbers]
 def distribution(
     name: str, unit: Unit, *, label: str, formula: str, statistics: Iterable[str] = STATISTICS
 ) -> Callable[[Quantity], Quantity]:
-    """Decorate a quantity of chunks: each statistic of it is a metric, and its docstring follows their words."""
+    """Decorate a chunk quantity: each statistic becomes a metric, described by its words and the quantity's
+    docstring."""
 
     def register(quantity: Quantity) -> Quantity:
         for statistic in statistics:
@@ -78,8 +78,8 @@ def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callabl
     @wraps(quantity)
     def computed(attempts: pa.Table) -> float:
         measured = quantity(attempts)
-        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk gave a result")
-        refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation takes two chunks")
+        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk has a result")
+        refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation needs two chunks")
         return float(compute(measured))
 
     return computed
@@ -87,7 +87,7 @@ def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callabl
 
 @distribution("chunk_duration_{}", SECOND, label="duration", formula="wall_seconds")
 def durations(successful_chunks: pa.Table) -> Numbers:
-    """wall time of an attempt that was computed to the end."""
+    """wall time of a completed attempt."""
     return measured_values(successful_chunks["wall_seconds"])
 
 
@@ -95,15 +95,15 @@ def durations(successful_chunks: pa.Table) -> Numbers:
     "chunk_mem_delta_{}_mb", MEBIBYTE, label="memory growth", formula="(memory_after - memory_before) / 2**20"
 )
 def memory_growths(successful_chunks: pa.Table) -> Numbers:
-    """growth of the process's resident memory over an attempt that was computed to the end. In MiB (1048576 B),
-    whatever the name says; chunks that ran at the same time in the process are in it.
+    """growth in resident memory of the process during a completed attempt, in MiB (1048576 B) despite the name.
+    Includes chunks that ran in the process at the same time.
     """
     return measured_values(pc.subtract(successful_chunks["memory_after"], successful_chunks["memory_before"])) / MIB
 
 
 @distribution("chunk_events_{}", COUNT, label="events", formula="events", statistics=("mean", "min", "max"))
 def events(counted_chunks: pa.Table) -> Numbers:
-    """number of events of a chunk that gave a result."""
+    """number of events in a chunk with a result."""
     return measured_values(counted_chunks["events"])
 
 
@@ -113,20 +113,20 @@ def per_dataset(
 ) -> dict[str, dict[str, Any]]:
     """Breakdown by dataset: {dataset: {name: amount}}.
 
-    `num_chunks`, `total_events`, `total_duration` [s], `mean_duration` [s] and `mean_events_per_chunk` are
-    of chunks that gave a result; `num_failed` (attempts) and `cpu_seconds` are of all attempts, so that CPU
-    adds up to `total_cpu_time`. `bytes_requested` and the classes of the byte ledger are there as in the
-    metrics of these names. An amount that is not known for all of them is None.
+    `num_chunks`, `total_events`, `total_duration` [s], `mean_duration` [s] and `mean_events_per_chunk` cover chunks
+    with a result; `num_failed` (attempts) and `cpu_seconds` cover all attempts, so that CPU adds up to
+    `total_cpu_time`. `bytes_requested` and the classes of the byte ledger match the metrics of the same names. An
+    amount unknown for any attempt is None.
     """
-    attempts, counted = (table.select(BROKEN_DOWN) for table in (chunks, counted_chunks))
+    attempts, counted = (table.select(BREAKDOWN_COLUMNS) for table in (chunks, counted_chunks))
     return {
         dataset: _breakdown(_of(attempts, dataset), _of(counted, dataset)) | _bytes_of(dataset, byte_ledger)
         for dataset in chunks["dataset"].unique().drop_null().to_pylist()
     }
 
 
-BROKEN_DOWN: Final = ("dataset", "outcome", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds")
-"""Columns that a breakdown sums: rows of these are copied, not whole ones."""
+BREAKDOWN_COLUMNS: Final = ("dataset", "outcome", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds")
+"""Columns summed in the breakdown; only these are copied."""
 
 
 def _of(table: pa.Table, dataset: str) -> pa.Table:
@@ -166,13 +166,13 @@ def _phase(column: str, chunks: pa.Table) -> float:
         columns = [one.column for one in phases.phases_of(chunks) if one.column in (column, *phases.SPLIT)]
     computed = with_outcome(chunks.select(["outcome", *columns]), (OK,))
     unknown = sum(computed[name].null_count for name in columns) if len(columns) < len(phases.SPLIT) + 1 else 0
-    refuse_if(unknown, f"not known for {unknown} of {len(chunks)} attempts of chunks")
+    refuse_if(unknown, f"unknown for {unknown} of {len(chunks)} attempts of chunks")
     return float(sum(known_sum(chunks[name]) for name in columns))
 
 
 for phase in phases.PHASES:
     formula = f"sum of {phase.column} over all attempts"
-    meaning = f"{phase.meaning}; summed over all attempts, as far as each one came."
+    meaning = f"{phase.meaning}; summed over all attempts, failed ones up to their failure."
     of_phases = partial(of_chunks, group=PHASES, label=phase.name, formula=formula, meaning=meaning)
     of_phases(SECOND, name=f"chunk_{phase.column}")(partial(_phase, phase.column))
 
@@ -184,17 +184,17 @@ def tracking_data(
     sampling: pa.Table | None = None,
     worker_states: pa.Table | None = None,
 ) -> TrackingData:
-    """Worker counts and nine series per worker, as version 0.1.2 gave them; times are naive and local."""
+    """Worker counts and nine series per worker in the format of version 0.1.2; times are naive and local."""
     return tracking_of(samples, lifetimes, sampling, worker_states)
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
 def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[ChunkDict]:
-    """Chunks that gave a result, one dictionary each."""
+    """Chunks with a result, one dictionary each."""
     return chunk_dicts(counted_chunks, run.branch_reads, run.sections)
 
 
-@metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as Dask gives them")
+@metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as returned by Dask")
 def raw_span_metrics(cumulative_metrics: SpanMetrics) -> dict[tuple[Hashable, ...], float]:
     """Cumulative metrics of the run's span: {("execute", prefix, activity, unit): amount}."""
     return dict(cumulative_metrics)

@@ -1,4 +1,4 @@
-"""Values that the user recorded in chunks, summed up by name and dataset."""
+"""Values that the user recorded in chunks, summed by name and dataset."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOST_TEXTS: Final = 20
 CUSTOM_TOTALS: Final = (
     Column("name", "text", None, "name of the value (roastcoffea.record)"),
     Column("dataset", "text", None, "dataset in the fileset"),
-    Column("chunks", "integer", "chunks", "chunks that recorded it, and know it"),
-    Column("sum", "number", None, "sum of its numbers; of bools how many are True"),
+    Column("chunks", "integer", "chunks", "chunks that recorded a value"),
+    Column("sum", "number", None, "sum of its numbers; for bools, how many are True"),
     Column("mean", "number", None, "mean of its numbers over chunks"),
     Column("min", "number", None, "smallest of its numbers"),
     Column("max", "number", None, "largest of its numbers"),
-    Column("texts", "texts", None, f"different texts, the first {MOST_TEXTS}; none where there are only numbers"),
+    Column("texts", "texts", None, f"distinct texts, the first {MOST_TEXTS}; none for numbers"),
 )
-"""One row for each value and dataset, over attempts that counted: of a chunk that was repeated one."""
+"""One row per value and dataset, over attempts that counted; a repeated chunk counts once."""
 
 
 @fact
@@ -63,7 +63,7 @@ def _total(values: list[Any]) -> dict[str, Any]:
 def custom(custom_totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
     """Values that the processor recorded, by name and dataset: {name: {dataset: {column: amount}}}.
 
-    Columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`; it is empty where nothing was recorded.
+    Columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`; empty if nothing was recorded.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in custom_totals.to_pylist():

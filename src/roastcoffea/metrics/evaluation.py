@@ -1,4 +1,4 @@
-"""Metrics of a run by name: each is computed when it is asked for, missing with its reason, or reported by another."""
+"""Metrics of a run by name: computed on request, missing with a reason, or reported by another program."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from roastcoffea.report.sheets import Amount, Column, Sheet
 from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
 
 BOOKKEEPING: Final = frozenset({"t0", "t1", "config"})
-"""Names among reported metrics that are none: the clock readings of an older measurement, and its settings."""
+"""Names in reported metrics that are not metrics: clock readings and settings of older measurements."""
 
 
 UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")
-"""Stands for what the catalogue does not know: it comes last, and may be anything."""
+"""Placeholder for metrics that the catalogue does not know; they come last and may hold anything."""
 
 
 def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
-    """Catalogue whose metrics are what was reported; ours are the raw structures alone, as they are records.
+    """Catalogue of reported metrics; only the raw structures are ours, because they are records.
 
-    It lies above the one of ours, in which tables and other facts are computed from the records as ever. What was
-    reported under other names comes after the metrics.
+    It sits on top of our own, which computes tables and other facts from the records as usual. Values reported under
+    other names follow the metrics.
     """
     reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
-    theirs = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
-    theirs |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
+    metrics = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
+    metrics |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
     entries: dict[str, Fact] = {}
-    for name, metric in theirs.items():
+    for name, metric in metrics.items():
         function = partial(_reported, metric, reported.get(name))
         changes: dict[str, Any] = {"name": name, "inputs": (RUN,), "optional": frozenset(), "source": reporter}
         entries[name] = dataclasses.replace(metric, function=function, **changes)
@@ -57,7 +57,7 @@ def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
 
 
 def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
-    """What is known of it, by the present names of metrics; these win over older ones."""
+    """Reported values by the present names of metrics; present names take precedence over older ones."""
     known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
     older = {catalogue.aliases[name]: value for name, value in known.items() if name in catalogue.aliases}
     return older | {name: value for name, value in known.items() if name not in catalogue.aliases}
@@ -65,12 +65,12 @@ def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[s
 
 def _reported(metric: Metric, value: Any, run: Run) -> Any:
     refuse_if(value is None, f"not reported by {run.reported_by}")
-    refuse_if(not _is_usable(metric, value), f"what {run.reported_by} reported is no such value")
+    refuse_if(not _is_usable(metric, value), f"the value that {run.reported_by} reported has the wrong type")
     return value
 
 
 def _is_usable(metric: Metric, value: Any) -> bool:
-    """Whether a value that another program reported is what the metric is."""
+    """Whether a value reported by another program fits the metric."""
     if metric.group == RAW:
         return True
     if metric.unit is STRUCTURE:
@@ -80,14 +80,14 @@ def _is_usable(metric: Metric, value: Any) -> bool:
 
 
 def _levels(kind: Any) -> int:
-    """How deep numbers lie in dictionaries of this kind; 0 for what is none."""
+    """How deep this kind of dictionary nests numbers; 0 for no dictionary."""
     if is_typeddict(kind):
         return 1
     return 1 + _levels(get_args(kind)[1]) if get_origin(kind) is dict else 0
 
 
 def _holds_numbers(value: Any, levels: int) -> bool:
-    """Whether it is nested mappings of names, with numbers in the last ones."""
+    """Whether it is a mapping of names, nested this deep, with numbers at the bottom."""
     if levels == 0:
         return value is None or _is_number(value)
     return isinstance(value, Mapping) and all(
@@ -96,7 +96,7 @@ def _holds_numbers(value: Any, levels: int) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a number of a size that can be worked with."""
+    """Whether it is a number of usable size."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
@@ -106,21 +106,21 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-RUNS_TESTS: Final = "PYTEST_CURRENT_TEST"
-"""What pytest sets in the environment: there our own errors come out, so that tests find them."""
+UNDER_PYTEST: Final = "PYTEST_CURRENT_TEST"
+"""Set by pytest in the environment: our own errors are raised there, for tests to find."""
 
 
 class Evaluator:
-    """Values of a catalogue's entries, each computed once; threads may share it.
+    """Values of a catalogue's entries, each computed once; safe to share between threads.
 
-    Metrics and tables are kept. Other facts may be as large as the records: one is forgotten when all that is computed
-    from it is known, and computed again where it is asked for later.
+    Metrics and tables are kept. Other facts may be as large as the records: they are released once everything computed
+    from them is known, and computed again on later requests.
     """
 
     def __init__(self, catalogue: Catalogue, given: Mapping[str, Any], below: Evaluator | None = None) -> None:
         self.catalogue = catalogue
         self.problems: list[str] = [] if below is None else below.problems
-        """Errors of ours that kept something from being computed."""
+        """Internal errors that prevented something from being computed."""
         self._below = below
         self._values = dict(given)
         self._sources: dict[str, str] = {}
@@ -130,12 +130,12 @@ class Evaluator:
         self._lock = RLock()
 
     def value(self, name: str) -> Any:
-        """Value of an entry, or of an input that was given.
+        """Value of an entry or of a given input.
 
         Raises
         ------
         NotMeasuredError
-            If it cannot be had; the text is the reason.
+            If it is not available; the text is the reason.
         """
         with self._lock:
             if name in self._reasons:
@@ -147,7 +147,7 @@ class Evaluator:
             return self._compute(self.catalogue.entries[name])
 
     def reason(self, name: str) -> str | None:
-        """Why an entry cannot be had, None where it can; one that is built on request is not built for that."""
+        """Why an entry is not available, or None; an entry built on request is not built for this."""
         with self._lock:
             if name in self._reasons or name in self._values or name in self._done:
                 return self._reasons.get(name)
@@ -164,18 +164,18 @@ class Evaluator:
             return None
 
     def source(self, name: str) -> str | None:
-        """Where the value of a metric came from in this run, where that is not what the catalogue says."""
+        """Source of a metric's value in this run, if it differs from the catalogue's."""
         if self._below is not None and name not in self.catalogue.entries:
             return self._below.source(name)
         return self._sources.get(name)
 
     def arguments(self, needs: Needs | Fact) -> list[Any]:
-        """Inputs of a function, None for an optional one that cannot be had.
+        """Inputs of a function; None for an optional one that is not available.
 
         Raises
         ------
         NotMeasuredError
-            If another one cannot be had.
+            If a required one is not available.
         """
         return [self._optional(name) if name in needs.optional else self.value(name) for name in needs.inputs]
 
@@ -200,19 +200,19 @@ class Evaluator:
         return found
 
     def _called(self, entry: Fact) -> Any:
-        """What its function gives, where a division by zero or a number too large is a reason like others."""
+        """Result of its function; a division by zero or an overflow becomes a reason like any other."""
         arguments = self.arguments(entry)
         with computing(entry.name, self.problems):
             try:
                 return entry.function(*arguments)
             except OverflowError:
-                raise NotMeasuredError("a number is too large") from None
+                raise NotMeasuredError("the result is too large") from None
             except ZeroDivisionError:
                 zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
                 raise NotMeasuredError(f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0") from None
 
     def _settle(self, entry: Fact) -> None:
-        """Forget inputs that this entry was the last to need."""
+        """Release inputs that only this entry still needed."""
         self._done.add(entry.name)
         for name in entry.inputs:
             need = self.catalogue.entries.get(name)
@@ -220,25 +220,25 @@ class Evaluator:
                 self._values.pop(name, None)
 
     def _is_needed(self, name: str) -> bool:
-        """Whether something that is computed from it is not known yet."""
+        """Whether something computed from it is still unknown."""
         return not self._users.get(name, set()) <= self._done
 
 
 @contextmanager
 def computing(what: str, problems: list[str]) -> Iterator[None]:
-    """Turn an error of ours into the reason why something is missing, and note it: it takes nothing else away.
+    """Turn an internal error into the reason why something is missing, and note it: everything else still works.
 
     Raises
     ------
     NotMeasuredError
-        For any unexpected error of the block; under pytest that comes out as it is.
+        For any unexpected error in the block; under pytest the error itself is raised.
     """
     try:
         yield
     except NotMeasuredError:
         raise
     except Exception as error:
-        if RUNS_TESTS in os.environ:
+        if UNDER_PYTEST in os.environ:
             raise
         reason = error_text(error)
         problems.append(f"{what} could not be computed: {reason}")
@@ -249,7 +249,7 @@ T = TypeVar("T")
 
 
 class ByName(Mapping[str, T], Generic[T]):
-    """Mapping that finds what it holds when it is asked for; a metric is found by its older names as well."""
+    """Mapping that finds its values on request; metrics are found by older names as well."""
 
     def __init__(self, find: Callable[[str], T | None], names: Collection[str], what: str = "metric") -> None:
         self._find = find
@@ -280,36 +280,38 @@ class ByName(Mapping[str, T], Generic[T]):
 
 
 class Metrics(Presented, Mapping[str, Any]):
-    """Metrics of one run by name; iteration gives those that can be computed, without their aliases.
+    """Metrics of one run by name; iterating yields those that can be computed, without aliases.
 
-    `missing` has the reason for each that cannot, `source` where each number came from, `unit` its unit. What is asked
-    for is computed then, with what it needs and nothing else; structures of group "raw" only where their value is.
+    `missing` has the reason for each of the others, `source` the origin of each number, `unit` its unit. Each metric is
+    computed on first use, along with its inputs and nothing else; structures of group "raw" only if their value is
+    requested.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
         metrics = {metric.name: metric for metric in evaluator.catalogue.metrics()}
         self.evaluator = evaluator
-        """What computes them, and the facts that they are computed from."""
+        """The evaluator, with the facts behind the metrics."""
         self.unit: Mapping[str, Unit] = ByName(lambda name: metrics[name].unit, metrics)
         self.missing: Mapping[str, str] = ByName(evaluator.reason, metrics)
         self.source: Mapping[str, str] = ByName(
             lambda name: None if evaluator.reason(name) else evaluator.source(name) or metrics[name].source, metrics
         )
         self.tables: Mapping[str, pa.Table | str] = ByName(self._table, evaluator.catalogue.tables(), "table")
-        """Tables that are derived from the records, by name; the reason in place of one that could not be had."""
+        """Tables derived from the records, by name; raises the reason for one that is not available."""
 
     def __reduce__(self) -> tuple[Callable[[Run], Metrics], tuple[Run]]:
         return evaluate, (self.evaluator.value(RUN),)
 
     @property
     def problems(self) -> list[str]:
-        """Errors of ours that kept something from being computed; all is computed for that."""
+        """Internal errors that prevented something from being computed; computes everything to find out."""
         for mapping in (self, self.tables):
             len(mapping)
         return self.evaluator.problems
 
     def computing(self, what: str) -> AbstractContextManager[None]:
-        """Context in which something else is made of the run: an error of ours is a reason and a problem there, too."""
+        """Context for computing something else from the run: an internal error becomes a reason and a problem
+        there, too."""
         return computing(what, self.evaluator.problems)
 
     def __getitem__(self, name: str) -> Any:
@@ -322,7 +324,7 @@ class Metrics(Presented, Mapping[str, Any]):
             raise MissingMetricError(f"{name} is missing: {reason}") from None
 
     def built(self) -> dict[str, Any]:
-        """All that can be computed, structures of group "raw" as well."""
+        """Everything that can be computed, including structures of group "raw"."""
         values = {name: self.get(name) for name in list(self)}
         return {name: values[name] for name in self}
 
@@ -336,7 +338,7 @@ class Metrics(Presented, Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def sheets(self) -> list[Sheet]:
-        """Numbers and words by group, and the reasons of those that are missing."""
+        """Numbers and words by group, and the reasons for missing ones."""
         groups: dict[str, list[tuple[str, Amount, str]]] = {}
         for metric in self.evaluator.catalogue.metrics():
             if metric.unit is not STRUCTURE and metric.name in self:
@@ -367,7 +369,7 @@ def _amount(value: float | str, unit: Unit) -> Amount:
 
 
 def evaluate(run: Run) -> Metrics:
-    """Metrics of a run: computed from its records, or those that another program reported with it."""
+    """Metrics of a run: computed from its records, or reported with it by another program."""
     computed = Evaluator(CATALOGUE, {RUN: run})
     if run.reported is None:
         return Metrics(computed)

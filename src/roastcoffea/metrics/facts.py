@@ -16,14 +16,14 @@ from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import FINISHED, Run, SpanMetrics
 
-GAVE_A_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
+WITH_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
 FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
 NO_WORK = ("N/A", "idle or other spans")
-"""What Dask calls the time of worker threads that nothing in the span accounts for."""
+"""Dask's names for time of worker threads that no task of the span accounts for."""
 
 
 def recorded(run: Run, name: str) -> Any:
-    """Field of the run, where it was measured, and wholly."""
+    """Field of the run, if it was measured completely."""
     value, lost = getattr(run, name), run.dropped.get(name)
     refuse_if(value is None or name in run.absent, reason_of_absence(run, name))
     refuse_if(lost, f"{lost} rows of {name} were lost")
@@ -31,7 +31,7 @@ def recorded(run: Run, name: str) -> Any:
 
 
 def name_of(run: Run) -> str:
-    """Name of the run, else the processors that ran; empty where neither is known."""
+    """Name of the run, otherwise of the processors that ran; empty if neither is known."""
     return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls))
 
 
@@ -41,32 +41,32 @@ def reason_of_absence(run: Run, name: str) -> str:
 
 
 def complete_sum(table: pa.Table, column: str, things: str) -> Any:
-    """Sum of a column, refused where a row lacks it: it would be too small without a sign of it."""
+    """Sum of a column, refused if a row lacks it: the sum would be too small without showing it."""
     unknown = table[column].null_count
-    refuse_if(unknown, f"not known for {unknown} of {len(table)} {things}")
+    refuse_if(unknown, f"unknown for {unknown} of {len(table)} {things}")
     return pc.sum(table[column], min_count=0).as_py()
 
 
 def some(table: pa.Table, otherwise: str) -> pa.Table:
-    """The table, refused for this reason where it has no rows."""
+    """The table, refused for this reason if it has no rows."""
     refuse_if(not len(table), otherwise)
     return table
 
 
 def known_sum(column: pa.ChunkedArray) -> Any:
-    """Sum of what was measured of a column; 0 where that is nothing."""
+    """Sum of the measured values of a column; 0 if there are none."""
     return pc.sum(column, min_count=0).as_py() or 0
 
 
-OF_ALL = pc.ScalarAggregateOptions(skip_nulls=False)
-"""A sum of which a part is not known is not known."""
+NULL_IF_ANY = pc.ScalarAggregateOptions(skip_nulls=False)
+"""A sum is unknown if a part of it is unknown."""
 
 Steps = Mapping[str, tuple[str, str]]
-"""Columns of an aggregate, each by a column of the rows and what is made of that."""
+"""Columns of an aggregate, each defined by a column of the rows and an operation."""
 
 
-def aggregated(table: pa.Table, keys: Sequence[str], steps: Steps, options: Any = OF_ALL, **how: Any) -> pa.Table:
-    """What the rows of each key make."""
+def aggregated(table: pa.Table, keys: Sequence[str], steps: Steps, options: Any = NULL_IF_ANY, **how: Any) -> pa.Table:
+    """Aggregate of the rows of each key."""
     found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
@@ -77,20 +77,20 @@ def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
 
 
 def rows_where(table: pa.Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> pa.Table:
-    """These rows; the table itself where they are all, as a copy of a million rows is large."""
+    """These rows; the table itself if they are all, because copying a million rows is expensive."""
     wanted = pa.array(wanted) if isinstance(wanted, np.ndarray) else wanted
     every = pc.all(wanted, skip_nulls=False, min_count=0).as_py()
     return table if every else table.filter(wanted)
 
 
 def of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
-    """Rows of Runner calls that gave their output: what others computed was lost with it."""
+    """Rows of Runner calls that returned their output: the results of all others were lost."""
     finished = [call.id for call in run.calls if call.outcome == FINISHED]
     return rows_where(table, pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
 
 
 def clock_offsets(run: Run) -> dict[str | None, float]:
-    """By how much each worker's clock is ahead of the client's, by its address; 0 where that is not known."""
+    """How far each worker's clock is ahead of the client's, by address; 0 if unknown."""
     if run.lifetimes is None:
         return {}
     rows = run.lifetimes.select(["worker", "clock_offset"]).to_pylist()
@@ -117,13 +117,13 @@ def samples(run: Run) -> pa.Table:
 
 @fact
 def sampling(run: Run) -> pa.Table:
-    """Samples that the scheduler took of itself."""
+    """Samples that the scheduler took itself."""
     return recorded(run, "sampling")
 
 
 @fact
 def worker_states(run: Run) -> pa.Table:
-    """What the scheduler knew of each worker in them."""
+    """State of each worker in those samples, as known to the scheduler."""
     lost = run.dropped.get("sampling")
     refuse_if(lost, f"{lost} rows of sampling were lost")
     return recorded(run, "worker_states")
@@ -135,26 +135,26 @@ def lifetimes(run: Run) -> pa.Table:
     table = recorded(run, "lifetimes")
     for column in ("threads", "start", "stop"):
         unknown = table[column].null_count
-        refuse_if(unknown, f"{column} not known for {unknown} of {len(table)} workers")
+        refuse_if(unknown, f"{column} unknown for {unknown} of {len(table)} workers")
     return table
 
 
 @fact
 def cumulative_metrics(run: Run) -> SpanMetrics:
-    """All that Dask's span holds."""
+    """All metrics of Dask's span."""
     return recorded(run, "span_metrics")  # type: ignore[no-any-return]
 
 
 @fact
 def task_metrics(cumulative_metrics: SpanMetrics) -> SpanMetrics:
-    """What Dask metered in the run's tasks: {(prefix, activity, unit): amount}."""
+    """Dask's metrics of the run's tasks: {(prefix, activity, unit): amount}."""
     found = in_tasks(cumulative_metrics)
-    refuse_if(not found, "Dask's span holds no task of this run")
+    refuse_if(not found, "Dask's span has no task of this run")
     return found
 
 
 def in_tasks(span_metrics: SpanMetrics) -> SpanMetrics:
-    """What was metered in tasks, by prefix, activity and unit."""
+    """Metrics of tasks, by prefix, activity and unit."""
     return {key[1:]: value for key, value in span_metrics.items() if key[0] == "execute" and key[1:3] != NO_WORK}
 
 
@@ -163,7 +163,7 @@ def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
     """Prefixes of the tasks that ran the processor."""
     kinds = tasks.select(["prefix"]).filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
     prefixes = frozenset(filter(None, kinds["prefix"].unique().to_pylist()))
-    refuse_if(not prefixes, "no task of a processor was seen")
+    refuse_if(not prefixes, "no processor task was recorded")
     return prefixes
 
 
@@ -175,28 +175,28 @@ def present(run: Run, lifetimes: pa.Table) -> tuple[Numbers, Numbers]:
 
 @fact
 def counted_chunks(chunks: pa.Table) -> pa.Table:
-    """Attempts whose result was used, each with one row: the last of each task that gave one.
+    """Attempts whose result was used, one row each: the last successful one of each task.
 
-    A result that was lost with its worker and computed again counts once. An attempt without a task counts by
-    itself, and so does the same task in another Runner call.
+    A result that was lost with its worker and computed again counts once. An attempt without a task counts separately,
+    and so does the same task in another Runner call.
     """
-    gave = with_outcome(chunks, GAVE_A_RESULT)
-    last = _last_attempts(gave)
-    return gave if len(last) == len(gave) else gave.take(pa.array(last))
+    succeeded = with_outcome(chunks, WITH_RESULT)
+    last = _last_attempts(succeeded)
+    return succeeded if len(last) == len(succeeded) else succeeded.take(pa.array(last))
 
 
-def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
-    """Rows of the last attempt of each task, and of attempts without one, in their order."""
-    if pc.all(pc.equal(gave["attempt"], 1), skip_nulls=False, min_count=0).as_py():
-        return np.arange(len(gave))
-    key, call = (pc.dictionary_encode(gave[name].combine_chunks()) for name in ("key", "call"))
+def _last_attempts(succeeded: pa.Table) -> npt.NDArray[np.int64]:
+    """Rows of the last attempt of each task, and of attempts without a task, in table order."""
+    if pc.all(pc.equal(succeeded["attempt"], 1), skip_nulls=False, min_count=0).as_py():
+        return np.arange(len(succeeded))
+    key, call = (pc.dictionary_encode(succeeded[name].combine_chunks()) for name in ("key", "call"))
     of_key, of_call = (pc.fill_null(column.indices, -1).to_numpy().astype(np.int64) for column in (key, call))
     alone = of_key < 0
     task = np.where(alone, len(key.dictionary) + np.cumsum(alone), of_key) * (len(call.dictionary) + 1) + of_call + 1
     _, first, number = np.unique(task, return_index=True, return_inverse=True)
     if len(first) == len(task):
         return np.arange(len(task))
-    attempt, run_id = (pc.fill_null(gave[column], -1).to_numpy() for column in ("attempt", "run_id"))
+    attempt, run_id = (pc.fill_null(succeeded[column], -1).to_numpy() for column in ("attempt", "run_id"))
     order = np.lexsort((attempt, run_id))
     last = np.empty(len(first), np.int64)
     last[number[order]] = order
@@ -205,21 +205,21 @@ def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
 
 @fact
 def successful_chunks(chunks: pa.Table) -> pa.Table:
-    """Attempts that were computed to the end."""
+    """Completed attempts."""
     return with_outcome(chunks, (chunk_records.OK,))
 
 
-# Attempts of tasks and the records that they left, joined by key and run id
+# Attempts of tasks and their records, joined by key and run id
 
 
 def assigned_chunks(run: Run) -> int | None:
-    """Chunks that all Runner calls handed out; None where one did not finish, or nobody counted."""
+    """Chunks submitted by all Runner calls; None if one did not finish or the number is unknown."""
     numbers = [call.chunks if call.outcome == FINISHED else None for call in run.calls]
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 
 def lost_rows(run: Run, *names: str) -> list[str]:
-    """How many rows of these records were lost."""
+    """Number of lost rows of these records, in words."""
     return [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
 
 
@@ -231,10 +231,10 @@ def among(chunks: pa.Table, counted: pa.Table) -> Flags:
 
 
 def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
-    """A number for each key and run id of records, and those of tasks; -1 for none, and for what records do not have.
+    """A number for each key and run id in records, and the same for tasks; -1 for none, and for those not in records.
 
-    As a scheduler gives a run id once, it will do for the key as well. That is checked: comparing many keys is much
-    quicker than looking them up.
+    A scheduler never repeats a run id, so that the run id alone identifies the key. This is verified, because comparing
+    many keys is much faster than looking them up.
     """
     of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
     if len(records) and of_records.min() >= -1 and not records["key"].null_count:
@@ -248,7 +248,7 @@ def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
 
 
 def _same(keys: pa.ChunkedArray, others: pa.ChunkedArray, rows: Integers) -> Flags:
-    """Whether keys are those of these rows."""
+    """Whether keys equal those of these rows."""
     return having(keys, others.take(pa.array(rows)))
 
 

@@ -1,4 +1,4 @@
-"""Failed and repeated work: which attempts failed and why, which files failed, what is missing; problems."""
+"""Failed and repeated work: which attempts and files failed and why, what is missing, and problems."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from roastcoffea.redaction import redacted
 from roastcoffea.units import COUNT, counted, were
 
 REPEATED: Final = "repeated"
-"""Reason of an attempt whose result came, and was not used."""
+"""Reason of an attempt with a result that was not used."""
 
 REASONS: Final = (
     '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"'
 )
 WITH_ESTIMATES: Final = (
-    "how long it kept its thread: estimated where its worker was lost (0 if it was queued there), until the end of the "
-    "run where it was unfinished; none where that was not seen"
+    "how long it occupied its thread: estimated if its worker was lost (0 if it was queued there), until the end of "
+    "the run if it was unfinished; none if unknown"
 )
 FAILED_COLUMNS: Final = (
     Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
@@ -43,7 +43,7 @@ FAILED_COLUMNS: Final = (
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the attempt began (Unix time)"),
     Column("seconds", "number", "s", WITH_ESTIMATES),
-    Column("bytes", "integer", "B", "requested from storage by it; none where it left no record"),
+    Column("bytes", "integer", "B", "requested from storage by it; none if it left no record"),
     Column("reason", "text", None, REASONS),
     *picked(CHUNK_COLUMNS, "error", "key"),
     Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
@@ -54,20 +54,20 @@ FAILED_FILE_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset", "file"),
     Column("attempts", "integer", None, "attempts that failed"),
     Column("error", "text", None, "text of the last error"),
-    Column("missing", "integer", None, "chunks of it without a result; none where even their number is unknown"),
+    Column("missing", "integer", None, "its chunks without a result; none if their number is unknown"),
 )
-"""One row for each file in which an attempt failed."""
+"""One row for each file with a failed attempt."""
 
 OF_CHUNKS: Final = (
     *("dataset", "file", "entry_start", "entry_stop", "worker", "start", "error", "key", "run_id", "attempt"),
     *("id", "call", "tree", "outcome", "wall_seconds", "bytes_requested"),
 )
-"""Columns of chunks that are looked at: a copy of some rows of them is not one of all."""
+"""Columns of chunks used here: copying some rows of them costs less than copying whole rows."""
 
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
 MOST_NAMED: Final = 3
-"""Files that are named in a problem."""
+"""Files that a problem names."""
 
 
 @fact
@@ -101,7 +101,7 @@ def _failed(row: dict[str, Any], seconds: float | None, reason: str) -> dict[str
 def _failed_tasks(
     run: Run, chunks: pa.Table, counted: pa.Table, lifetimes: pa.Table | None
 ) -> Iterator[dict[str, Any]]:
-    """Attempts of tasks that ended otherwise; their chunk is told by the scheduler, or by another attempt of it."""
+    """Attempts of tasks that did not succeed; their chunk comes from the scheduler, or from another attempt at it."""
     if run.tasks is None:
         return
     wanted = pc.and_(
@@ -111,16 +111,16 @@ def _failed_tasks(
     records = None if lifetimes is None else Records.of(run, lifetimes, chunks, counted)
     spans = _spans(run.tasks, records, np.asarray(wanted.to_numpy())) if lost else ()
     names = ("dataset", "file", *RANGE)
-    theirs = chunks.select(["key", *names])
-    theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
-    known = {row["key"]: row for row in theirs.to_pylist()}
+    of_lost = chunks.select(["key", *names])
+    of_lost = of_lost.filter(pc.is_in(of_lost["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
+    known = {row["key"]: row for row in of_lost.to_pylist()}
     for row, (start, seconds) in zip(lost, spans, strict=True):
         place = known.get(row["key"], {}) if row["file"] is None else row
         yield _failed(row, seconds, row["outcome"]) | {name: place.get(name) for name in names} | {"start": start}
 
 
 def _spans(tasks: pa.Table, records: Records | None, wanted: Flags) -> Iterator[tuple[float | None, float | None]]:
-    """Start and duration of these attempts; one that was only queued on a worker that was lost took 0 s."""
+    """Start and duration of these attempts; one that was only queued on a lost worker took 0 s."""
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     if records is not None:
         start, stop = estimated_intervals(records, tasks)
@@ -136,17 +136,17 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
-    came = of_finished_calls(run, counted_chunks)
-    lacking = _without(_with_processor(run, wanted), _with_processor(run, came), ["processor", *PLACE, *RANGE])
+    done = of_finished_calls(run, counted_chunks)
+    lacking = _without(_with_processor(run, wanted), _with_processor(run, done), ["processor", *PLACE, *RANGE])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
 
 
 @fact
 def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None = None) -> pa.Table:
-    """Files in which an attempt failed, with FAILED_FILE_COLUMNS."""
+    """Files with a failed attempt, with FAILED_FILE_COLUMNS."""
     if missing_work is None and run.asked is not None:
-        recorded(run, "asked")  # what was asked for is known in part: it cannot be said what is missing of a file
+        recorded(run, "asked")  # the requested chunks are not all known, so neither are a file's missing ones
     lacking: dict[tuple[str, str], int | None] = {}
     for row in [] if missing_work is None else missing_work.to_pylist():
         place = row["dataset"], row["file"]
@@ -160,13 +160,12 @@ def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None 
     return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
 
 
-def _without(wanted: pa.Table, came: pa.Table, keys: list[str]) -> pa.Table:
-    """First row of `wanted` for each key that `came` does not have, sorted by key.
+def _without(wanted: pa.Table, done: pa.Table, keys: list[str]) -> pa.Table:
+    """First row of `wanted` for each key missing from `done`, sorted by key.
 
-    A key that is not known (Parquet has no trees) equals another one that is not known: a join of Arrow's would keep
-    them apart.
+    Unknown keys (Parquet has no trees) are equal to each other here; an Arrow join would treat them as different.
     """
-    rows = pa.concat_tables([wanted.select(keys), came.select(keys)])
+    rows = pa.concat_tables([wanted.select(keys), done.select(keys)])
     groups = rows.append_column("row", [np.arange(len(rows))]).group_by(keys)
     spans = groups.aggregate([("row", "min"), ("row", "max")])
     lacking = spans.filter(pc.less(spans["row_max"], len(wanted)))
@@ -174,14 +173,14 @@ def _without(wanted: pa.Table, came: pa.Table, keys: list[str]) -> pa.Table:
 
 
 def _with_processor(run: Run, table: pa.Table) -> pa.Table:
-    """Rows with the processor of their call: what one did is nothing to another."""
+    """Rows with the processor of their call: results of one processor do not count for another."""
     calls = pa.array([call.id for call in run.calls], pa.string())
     names = pa.array([call.processor for call in run.calls], pa.string())
     return table.append_column("processor", names.take(pc.index_in(table["call"], value_set=calls)))
 
 
 def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Table:
-    """Files that were asked for, could not be opened, and of which no chunk was asked for."""
+    """Requested files that could not be opened, and of which no chunk was requested."""
     opened = set()
     if run.preprocessing is not None:
         good = _outside_failed_calls(run, with_outcome(run.preprocessing, (task_records.OK,)))
@@ -192,25 +191,25 @@ def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Tab
 
 
 def skipped_data(run: Run) -> Iterator[str]:
-    """What coffea skipped because of errors (`skipbadfiles`), and the output of the run lacks, in words."""
+    """Data that coffea skipped because of errors (`skipbadfiles`) and that the output lacks, in words."""
     if run.chunks is None or "chunks" in run.absent:
         return
     skipped, unread = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,))), _unread_files(run)
     if not len(skipped) and not len(unread):
         return
-    came = _with_processor(run, of_finished_calls(run, last_attempts(run.chunks)))
-    chunks = _without(_with_processor(run, skipped), came, ["processor", *PLACE, *RANGE])
+    done = _with_processor(run, of_finished_calls(run, last_attempts(run.chunks)))
+    chunks = _without(_with_processor(run, skipped), done, ["processor", *PLACE, *RANGE])
     if len(chunks):
         events = pc.sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])).as_py()
         skipped = f"{counted(len(chunks), 'chunk')} with {events:,} events {were(len(chunks))} skipped"
-        yield f"{skipped}, not in the output: {_named(chunks)}"
-    files = _without(unread, came, ["processor", *PLACE])
+        yield f"{skipped} and missing from the output: {_named(chunks)}"
+    files = _without(unread, done, ["processor", *PLACE])
     if len(files):
-        yield f"{counted(len(files), 'file')} could not be opened, not in the output: {_named(files)}"
+        yield f"{counted(len(files), 'file')} could not be opened and missing from the output: {_named(files)}"
 
 
 def _unread_files(run: Run) -> pa.Table:
-    """Files that preprocessing could not open, in a Runner call that went on without them or outside of any."""
+    """Files that preprocessing could not open, in a Runner call that continued without them or outside any call."""
     keys = ["processor", *PLACE]
     if run.preprocessing is None:
         return pa.table({key: pa.array([], pa.string()) for key in keys})
@@ -220,23 +219,23 @@ def _unread_files(run: Run) -> pa.Table:
 
 
 def _outside_failed_calls(run: Run, table: pa.Table) -> pa.Table:
-    """Rows of Runner calls that gave their output, and of none."""
+    """Rows of Runner calls that returned their output, and rows outside any call."""
     failed = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
     return rows_where(table, pc.invert(pc.is_in(table["call"], value_set=failed)))
 
 
 def _named(rows: pa.Table) -> str:
-    """The first few of the files in these rows."""
+    """Names of the first few files in these rows."""
     files = [str(file) for file in rows["file"].unique().to_pylist()]
     more = [f"and {len(files) - MOST_NAMED} more files"] if len(files) > MOST_NAMED else []
     return ", ".join([*files[:MOST_NAMED], *more])
 
 
-Lacking = Mapping[str, Mapping[str, str | None]]
-"""Files of which nothing came, with their trees (Parquet has none), by dataset."""
+MissingFiles = Mapping[str, Mapping[str, str | None]]
+"""Files without any result, with their trees (Parquet has none), by dataset."""
 
 
-def files_in(rows: Iterable[Mapping[str, Any]]) -> Lacking:
+def files_in(rows: Iterable[Mapping[str, Any]]) -> MissingFiles:
     """Files of these rows, with their trees, by dataset."""
     found: dict[str, dict[str, str | None]] = {}
     for row in rows:
@@ -245,114 +244,114 @@ def files_in(rows: Iterable[Mapping[str, Any]]) -> Lacking:
 
 
 @fact
-def unopened_files(missing_work: pa.Table) -> Lacking:
-    """Files that preprocessing could not open: their chunks are not known."""
+def unopened_files(missing_work: pa.Table) -> MissingFiles:
+    """Files that preprocessing could not open: their chunks are unknown."""
     return files_in(row for row in missing_work.to_pylist() if row["entry_start"] is None)
 
 
 @fact
-def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> Lacking:
-    """Files of which nothing came."""
+def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> MissingFiles:
+    """Files without any result."""
     some = {tuple(row.values()) for row in of_finished_calls(run, counted_chunks).select(PLACE).to_pylist()}
     return files_in(row for row in missing_work.to_pylist() if tuple(row[name] for name in PLACE) not in some)
 
 
-of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea asked for, chunk records")
-of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea asked for, records of preprocessing")
+of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea requested, chunk records")
+of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea requested, records of preprocessing")
 
 
-@of_chunks(label="missing", formula="chunks asked for of which no attempt gave a result")
+@of_chunks(label="missing", formula="requested chunks without a successful attempt")
 def num_missing_chunks(missing_work: pa.Table) -> int:
-    """Requested chunks without a result: all of a Runner call that raised, as it gives no output.
+    """Requested chunks without a result, including all chunks of a Runner call that raised and so returned no output.
 
-    Files that were never opened are not among them.
+    Chunks of files that were never opened are not included.
     """
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
 @metric(COUNT, group=CHUNKS, source="chunk records, tasks", label="failed attempts", formula="rows of `failed`")
 def num_failed_attempts(failed_work: pa.Table) -> int:
-    """Attempts of chunks that failed, for whatever reason: errors, bad files, lost workers, unfinished, repeated.
+    """Failed attempts of chunks: errors, bad files, lost workers, unfinished or repeated work.
 
-    Those that were only queued on a worker that was lost are not among them.
+    Attempts that were only queued on a lost worker are not included.
     """
     of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
     queued = having(failed_work["reason"], task_records.LOST) & (moments(failed_work, "seconds") == 0)
     return int(np.count_nonzero(of_chunks & ~queued))
 
 
-@of_files(label="files not opened", formula="files asked for that preprocessing could not open")
+@of_files(label="files not opened", formula="requested files that preprocessing could not open")
 def num_missing_files(missing_work: pa.Table) -> int:
-    """Files that preprocessing could not open, so that not even their chunks are known."""
+    """Files that preprocessing could not open; their chunks are unknown."""
     return int(missing_work["entry_start"].null_count)
 
 
 def checked(run: Run) -> Run:
-    """The run, with the problems that show in its records among its own."""
+    """The run, with the problems found in its records added to its own."""
     return dataclasses.replace(run, problems=(*run.problems, *_found(run)))
 
 
 def with_report(run: Run, report: Any, custom_metrics: Any) -> Run:
-    """A checked run with another report of coffea's, and the problems that it has with this one."""
+    """A checked run with another coffea report, and the problems between the two."""
     former = _found(run)
     own = tuple(problem for problem in run.problems if problem not in former)
     return checked(dataclasses.replace(run, coffea_report=report, custom_metrics=custom_metrics, problems=own))
 
 
 def _found(run: Run) -> list[str]:
-    """Problems that show when the records of a run are held against each other."""
+    """Problems found by cross-checking the records of a run."""
     found: list[str] = []
-    # reports are the user's own objects, and anything may come of asking them
-    with reported(found.append, "whether data were skipped is not known", Exception):
+    # reports are the user's own objects: reading them may raise anything
+    with reported(found.append, "whether data were skipped is unknown", Exception):
         found += skipped_data(run)
-    with reported(found.append, "whether coffea's report covers the run is not known", Exception):
+    with reported(found.append, "whether coffea's report covers the run is unknown", Exception):
         found += disagreements(run)
     return found
 
 
-class Given(NamedTuple):
-    """A dataset of a fileset: its own name, its metadata, and its own names of files by those that were recorded."""
+class GivenDataset(NamedTuple):
+    """A dataset of a fileset: its own name, its metadata, and its own file names by the recorded names."""
 
     name: str
     metadata: Any
     files: Mapping[str, str]
 
 
-def missing_fileset(lacking: Lacking, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fileset of the files of which nothing came; with that of the run, in its form and under its names."""
+def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fileset of the files without any result; given the run's fileset, in its form and with its names."""
     if fileset is None:
         return {dataset: {"files": files} for dataset, files in lacking.items()}
-    _refuse_other_than_filesets(fileset)
+    _check_fileset(fileset)
     clean = {dataset: redacted(dataset) for dataset in fileset}
     return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
 
 def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[Any]:
-    """Chunks without a result, as work items; with the fileset of the run, under its names and with its metadata."""
+    """Chunks without a result, as work items; given the run's fileset, with its names and metadata."""
     from coffea.processor.executor import WorkItem
 
     if fileset is not None:
-        _refuse_other_than_filesets(fileset)
+        _check_fileset(fileset)
     given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}
     items = []
     for row in missing.to_pylist():
         if row["entry_start"] is not None:
-            dataset = given.get(row["dataset"], Given(row["dataset"], None, {}))
+            dataset = given.get(row["dataset"], GivenDataset(row["dataset"], None, {}))
             file, uuid = dataset.files.get(row["file"], row["file"]), bytes.fromhex(row["uuid"])
             entries = row["entry_start"], row["entry_stop"]
             items.append(WorkItem(dataset.name, file, row["tree"], *entries, uuid, dataset.metadata))
     return items
 
 
-def _refuse_other_than_filesets(fileset: object) -> None:
+def _check_fileset(fileset: object) -> None:
     if not isinstance(fileset, Mapping) or not all(isinstance(name, str) for name in fileset):
         raise TypeError(
-            f"give the fileset of the run, a mapping of names of datasets to their files, not {type(fileset).__name__}"
+            f"pass the fileset of the run, a mapping from dataset names to files, not {type(fileset).__name__}"
         )
 
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
-    """A dataset of a fileset with none but these files, which are recorded without secrets, in its own form."""
+    """A dataset of a fileset reduced to these files (recorded without secrets), in its own form."""
     if not isinstance(dataset, Mapping):
         return [file for recorded, file in _by_recorded_name(dataset).items() if recorded in files]
     listed = dataset["files"]
@@ -360,11 +359,11 @@ def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
     return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
 
 
-def _given(name: str, dataset: Any) -> Given:
+def _given(name: str, dataset: Any) -> GivenDataset:
     described = isinstance(dataset, Mapping)
     files = _by_recorded_name(dataset["files"] if described else dataset)
     own = {recorded: str(file) for recorded, file in files.items()}
-    return Given(name, dataset.get("metadata") if described else None, own)
+    return GivenDataset(name, dataset.get("metadata") if described else None, own)
 
 
 def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
@@ -373,15 +372,15 @@ def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
     Raises
     ------
     MeasurementError
-        If that is one name for several: which of them is missing is not known then.
+        If several share a recorded name: which of them is missing is then unknown.
     """
     found: dict[str, Any] = {}
     for file in files:
         recorded = redacted(str(file))
         if recorded in found and str(found[recorded]) != str(file):
             raise MeasurementError(
-                f"several files were recorded as {recorded}, as they differ only in what was masked in their names: "
-                "which of them is missing is not known; use missing_fileset() without a fileset"
+                f"several files were recorded as {recorded}, because their names differ only in masked secrets: "
+                "which of them is missing is unknown; use missing_fileset() without a fileset"
             )
         found[recorded] = file
     return found

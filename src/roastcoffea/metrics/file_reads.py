@@ -1,4 +1,4 @@
-"""What was read of each file: its branches and its bytes."""
+"""Branches and bytes read from each file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from roastcoffea.metrics.branches import branches_of
 from roastcoffea.metrics.byte_ledger import LEDGER_RECORDS, ByteLedger
 from roastcoffea.metrics.catalogue import BYTES, fact, metric, refuse_if
-from roastcoffea.metrics.facts import OF_ALL, aggregated, reason_of_absence
+from roastcoffea.metrics.facts import NULL_IF_ANY, aggregated, reason_of_absence
 from roastcoffea.records.run import Run
 from roastcoffea.units import COUNT, PERCENT, STRUCTURE
 
@@ -20,7 +20,7 @@ Share = Literal["branches_read_percent", "bytes_read_percent"]
 
 
 class FileRead(TypedDict):
-    """What was read of a file; an amount that is not known is None."""
+    """What was read from a file; unknown amounts are None."""
 
     total_branches: int | None
     branches_read: int
@@ -33,16 +33,16 @@ class FileRead(TypedDict):
 of_files = partial(metric, group=BYTES, source=LEDGER_RECORDS)
 
 
-@of_files(STRUCTURE, formula="branches and payload of each file, over its branches and size")
+@of_files(STRUCTURE, formula="branches and payload of each file, relative to its branches and size")
 def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict[str, FileRead]:
-    """What was read of each file: {file: {name: amount}}.
+    """What was read from each file: {file: {name: amount}}.
 
     `branches_read` of `total_branches`, and `branches_read_percent`; `bytes_read` (payload, each basket once) of
-    `file_bytes`, and `bytes_read_percent`. An amount that is not known is None.
+    `file_bytes`, and `bytes_read_percent`. Unknown amounts are None.
     """
     largest = {key: (key, "max") for key in ("tree_branches", "file_bytes")}
     trees = aggregated(counted_chunks, ["file", "tree"], largest, None)
-    files = trees.group_by("file").aggregate([("tree_branches", "sum", OF_ALL), ("file_bytes", "max")])
+    files = trees.group_by("file").aggregate([("tree_branches", "sum", NULL_IF_ANY), ("file_bytes", "max")])
     read = _read_of_files(byte_ledger.tree_branches)
     return {
         size["file"]: _shares(*read.get(size["file"], (0, 0)), size["tree_branches_sum"], size["file_bytes_max"])
@@ -52,7 +52,7 @@ def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict
 
 
 def _read_of_files(tree_branches: pa.Table) -> dict[str, tuple[int, int]]:
-    """Number of different branches of all trees, and payload, of each file."""
+    """Number of distinct branches in all trees, and payload, of each file."""
     branches = tree_branches.group_by(["file", "tree", "branch"]).aggregate([("bytes_payload", "sum")])
     files = branches.group_by("file").aggregate([("branch", "count"), ("bytes_payload_sum", "sum")])
     return {row["file"]: (row["branch_count"], row["bytes_payload_sum_sum"]) for row in files.to_pylist()}
@@ -72,31 +72,31 @@ def _shares(branches: int, payload: int, total_branches: int | None, file_bytes:
 def _mean_share(files: Mapping[str, FileRead], name: Share) -> float:
     shares = [share for file in files.values() if (share := file[name]) is not None]
     refuse_if(not files, "no file was read")
-    refuse_if(len(shares) < len(files), f"not known for {len(files) - len(shares)} of {len(files)} files")
+    refuse_if(len(shares) < len(files), f"unknown for {len(files) - len(shares)} of {len(files)} files")
     return float(np.mean(shares))
 
 
 @of_files(PERCENT, label="share of the files read", formula="mean over files")
 def avg_bytes_read_percent(file_read_metrics: dict[str, FileRead]) -> float:
-    """Share of a file's bytes that was read as payload, each basket once; averaged over files."""
+    """Share of a file's bytes read as payload, each basket counted once; averaged over files."""
     return _mean_share(file_read_metrics, "bytes_read_percent")
 
 
 @of_files(PERCENT, label="share of branches read", formula="mean over files")
 def avg_branches_read_percent(file_read_metrics: dict[str, FileRead]) -> float:
-    """Share of a file's branches that was read; averaged over files."""
+    """Share of a file's branches that were read; averaged over files."""
     return _mean_share(file_read_metrics, "branches_read_percent")
 
 
-@of_files(COUNT, label="branches read", formula="different branches, by name")
+@of_files(COUNT, label="branches read", formula="distinct branch names")
 def total_branches_read(byte_ledger: ByteLedger) -> int:
-    """Number of different branches that were read, over all files."""
+    """Number of distinct branches read, over all files."""
     return len(byte_ledger.branches["branch"].unique())
 
 
 @fact
 def branches(run: Run, byte_ledger: ByteLedger | None = None) -> pa.Table:
-    """Branches of files by dataset, with BRANCH_COLUMNS: as the ledger counted them, where there is one."""
+    """Branches by dataset and file, with BRANCH_COLUMNS, as counted by the ledger if there is one."""
     found = branches_of(run) if byte_ledger is None else byte_ledger.branches
     refuse_if(found is None, reason_of_absence(run, "chunks" if run.chunks is None else "branch_reads"))
     return found

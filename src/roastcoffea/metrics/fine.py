@@ -1,8 +1,8 @@
-"""Fine metrics: what Dask itself metered in the tasks of the run's span.
+"""Fine metrics: what Dask itself measured in the tasks of the run's span.
 
-Dask meters the activities of a task that succeeded; of one that failed it keeps the duration alone, which
-is in none of these. It mentions only what happened: an activity that it did not count has no metric. Sending and
-fetching results belongs to no task, and is not in a span: workers count it for themselves, over the whole run.
+Dask measures the activities of successful tasks. Of failed ones it keeps only the duration, which is not in any of
+these metrics. An activity that did not occur has no metric. Sending and fetching results belongs to no task and is not
+in a span: each worker counts it, over the whole run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALL: Final = "all tasks"
 
 
 class Activity(NamedTuple):
-    """A metric that sums one of Dask's activities; `of` says over which tasks."""
+    """A metric that sums one of Dask's activities over the tasks in `of`."""
 
     name: str
     unit: Unit
@@ -37,11 +37,11 @@ class Activity(NamedTuple):
 
     @property
     def spelled_unit(self) -> str:
-        """Unit as Dask calls it."""
+        """Dask's name of the unit."""
         return "bytes" if self.unit is BYTE else "seconds"
 
     def sum(self, in_tasks: SpanMetrics, processor_prefixes: Container[object] = ()) -> float | None:
-        """Amount of it in tasks of its kind; None where nothing was counted, not even 0."""
+        """Its amount in tasks of its kind; None if nothing was counted, not even 0."""
         kinds = {PROCESSOR: (True,), OTHERS: (False,), ALL: (True, False)}[self.of]
         wanted = (self.activity, self.spelled_unit)
         amounts = ((key[0] in processor_prefixes, amount) for key, amount in in_tasks.items() if key[1:] == wanted)
@@ -52,41 +52,41 @@ class Activity(NamedTuple):
 # fmt: off
 ACTIVITIES: Final = (
     Activity("processor_cpu_time_seconds", SECOND, PROCESSOR, "thread-cpu", "processor: CPU",
-             "CPU time of the threads that ran the processor's tasks, of those that succeeded."),
-    Activity("processor_noncpu_time_seconds", SECOND, PROCESSOR, "thread-noncpu", "processor: not CPU",
-             "Time of the processor's tasks in which their thread used no CPU: input, locks, the GIL, sleep.",
+             "CPU time of the threads that ran the processor's successful tasks."),
+    Activity("processor_noncpu_time_seconds", SECOND, PROCESSOR, "thread-noncpu", "processor: off CPU",
+             "Time of the processor's tasks off the CPU: input, locks, the GIL, sleep.",
              alias="processor_io_wait_time_seconds"),
     Activity("overhead_cpu_time_seconds", SECOND, OTHERS, "thread-cpu", "other tasks: CPU",
              "CPU time of the run's other tasks: preprocessing, merging."),
-    Activity("overhead_noncpu_time_seconds", SECOND, OTHERS, "thread-noncpu", "other tasks: not CPU",
-             "Time of the run's other tasks in which their thread used no CPU.",
+    Activity("overhead_noncpu_time_seconds", SECOND, OTHERS, "thread-noncpu", "other tasks: off CPU",
+             "Time of the run's other tasks off the CPU.",
              alias="overhead_io_wait_time_seconds"),
     Activity("tasks_cpu_time_seconds", SECOND, ALL, "thread-cpu", "all tasks: CPU",
-             "CPU time of the threads that ran the run's tasks, of those that succeeded."),
-    Activity("tasks_noncpu_time_seconds", SECOND, ALL, "thread-noncpu", "all tasks: not CPU",
-             "Time of the run's tasks in which their thread used no CPU."),
+             "CPU time of the threads that ran the run's successful tasks."),
+    Activity("tasks_noncpu_time_seconds", SECOND, ALL, "thread-noncpu", "all tasks: off CPU",
+             "Time of the run's tasks off the CPU."),
     Activity("disk_read_bytes", BYTE, ALL, "disk-read", "read back from disk",
              "Results that Dask read back from disk inside tasks."),
     Activity("disk_write_bytes", BYTE, ALL, "disk-write", "spilled to disk",
-             "Results that Dask spilled to disk as a task ended; memory that runs full spills outside of tasks, too."),
+             "Results that Dask spilled to disk as a task ended; when memory runs full, it spills outside tasks, too."),
     Activity("total_bytes_memory_read", BYTE, ALL, "memory-read", "inputs from memory",
              "Results of other tasks that tasks took from their worker's memory."),
     Activity("compression_time_seconds", SECOND, ALL, "compress", "compression",
-             "Time in which Dask compressed data inside tasks; not ROOT's compression."),
+             "Time Dask spent compressing data inside tasks; not ROOT's compression."),
     Activity("decompression_time_seconds", SECOND, ALL, "decompress", "decompression",
-             "Time in which Dask decompressed data inside tasks; not ROOT's decompression."),
+             "Time Dask spent decompressing data inside tasks; not ROOT's decompression."),
     Activity("serialization_time_seconds", SECOND, ALL, "serialize", "serialization",
-             "Time in which Dask serialized data inside tasks."),
+             "Time Dask spent serializing data inside tasks."),
     Activity("deserialization_time_seconds", SECOND, ALL, "deserialize", "deserialization",
-             "Time in which Dask deserialized data inside tasks."),
+             "Time Dask spent deserializing data inside tasks."),
 )
 # fmt: on
 
 
 NOT_COUNTED: Final = {
-    PROCESSOR: "none was counted in the processor's tasks of this run",
-    OTHERS: "none was counted in the other tasks of this run",
-    ALL: "none was counted in the tasks of this run",
+    PROCESSOR: "Dask counted none in the processor's tasks of this run",
+    OTHERS: "Dask counted none in the other tasks of this run",
+    ALL: "Dask counted none in the tasks of this run",
 }
 
 
@@ -95,9 +95,9 @@ def _sum_of_all(activity: Activity, task_metrics: SpanMetrics) -> float:
 
 
 def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefixes: frozenset[str]) -> float:
-    """Amount in the processor's tasks, of which the span has to know at least one, or in the others."""
+    """Amount in the processor's tasks, of which the span must have at least one, or in the others."""
     if activity.of == PROCESSOR and not any(prefix in processor_prefixes for prefix, *_ in task_metrics):
-        raise NotMeasuredError(f"Dask's span holds no task of {', '.join(sorted(processor_prefixes))}")
+        raise NotMeasuredError(f"Dask's span has no task of {', '.join(sorted(processor_prefixes))}")
     return _counted(activity, activity.sum(task_metrics, processor_prefixes))
 
 
@@ -116,38 +116,38 @@ for row in ACTIVITIES:
 
 @of_span(PERCENT, label="processor: CPU share", alias="processor_cpu_percent")
 def processor_cpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
-    """Share of CPU in the threads' time in the processor's tasks."""
+    """CPU time as a share of the time of the processor's tasks."""
     return 100 * processor_cpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
-@of_span(PERCENT, label="processor: not-CPU share", alias="processor_io_wait_percent")
+@of_span(PERCENT, label="processor: off-CPU share", alias="processor_io_wait_percent")
 def processor_noncpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
-    """Share of time without CPU in the threads' time in the processor's tasks."""
+    """Time off the CPU as a share of the time of the processor's tasks."""
     return 100 * processor_noncpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
-@of_span(SECOND, label="compression both ways")
+@of_span(SECOND, label="compression, both ways")
 def total_compression_overhead_seconds(compression_time_seconds: float, decompression_time_seconds: float) -> float:
-    """Time in which Dask compressed or decompressed data inside tasks."""
+    """Time Dask spent compressing or decompressing data inside tasks."""
     return compression_time_seconds + decompression_time_seconds
 
 
-@of_span(SECOND, label="serialization both ways")
+@of_span(SECOND, label="serialization, both ways")
 def total_serialization_overhead_seconds(
     serialization_time_seconds: float, deserialization_time_seconds: float
 ) -> float:
-    """Time in which Dask serialized or deserialized data inside tasks."""
+    """Time Dask spent serializing or deserializing data inside tasks."""
     return serialization_time_seconds + deserialization_time_seconds
 
 
-OF_WORKERS: Final = "what workers counted for themselves"
+OF_WORKERS: Final = "counters of each worker"
 
 SENDING, FETCHING = "get-data", "gather-dep"
 """Contexts in which a worker sends results to others and to the client, and fetches them."""
 
 
 class Transfer(NamedTuple):
-    """A metric that sums what workers did to pass results on, outside of tasks: pairs of context and activity."""
+    """A metric that sums the workers' work to pass on results outside tasks: pairs of context and activity."""
 
     name: str
     unit: Unit
@@ -156,7 +156,7 @@ class Transfer(NamedTuple):
     meaning: str
 
 
-WHILE: Final = "also for what others did on these workers meanwhile."
+WHILE: Final = "including other work on these workers at that time."
 
 TRANSFERS: Final = (
     Transfer(
@@ -171,28 +171,28 @@ TRANSFERS: Final = (
         SECOND,
         ((SENDING, "serialize"), (FETCHING, "deserialize")),
         "transfers: serialization",
-        f"Time in which workers serialized results to send them, and deserialized those they fetched, {WHILE}",
+        f"Time workers spent serializing results to send and deserializing fetched ones, {WHILE}",
     ),
     Transfer(
         "transfer_compression_seconds",
         SECOND,
         ((SENDING, "compress"), (FETCHING, "decompress")),
         "transfers: compression",
-        f"Time in which workers compressed results to send them, and decompressed those they fetched, {WHILE}",
+        f"Time workers spent compressing results to send and decompressing fetched ones, {WHILE}",
     ),
     Transfer(
         "transfer_network_seconds",
         SECOND,
         ((FETCHING, "network"),),
         "transfers: network",
-        f"Time in which workers waited for results that they fetched, several at a time, {WHILE}",
+        f"Time workers waited for results to fetch, several at a time, {WHILE}",
     ),
 )
 
 
 @fact
 def outside_tasks(run: Run) -> dict[tuple[object, ...], float]:
-    """What all workers counted as they passed results on, by context, activity and unit."""
+    """Counts of all workers for passing on results, by context, activity and unit."""
     recorded(run, "span_metrics")
     found: dict[tuple[object, ...], float] = {}
     for counted in recorded(run, "span_metrics_per_worker").values():
@@ -202,8 +202,8 @@ def outside_tasks(run: Run) -> dict[tuple[object, ...], float]:
     return found
 
 
-def _passed_on(transfer: Transfer, outside_tasks: dict[tuple[object, ...], float]) -> float:
-    """Sum of its parts; workers count from the beginning to the end of the run: what they do not mention was not."""
+def _amount(transfer: Transfer, outside_tasks: dict[tuple[object, ...], float]) -> float:
+    """Sum of its parts; workers count from start to end of the run, so that what they do not list did not occur."""
     unit = "bytes" if transfer.unit is BYTE else "seconds"
     return sum(outside_tasks.get((*part, unit), 0.0) for part in transfer.parts)
 
@@ -211,20 +211,19 @@ def _passed_on(transfer: Transfer, outside_tasks: dict[tuple[object, ...], float
 for transfer in TRANSFERS:
     of_transfer = partial(metric, name=transfer.name, label=transfer.label, meaning=transfer.meaning)
     summed = ", ".join(" ".join(part) for part in transfer.parts)
-    of_transfer(transfer.unit, group=FINE, source=OF_WORKERS, formula=f"sum of {summed}")(partial(_passed_on, transfer))
+    of_transfer(transfer.unit, group=FINE, source=OF_WORKERS, formula=f"sum of {summed}")(partial(_amount, transfer))
 
 
-EACH: Final = "what each worker counted in the tasks of the run's span"
+EACH: Final = "each worker's counts in the tasks of the run's span"
 
 
 @metric(STRUCTURE, group=FINE, source="Dask, worker by worker", formula=EACH)
 def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dict[str, dict[str, float]]:
     """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
 
-    Also of workers that left. Names are those of the metrics of this group, for the worker alone, as far as it counted
-    them in tasks, and
+    Includes workers that left. Names are those of the metrics of this group, counted inside the worker's tasks, plus
     `transfer_seconds` (fetching results from other workers; Dask does not count their bytes) and `spill_seconds`
-    (moving results to disk and back), which are in no task or not in tasks alone.
+    (moving results to disk and back), which also occur outside tasks.
     """
     recorded(run, "span_metrics")
     counted = recorded(run, "span_metrics_per_worker")
@@ -240,6 +239,6 @@ def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, floa
     amounts = {name: amount for name, amount in sums.items() if amount is not None}
     seconds = {key: value for key, value in metrics.items() if key[-1] == "seconds"}
     fetched = (value for key, value in seconds.items() if key[0] == FETCHING)
-    # results are moved to disk or back wherever that is asked for
+    # results move to disk or back in any context
     spilled = (value for key, value in seconds.items() if key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
     return amounts | {"transfer_seconds": sum(fetched), "spill_seconds": sum(spilled)}

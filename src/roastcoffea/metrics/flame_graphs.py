@@ -1,4 +1,4 @@
-"""The profile in the forms that viewers of flame graphs read."""
+"""The profile in formats of flame graph viewers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_DATASET: Final = "(no dataset)"
 
 
 def collapsed(stacks: Sequence[Stack], absent: str | None = None) -> str:
-    """A line for each stack: its frames from the dataset on, and microseconds; or why there are none."""
+    """One line per stack: its frames from the dataset down, and microseconds; or why there are none."""
     if absent is not None:
         return f"{_word(absence(absent))} 0\n"
     paths = [(stack, [stack.dataset or NO_DATASET, *map(str, (ROOT, *stack.places))]) for stack in stacks]
@@ -27,7 +27,7 @@ def _word(text: str) -> str:
 
 
 def speedscope(stacks: Sequence[Stack], absent: str | None = None) -> dict[str, Any]:
-    """Content of a file of speedscope: for each dataset a profile of its time, and of that in each state."""
+    """Content of a speedscope file: for each dataset one profile of all its time, and one per state."""
     frames: dict[Place, int] = {}
     seconds: dict[str | None, float] = {}
     for stack in stacks:
@@ -53,7 +53,7 @@ def speedscope(stacks: Sequence[Stack], absent: str | None = None) -> dict[str, 
 
 
 def _sampled(name: str, found: Sequence[tuple[Stack, float]], frames: dict[Place, int]) -> dict[str, Any]:
-    """A profile of stacks with their seconds; frames get numbers in the order in which they come."""
+    """A profile of stacks with their seconds; frames are numbered in order of appearance."""
     paths = [(ROOT, *stack.places) for stack, _ in found]
     return {
         "type": "sampled",

@@ -1,15 +1,16 @@
-"""What the ledgers share: classes with their amounts, a residual, and a certificate of completeness."""
+"""What both ledgers share: classes with amounts, a residual, and a certificate of completeness."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
-from roastcoffea.report.phrases import NOT_MEASURED, absence
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
+from roastcoffea.report.cards import NAMED, Drawn, Segment, drawn, segment
+from roastcoffea.report.phrases import NOT_MEASURED, UNACCOUNTED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
 from roastcoffea.report.sheets import Amount as AmountCell
@@ -18,8 +19,12 @@ from roastcoffea.units import FRACTION, Unit, number, share_text
 Amount = TypeVar("Amount", bound="float | None")
 
 
+LABELS_OF: Final = {RESIDUAL: UNACCOUNTED}
+"""What tables and bars call classes, if not by their name."""
+
+
 class Attempts(NamedTuple):
-    """Attempts that left a record, and those that there were; None where nobody counted them."""
+    """Attempts with a record, and the number that there should be; None if unknown."""
 
     seen: int
     assigned: int | None
@@ -27,13 +32,13 @@ class Attempts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Whether a ledger holds all that it should."""
+    """Whether a ledger is complete."""
 
     attempts: Attempts
     reasons: list[str]
-    """What is not in it; empty where it is complete."""
+    """What is missing; empty if it is complete."""
     estimated: int = 0
-    """Reads of branches in which first reads were told from repeated ones by the mean size of baskets."""
+    """Reads of branches whose re-read bytes are estimated from the mean basket size."""
 
     outside: str | None = None
     """What is no part of the run by intention."""
@@ -46,22 +51,22 @@ class Certificate:
     def __str__(self) -> str:
         attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
-        estimated = f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
+        estimated = f" Re-read bytes are estimated for {number(self.estimated)} reads of branches."
         outside = f" {self.outside[0].upper()}{self.outside[1:]}." if self.outside else ""
         return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}{outside}"
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
-    """Amounts by class; where there is no ledger it is empty, and `absent` has the reason."""
+    """Amounts by class; without a ledger it is empty, and `absent` has the reason."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     unit: ClassVar[Unit]
     shows_zeros: ClassVar[bool] = False
-    """Whether a class that did not occur has a row where the ledger is shown."""
+    """Whether classes with amount 0 are shown."""
 
     total: Amount | None
-    """What the classes sum to; None where there is no ledger."""
+    """Sum of all classes; None without a ledger."""
 
     certificate: Certificate
     absent: str | None
@@ -83,7 +88,7 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
 
     @property
     def residual(self) -> Amount | None:
-        """Total less the classes; None where there is no ledger."""
+        """Total minus the classes; None without a ledger."""
         return self._classes.get(RESIDUAL)
 
     def measured(self, name: str) -> Amount:
@@ -97,21 +102,25 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         return self[name]
 
     def sourced(self, amount: Amount | None) -> Sourced:
-        """An amount as one of this ledger, with what that lacks."""
+        """An amount with this ledger as its source, including what the ledger lacks."""
         reasons = self.certificate.reasons
         return Sourced(amount, f"{self.name}, incomplete: {'; '.join(reasons)}" if reasons else self.name)
 
     def sheets(self) -> list[Sheet]:
-        """Classes with their amounts and shares of the total, and below them what is missing."""
+        """Classes with amounts and shares of the total, and a note on completeness."""
         if self.absent is not None:
             return [Sheet(title=self.title, lead=[absence(self.absent)])]
         columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
-        return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain")]
+        total: float | None = self.total
+        bars = [bar_of(self, self.unit, f"{self.unit.text(total)} in all", total)] if total else []
+        return [
+            Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain", bars=bars)
+        ]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
         rows = [
-            (name, Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
+            (LABELS_OF.get(name, name), Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
             for name, amount in shown.items()
         ]
         return [*rows, (TOTAL, self.total, FRACTION.text(1) if self.total else "")]
@@ -124,5 +133,29 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         return AmountCell(amount / total, FRACTION, share_text(amount / total))
 
     def _notes(self) -> list[str]:
-        """What has to be known to read the classes."""
+        """Notes on completeness."""
         return [str(self.certificate)]
+
+
+def bar_of(classes: Mapping[str, Any], unit: Unit, title: str, total: float, longest: float | None = None) -> Drawn:
+    """Classes of a ledger as parts of a bar, those of a family next to each other.
+
+    Parameters
+    ----------
+    title
+        What stands above it.
+    total
+        What the classes sum to.
+    longest
+        Amount of a bar of full length; `total` by default.
+    """
+    ordered = sorted((name for name in classes if name in FAMILY_OF), key=lambda name: FAMILIES.index(FAMILY_OF[name]))
+    parts = [_part(name, classes[name], unit, total) for name in ordered if (classes[name] or 0) > 0]
+    return drawn(title, "", parts, total / (longest or total))
+
+
+def _part(name: str, amount: float, unit: Unit, total: float) -> Segment:
+    """A class, which has a name below the bar where it is large enough to be looked for."""
+    label, text = LABELS_OF.get(name, name), unit.text(amount)
+    shown = label if amount >= NAMED * total else ""
+    return segment(FAMILY_OF[name], amount / total, shown, text, details=f"{label} {text}")

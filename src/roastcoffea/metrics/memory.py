@@ -1,4 +1,4 @@
-"""Memory: the peak of each worker against its limit, who was killed for it, and what an event of a dataset takes."""
+"""Memory: each worker's peak against its limit, workers killed for memory, and memory per event by dataset."""
 
 from __future__ import annotations
 
@@ -21,46 +21,44 @@ from roastcoffea.records.tasks import LOST, PROCESSOR
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 PAUSED_FROM: Final = 0.8
-"""Share of the limit from which on Dask pauses a worker (its default): one that was lost there ran out of memory."""
+"""Share of the limit at which Dask pauses a worker (default); a worker lost above it ran out of memory."""
 
 VARIED: Final = 1.5
-"""The ninth decile of chunks' events divided by the first, from which on a fixed part can be told from events."""
+"""Ratio of the ninth to the first decile of events per chunk above which a fixed part can be separated from events."""
 
 KEPT: Final = 0.1
-"""Share of a chunk's growth up to which its process has kept nothing of earlier ones."""
+"""Share of a chunk's growth below which its process retained nothing from earlier chunks."""
 
 FEWEST_TO_FIT: Final = 8
 MOST_TO_FIT: Final = 500
-"""Chunks of which the median slope is taken, at least and at most."""
+"""Fewest and most chunks for a median slope."""
 
 BY_NANNY: Final = "Dask's nanny"
 BY_SAMPLE: Final = "last sample"
 
 WORKER_MEMORY_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "worker", "host", "threads", "memory_limit"),
-    Column("memory_peak", "integer", "B", "highest resident memory, by chunks, samples and its nanny"),
-    Column("memory_before", "integer", "B", "resident memory before its first chunk; without one the lowest sample"),
-    Column("results", "integer", "B", "results that it held at most"),
-    Column("paused_seconds", "number", "s", "time in which Dask had paused it"),
-    Column("spilled", "integer", "B", "results that it had spilled at most (their size in memory)"),
+    Column("memory_peak", "integer", "B", "highest resident memory, from chunks, samples and its nanny"),
+    Column("memory_before", "integer", "B", "resident memory before its first chunk, otherwise in the lowest sample"),
+    Column("results", "integer", "B", "most bytes of results held"),
+    Column("paused_seconds", "number", "s", "time paused by Dask"),
+    Column("spilled", "integer", "B", "most bytes of spilled results (their size in memory)"),
     Column("spill_seconds", "number", "s", "writing results to disk and reading them back (Dask)"),
-    Column("killed_memory", "integer", "B", "resident memory when it was killed for it; none where it was not"),
-    Column("killed_by", "text", None, f'how that is known: "{BY_NANNY}", or "{BY_SAMPLE}" before it was lost'),
-    Column("lost_attempts", "integer", None, "attempts that were lost, or whose results were lost, as it was killed"),
-    Column("lost_seconds", "number", "s", "thread time of them"),
+    Column("killed_memory", "integer", "B", "resident memory when it was killed for memory; none if it was not"),
+    Column("killed_by", "text", None, f'source of this: "{BY_NANNY}", or "{BY_SAMPLE}" before it was lost'),
+    Column("lost_attempts", "integer", None, "attempts lost, or whose results were lost, when it was killed"),
+    Column("lost_seconds", "number", "s", "thread time of these attempts"),
 )
 """One row for each worker."""
 
 DATASET_MEMORY_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset"),
-    Column("chunks", "integer", None, "chunks from which it is known"),
-    Column("bytes_per_event", "number", "B", "growth of resident memory above that before the first chunk, an event"),
-    Column(
-        "least_bytes_per_event", "number", "B", "growth an event within chunks after a process's first: a lower bound"
-    ),
-    Column("fixed_bytes", "number", "B", "growth that does not depend on events; none where it cannot be told apart"),
-    Column("at_least", "integer", None, "1 where only attempts that were killed tell, which needed more"),
-    Column("reason", "text", None, "why it is not known"),
+    Column("chunks", "integer", None, "chunks that this is based on"),
+    Column("bytes_per_event", "number", "B", "growth of resident memory per event, relative to before the first chunk"),
+    Column("least_bytes_per_event", "number", "B", "growth per event within later chunks of a process: a lower bound"),
+    Column("fixed_bytes", "number", "B", "growth independent of events; none if it cannot be separated"),
+    Column("at_least", "integer", None, "1 if only killed attempts are known, which needed more"),
+    Column("reason", "text", None, "why it is unknown"),
 )
 """One row for each dataset."""
 
@@ -109,7 +107,7 @@ NAMES_OF_LIFE: Final = ("worker", "host", "threads", "memory_limit")
 
 
 def _highest(rows: pa.Table | None, column: str) -> dict[str, int]:
-    """Largest value of a column for each worker that has any."""
+    """Largest value of a column for each worker with any."""
     if rows is None:
         return {}
     known = rows.select(["worker", column]).drop_null()
@@ -131,7 +129,7 @@ def _last_memory(samples: pa.Table | None) -> dict[str, int]:
 
 
 def _by_last_sample(life: Mapping[str, Any], last: int | None, was_lost: bool) -> int | None:
-    """Memory of a worker that was lost with its tasks when it had more than lets Dask pause it; else None."""
+    """Memory of a worker lost with its tasks, if it was above Dask's pause threshold; else None."""
     limit = life["memory_limit"]
     return last if was_lost and limit and last is not None and last >= PAUSED_FROM * limit else None
 
@@ -145,11 +143,11 @@ def _paused(pauses: pa.Table | None) -> dict[str, float]:
 
 
 Lost = dict[str, dict[str, tuple[int, float]]]
-"""For each worker how many attempts were lost with it, and their seconds, by reason."""
+"""Number of attempts lost with each worker, and their seconds, by reason."""
 
 
 def _lost(failed: pa.Table | None) -> Lost:
-    """Attempts that were lost with their worker, and those that were repeated because their results were."""
+    """Attempts lost with their worker, and attempts repeated because their results were lost."""
     found: Lost = {}
     for row in [] if failed is None else failed.select(["worker", "reason", "seconds"]).to_pylist():
         if row["reason"] in {LOST, REPEATED} and row["worker"] is not None and row["seconds"] != 0:
@@ -181,7 +179,7 @@ def _lowest_memory(samples: pa.Table | None) -> dict[str, int]:
 
 
 def typical_before(workers: pa.Table) -> float | None:
-    """Resident memory of the typical worker before its first chunk, by chunks, else by samples."""
+    """Resident memory of a typical worker before its first chunk, from chunks, otherwise from samples."""
     known = workers["memory_before"].drop_null().to_numpy()
     return float(np.median(known)) if len(known) else None
 
@@ -190,8 +188,8 @@ def typical_before(workers: pa.Table) -> float | None:
 def dataset_memory(chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Table | None = None) -> pa.Table:
     """Datasets with DATASET_MEMORY_COLUMNS.
 
-    What a chunk takes is the peak of its process above what that had before its first chunk: memory that the allocator
-    keeps is in it, and so is what libraries load with the first chunk, and results that the worker holds.
+    The memory of a chunk is the peak of its process relative to before the first chunk. That includes memory retained
+    by the allocator, libraries loaded by the first chunk, and results held by the worker.
     """
     before = dict(zip(*worker_memory.select(["worker", "memory_before"]).to_pydict().values(), strict=True))
     typical, killed = typical_before(worker_memory), _killed_attempts(worker_memory, failed_work)
@@ -204,13 +202,13 @@ def dataset_memory(chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Ta
 
 
 def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None]) -> dict[str, Any]:
-    """What chunks of a dataset tell, where they ran alone in their processes."""
+    """Memory of a dataset from its chunks that ran alone in their processes."""
     done = chunks.filter(pc.equal(chunks["outcome"], OK))
     valid = [done[name].is_valid().to_numpy() for name in ("worker", "overlaps", "memory_peak", "events")]
     known = done.filter(pa.array(np.logical_and.reduce(valid) & (amounts(done, "events") > 0)))
     alone = known.filter(pc.equal(known["overlaps"], 0)).sort_by("start")
     if not len(alone):
-        reason = "no chunk of it ended"
+        reason = "none of its chunks finished"
         if len(done):
             reason = "its chunks shared processes with others" if len(known) else "memory of chunks was not measured"
         return {"chunks": 0, "bytes_per_event": None, "fixed_bytes": None, "at_least": 0, "reason": reason}
@@ -218,9 +216,9 @@ def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None]) -> dict[str, 
     floor = np.array([before.get(worker) or 0 for worker in workers], np.float64)
     growth, begun = np.maximum(peak - floor, 0.0), moments(alone, "memory_before")
     largest, later = _earlier(workers, events)
-    # a process keeps what a larger chunk needed: a smaller one after it does not show what it needs itself
-    tells = (events >= largest) | (begun - floor <= KEPT * growth)
-    fixed, each = _law(events, growth, tells)
+    # a process retains what a larger chunk needed, so that a smaller one after it does not show its own need
+    informative = (events >= largest) | (begun - floor <= KEPT * growth)
+    fixed, each = _law(events, growth, informative)
     within = np.maximum(peak - begun, 0.0)[later & np.isfinite(begun)] / events[later & np.isfinite(begun)]
     least = None if fixed is not None or not len(within) else min(float(np.median(within)), each)
     found = {"chunks": len(alone), "bytes_per_event": each, "least_bytes_per_event": least, "fixed_bytes": fixed}
@@ -228,7 +226,7 @@ def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None]) -> dict[str, 
 
 
 def _earlier(workers: Sequence[str], events: Numbers) -> tuple[Numbers, Flags]:
-    """Events of the largest chunk of its process before each one, and whether there was any."""
+    """Events of the largest earlier chunk of the same process, and whether there was one."""
     so_far: dict[str, float] = {}
     largest = np.zeros(len(events))
     for place, (worker, number) in enumerate(zip(workers, events.tolist(), strict=True)):
@@ -237,13 +235,13 @@ def _earlier(workers: Sequence[str], events: Numbers) -> tuple[Numbers, Flags]:
     return largest, largest > 0
 
 
-def _law(events: Numbers, growth: Numbers, tells: Flags) -> tuple[float | None, float]:
-    """Fixed part and growth an event: by the median slope where chunks differ enough, else the median ratio alone.
+def _law(events: Numbers, growth: Numbers, informative: Flags) -> tuple[float | None, float]:
+    """Fixed part and growth per event, from the median slope if chunk sizes differ enough, otherwise the median ratio.
 
-    Memory that does not grow with events is a fixed part, and nothing an event.
+    Memory that does not grow with events is a fixed part and 0 per event.
     """
     ratio = float(np.median(growth / events))
-    events, growth = events[tells], growth[tells]
+    events, growth = events[informative], growth[informative]
     every = max(len(events) // MOST_TO_FIT, 1)
     events, growth = events[::every], growth[::every]
     if len(events) < FEWEST_TO_FIT:
@@ -260,7 +258,7 @@ def _law(events: Numbers, growth: Numbers, tells: Flags) -> tuple[float | None, 
 
 
 class _Killed(NamedTuple):
-    """An attempt during which its worker was killed: that worker's memory and threads, and events of the chunk."""
+    """An attempt during which its worker was killed: the worker's memory and threads, and the chunk's events."""
 
     memory: int
     threads: int
@@ -268,7 +266,7 @@ class _Killed(NamedTuple):
 
 
 def _killed_attempts(workers: pa.Table | None, failed: pa.Table | None) -> dict[str, list[_Killed]]:
-    """Attempts that ran on workers that were killed for their memory, by dataset."""
+    """Attempts on workers that were killed for memory, by dataset."""
     found: dict[str, list[_Killed]] = {}
     if workers is None or failed is None:
         return found
@@ -283,7 +281,7 @@ def _killed_attempts(workers: pa.Table | None, failed: pa.Table | None) -> dict[
 
 
 def _raised(row: dict[str, Any], killed: Sequence[_Killed], floor: float | None) -> dict[str, Any]:
-    """The row of a dataset, at least as much as attempts had that were killed."""
+    """The row of a dataset, raised to the least that killed attempts needed."""
     bounds = [(one.memory - (floor or 0.0)) / one.threads / one.events for one in killed if one.events]
     least = max(bounds, default=0.0)
     if least <= (row["bytes_per_event"] or 0.0):

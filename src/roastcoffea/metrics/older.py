@@ -1,6 +1,6 @@
-"""Metrics of version 0.1.2 in its own shapes, made of ours.
+"""Metrics of version 0.1.2 in its own shapes, derived from ours.
 
-They are no part of `compat`, as a catalogue has to be whole wherever metrics are asked for.
+They are not part of `compat`, because the catalogue has to be complete wherever metrics are requested.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ of_chunks: Final = partial(metric, STRUCTURE, group=RAW, source=CHUNK_RECORDS)
 
 @of_chunks(formula="t_start, t_end and bytes_read of raw_chunk_metrics")
 def chunk_info(run: Run, raw_chunk_metrics: list[shapes.ChunkDict]) -> shapes.ChunkInfo:
-    """Chunks that gave a result: {(file, entry_start, entry_stop): (start, stop, bytes requested)}."""
-    # a folder of 0.1.2 has bytes that are no record of ours, as they are of process() alone
+    """Chunks with a result: {(file, entry_start, entry_stop): (start, stop, bytes requested)}."""
+    # bytes in a 0.1.2 folder cover process() alone and are not one of our records
     return shapes.chunk_info((run.reported or {}).get("raw_chunk_metrics") or raw_chunk_metrics)
 
 
@@ -32,8 +32,8 @@ def chunk_info(run: Run, raw_chunk_metrics: list[shapes.ChunkDict]) -> shapes.Ch
 def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
     """Files: {file: {name: value}}, with `filename`, `total_branches` and `compression_ratio`.
 
-    The last is compressed over uncompressed size of what was read of the file; None where that is not known. Version
-    0.1.2 gave that of the whole tree.
+    The last is compressed over uncompressed size of what was read from the file; None if unknown. Version 0.1.2 had
+    the ratio of the whole tree.
     """
     steps = {"tree_branches": ("tree_branches", "max")}
     steps |= {name: (name, "sum") for name in ("bytes_payload", "bytes_uncompressed")}
@@ -50,17 +50,17 @@ def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def _ratio(compressed: float | None, uncompressed: float | None) -> float | None:
-    # baskets that are embedded in the tree have no size of their own
+    # baskets embedded in the tree have no size of their own
     return compressed / uncompressed if compressed and uncompressed else None
 
 
-@of_chunks(formula="compression_ratio of file_metadata, where it is known")
+@of_chunks(formula="compression_ratio of file_metadata, if known")
 def compression_ratios(file_metadata: dict[str, dict[str, Any]]) -> list[float]:
-    """Compressed over uncompressed size of what was read of each file of which both are known."""
+    """Compressed over uncompressed size of what was read from each file, if both are known."""
     return [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
 
 
-@of_chunks(formula="bytes_read_percent of file_read_metrics, where it is known")
+@of_chunks(formula="bytes_read_percent of file_read_metrics, if known")
 def bytes_read_percent_per_file(file_read_metrics: dict[str, FileRead]) -> list[float]:
-    """Share of its bytes that was read of each file of which it is known how much there is to read."""
+    """Share of each file's bytes that were read, if the file's size is known."""
     return [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]

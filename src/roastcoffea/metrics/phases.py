@@ -1,7 +1,7 @@
-"""One table of what time and bytes go into: phases of a chunk, and the classes of both ledgers.
+"""Phases of a chunk and classes of both ledgers, in one table.
 
 Ledgers, their metrics, the verdict, comparisons, stragglers, colours, plots and exports read it. A new class is one
-entry here; a new phase is one in `records.phases`, which this module hands on.
+entry here; a new phase is one in `records.phases`, which this module re-exports.
 """
 
 # ruff: noqa: F403, F405
@@ -40,17 +40,17 @@ REREAD: Final = "re-read"
 METADATA: Final = "metadata"
 
 Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "unaccounted"]
-"""What the time or the bytes of a class were spent for."""
+"""Purpose of a class's time or bytes."""
 
 Volume = Literal["events", "bytes", "chunks", "threads"]
 
 
 class Family(NamedTuple):
-    """Classes of one meaning, which share a colour in bars, plots, pages and terminals."""
+    """Classes of similar meaning, which share a colour in bars, plots, pages and terminals."""
 
     name: str
     label: str
-    """What stands next to its colour."""
+    """Text next to its colour."""
     light: str
     """Colour on a light background."""
     dark: str
@@ -80,20 +80,20 @@ class TimeClass(NamedTuple):
     family: Family
     """Whose colour it has."""
     word: str | None
-    """Cause that it belongs to, as findings name it."""
+    """Its cause, as findings name it."""
     grows_with: Volume | None
-    """What a comparison takes it to grow with; none where its seconds are compared as they are.
+    """What comparisons scale it with; none if its seconds are compared as they are.
 
-    A slot that idles while the client works idles on every thread: such time grows with the threads, and takes no more
-    wall time the more there are.
+    While the client works, every thread is idle: such time grows with the number of threads, but the wall time does
+    not.
     """
     meaning: str
     task_kind: str | None = None
-    """Kind of the tasks whose whole time it has."""
+    """Kind of the tasks whose entire time it holds."""
     from_scheduler: bool = False
-    """Whether only a scheduler tells of it."""
-    once: str | None = None
-    """Its older name, which still answers."""
+    """Whether only a scheduler records it."""
+    former_name: str | None = None
+    """Its former name, which still works."""
 
     @property
     def metric_name(self) -> str:
@@ -102,8 +102,8 @@ class TimeClass(NamedTuple):
 
     @property
     def alias(self) -> str | None:
-        """Older name of its metric."""
-        return None if self.once is None else _metric_name(self.once)
+        """Former name of its metric."""
+        return None if self.former_name is None else _metric_name(self.former_name)
 
 
 def _metric_name(of_class: str) -> str:
@@ -116,7 +116,7 @@ class ByteClass(NamedTuple):
     name: str
     work: Work
     family: Family
-    """Whose colour it has: that of the time ledger's class where both have it."""
+    """Family that gives the colour, the same as in the time ledger for a class of both."""
     metric_name: str
     meaning: str
     of_branches: bool = False
@@ -126,25 +126,25 @@ class ByteClass(NamedTuple):
 # fmt: off
 TIME_CLASSES: Final = (
     TimeClass(COMPUTE, "useful", COMPUTING, "compute", "events",
-              "CPU time of the threads in process(), less decompression and interpretation."),
+              "CPU time in process(), except decompression and interpretation."),
     TimeClass(DECOMPRESS, "useful", DECODING, "decompression", "bytes",
-              "CPU time of the chunks' threads in decompression."),
+              "CPU time of the chunks' threads spent decompressing."),
     TimeClass(INTERPRET, "useful", DECODING, "interpretation", "bytes",
-              "CPU time of the chunks' threads in interpretation of baskets, from hand-over to final array."),
+              "CPU time of the chunks' threads spent turning baskets into arrays (interpretation in uproot)."),
     TimeClass(READ, "waiting", READING, "storage", "bytes",
-              "Waiting for storage inside of process()."),
+              "Waiting for storage in process()."),
     TimeClass(CONTENTION, "waiting", TROUBLE, "contention", "events",
-              "Time in process() in which the thread could run and had no core: it stood in the run queue."),
+              "Runnable in process() without a free core: the thread sat in the run queue."),
     TimeClass(LOCK, "waiting", TROUBLE, "interpreter lock", "events",
-              "Blocked in process() while other threads of the process held the interpreter's lock (estimated)."),
+              "Blocked in process() while other threads of the process held the interpreter lock (estimated)."),
     TimeClass(BLOCKED, "waiting", TROUBLE, "blocked", "events",
-              "Other time in process() without CPU: sleep, locks, network services."),
+              "Other time off the CPU in process(): sleep, locks, network services."),
     TimeClass(WAIT, "waiting", TROUBLE, "blocked", "events",
-              "Contention, interpreter lock and blocked together, where they were not told apart."),
+              "Contention, interpreter lock and blocked combined, if not recorded separately."),
     TimeClass(STARTUP, "overhead", OPENING, "start-up", None,
-              "Imports, first tasks, and what a thread's first opening and first chunk take beyond later ones."),
+              "Imports, first tasks, and the extra time of each thread's first opening and first chunk."),
     TimeClass(OPEN, "overhead", OPENING, "metadata", "chunks",
-              "Opening files, and building tree, schema and events."),
+              "Opening files; building tree, schema and events."),
     TimeClass(CHECKPOINT, "overhead", OPENING, "checkpoint", "chunks",
               "Loading and saving checkpoints."),
     TimeClass(OVERHEAD, "overhead", HANDLING, "scheduler", "chunks",
@@ -152,56 +152,61 @@ TIME_CLASSES: Final = (
     TimeClass(MERGE, "overhead", HANDLING, "merge", "chunks",
               "Tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
     TimeClass(PREPROCESSING, "overhead", OPENING, "preprocessing", None,
-              "Tasks that fetch the metadata of files.", task_kind=task_records.PREPROCESSING),
+              "Tasks that read the metadata of files before processing.", task_kind=task_records.PREPROCESSING),
     TimeClass(OTHER_TASKS, "of others", TROUBLE, "other tasks", None,
-              "Tasks on these workers that belong to nobody's Runner call here.", task_kind=task_records.OTHER),
+              "Tasks on these workers that do not belong to this run's Runner calls.", task_kind=task_records.OTHER),
     TimeClass(FAILED, "lost", TROUBLE, "failures", None,
-              "Whole failed attempts: they erred, lost their worker, were cancelled, repeated or "
-              "unfinished."),
+              "Failed attempts from start to end: error, worker lost, cancelled, repeated or unfinished."),
     TimeClass(TRANSFER, "idle", HANDLING, "transfer", "chunks",
-              "Free slots whose task waited for its inputs.", from_scheduler=True),
+              "Free slots whose task was waiting for its inputs.", from_scheduler=True),
     TimeClass(WORKER_OVERHEAD, "idle", HANDLING, "scheduler", "chunks",
-              "Free slots whose task had arrived, was ready, and had not begun.", from_scheduler=True, once="worker"),
+              "Free slots whose task was ready on the worker and had not started.",
+              from_scheduler=True, former_name="worker"),
     TimeClass(IN_FLIGHT, "idle", HANDLING, "scheduler", "chunks",
-              "Free slots while an assignment or a report travelled.", from_scheduler=True, once="on the way"),
+              "Free slots while a task or its report was in transit to or from the worker.",
+              from_scheduler=True, former_name="on the way"),
     TimeClass(PAUSED, "idle", TROUBLE, "memory", "threads",
-              "Free slots of workers that Dask had paused for memory: they begin nothing and fetch nothing.",
+              "Free slots of workers that Dask paused for memory: they start and fetch nothing.",
               from_scheduler=True),
     TimeClass(QUEUED, "idle", IDLING, "scheduler", "threads",
-              "Free slots while tasks that could run waited at the scheduler.", from_scheduler=True),
+              "Free slots while runnable tasks waited at the scheduler.", from_scheduler=True),
     TimeClass(MISPLACED, "idle", IDLING, "scheduler", "threads",
-              "Free slots while ready tasks waited on other workers.", from_scheduler=True, once="idle: placement"),
+              "Free slots while ready tasks waited on other workers.",
+              from_scheduler=True, former_name="idle: placement"),
     TimeClass(TAIL, "idle", IDLING, "tail", "threads",
-              "Free slots with nothing left to run while others still worked."),
+              "Free slots with nothing left to run while other threads still worked."),
     TimeClass(CLIENT, "idle", IDLING, "client", "threads",
-              "Free slots while nothing was anywhere: the client prepared, merged, or had not begun."),
+              "Free slots with no task anywhere: the client was preparing or merging, or had not started."),
     TimeClass(RESIDUAL, "unaccounted", IDLING, None, None,
-              "Total less all classes: small where all is understood."),
+              "Total minus all classes; close to 0 if everything is accounted for."),
 )
 """Classes of the time ledger, in the order in which they are shown."""
 
 BYTE_CLASSES: Final = (
     ByteClass(PAYLOAD, "useful", READING, "bytes_payload",
-              "Bytes of baskets, pages or column chunks that chunks read for the first time.", of_branches=True),
+              "Bytes of baskets, pages or column chunks read for the first time.", of_branches=True),
     ByteClass(REREAD, "lost", TROUBLE, "bytes_reread",
-              "Bytes of baskets, pages or column chunks that chunks read again.", of_branches=True),
+              "Bytes of baskets, pages or column chunks read again.", of_branches=True),
     ByteClass(METADATA, "overhead", OPENING, "bytes_metadata",
-              "Bytes of headers, keys, streamers, trees and schemata that chunks requested."),
+              "Bytes of headers, keys, streamers, trees and schemas."),
     ByteClass(PREPROCESSING, "overhead", OPENING, "bytes_preprocessing",
-              "Bytes that coffea's metadata tasks requested."),
+              "Bytes requested by coffea's preprocessing tasks."),
     ByteClass(FAILED, "lost", TROUBLE, "bytes_failed",
-              "Bytes requested by attempts that erred or whose result was not used."),
+              "Bytes requested by attempts that failed or whose result was not used."),
     ByteClass(RESIDUAL, "unaccounted", IDLING, "bytes_residual",
-              "Bytes requested that are in no class of the byte ledger: 0 where all is understood."),
+              "Requested bytes in no other class; 0 if everything is accounted for."),
 )
 """Classes of the byte ledger, in the order in which they are shown."""
 # fmt: on
 
 PARTS_OF_WAIT: Final = (CONTENTION, LOCK, BLOCKED)
-"""Classes that one was before: "wait", which still has the time of chunks that do not tell them apart."""
+"""Classes that used to be one, "wait", which still holds the time of chunks that do not separate them."""
 
-OLDER_NAMES: Final = {one.once: (one.name,) for one in TIME_CLASSES if one.once is not None} | {WAIT: PARTS_OF_WAIT}
-"""Classes by the name that they, or their sum, had before."""
+OLDER_NAMES: Final = {
+    **{one.former_name: (one.name,) for one in TIME_CLASSES if one.former_name is not None},
+    WAIT: PARTS_OF_WAIT,
+}
+"""Classes by their former name, or by that of their sum."""
 
 FAMILY_OF: Final[Mapping[str, Family]] = {one.name: one.family for one in (*TIME_CLASSES, *BYTE_CLASSES)}
 """Family of each class of both ledgers."""
@@ -210,28 +215,28 @@ TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)
 BYTE_NAMES: Final = tuple(one.name for one in BYTE_CLASSES)
 BUSY: Final = tuple(one.name for one in TIME_CLASSES if one.work not in {"idle", "unaccounted"})
 IDLE: Final = tuple(one.name for one in TIME_CLASSES if one.work == "idle")
-"""Why the slot of a thread is free."""
+"""Reasons for free thread slots."""
 
-OF_TASK_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
-"""Classes that have the whole time of tasks, by the kind of these."""
+CLASS_OF_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
+"""Classes that hold the entire time of tasks, by task kind."""
 
 COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     name: columns
     for name in BUSY
     if name != OVERHEAD and (columns := tuple(phase.column for phase in PHASES if phase.time_class == name))
 }
-"""Columns of chunks that make a class. Task overhead is what a task takes beyond these, its result included."""
+"""Columns of chunks that make up a class. Task overhead is the rest of a task's time, including its result."""
 
 
 def phases_of(chunks: pa.Table) -> tuple[Phase, ...]:
-    """Phases that these chunks have: waiting in process() is one, or told apart, or both where platforms differ."""
+    """Phases that these chunks have: waiting in process() as one, split, or both if platforms differ."""
     whole, parts = (any(chunks[name].null_count < len(chunks) for name in of) for of in ((UNSPLIT,), SPLIT))
     without = () if whole and parts else SPLIT if whole else (UNSPLIT,)
     return tuple(phase for phase in PHASES if phase.column not in without)
 
 
 def with_sum_of_waits(chunks: pa.Table | None) -> pa.Table | None:
-    """Chunks with all their waiting in process() as one column, whether or not its parts were measured."""
+    """Chunks with all waiting in process() as one column, whether or not its parts were measured."""
     if chunks is None:
         return None
     parts = reduce(pc.add, (chunks[name] for name in SPLIT))

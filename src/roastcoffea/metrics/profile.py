@@ -31,43 +31,43 @@ from roastcoffea.units import FRACTION, SECOND, number
 TITLE: Final = "profile"
 MOST_ROWS: Final = 15
 PROFILE_FORMATS: Final = ("speedscope", "collapsed")
-STANDS_FOR: Final = (OTHER, NOT_SAMPLED)
-"""Functions that stand for what is not known."""
+PLACEHOLDERS: Final = (OTHER, NOT_SAMPLED)
+"""Placeholder functions for unknown ones."""
 
 _PLACE: Final = (
     Column("dataset", "text", None, "dataset in the fileset"),
     Column("function", "text", None, "function, with its class"),
-    Column("file", "text", None, "its file; that of an installed package relative to where packages are"),
+    Column("file", "text", None, "its file; for installed packages relative to the directory of packages"),
     Column("line", "integer", None, "line in the file"),
 )
 FUNCTION_COLUMNS: Final = (
     *_PLACE,
-    Column("samples", "integer", None, "how often a thread was at this line itself"),
+    Column("samples", "integer", None, "samples with a thread at this line itself"),
     Column("self_seconds", "number", "s", "thread time at this line itself"),
-    Column("total_seconds", "number", "s", "thread time at this line or in what it calls"),
+    Column("total_seconds", "number", "s", "thread time at this line or in its calls"),
     *(
         Column(name, "number", "s", f"of self_seconds, {WORDS[state]}")
         for state, name in zip(STATES, STATE_SECONDS, strict=True)
     ),
 )
-"""One row for each line of a function that was seen, and each dataset, the most time first."""
+"""One row per sampled line of a function and dataset, most time first."""
 
 HOT_COLUMNS: Final = (
     *_PLACE,
-    Column("leaf", "text", None, "innermost function that was called there; none where time was in the line itself"),
+    Column("leaf", "text", None, "innermost function called there; none if the time was in the line itself"),
     Column("leaf_file", "text", None, "its file"),
     Column("leaf_line", "integer", None, "its line"),
     *picked(PROFILE_COLUMNS, "samples", "seconds", *STATE_SECONDS),
     Column("share", "number", None, "of all seconds of the dataset"),
 )
-"""One row for each line of the user's own code, the innermost function below it, and each dataset."""
+"""One row per line of user code, innermost function below it, and dataset."""
 
 
 class Profile(Presented):
     """Functions and lines that took the time of process(), from samples of the threads that ran chunks.
 
-    A thread is looked at about ten times a second; each sample stands for the time since the last one. A share is
-    known to about one part in the square root of its samples. Threads that a processor starts are not looked at.
+    Each thread is sampled about ten times a second; a sample stands for the time since the previous one. The relative
+    error of a share is about one over the square root of its samples. Threads started by a processor are not sampled.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Profile(Presented):
 
     @classmethod
     def not_measured(cls, reason: str) -> Profile:
-        """Profile of a run for which there is none."""
+        """Profile of a run without samples."""
         return cls(absent=reason)
 
     def __repr__(self) -> str:
@@ -91,12 +91,12 @@ class Profile(Presented):
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return sum(stack.samples for stack in self.stacks)
 
     @property
     def seconds(self) -> float:
-        """Thread seconds of process() that they stand for."""
+        """Thread seconds of process() covered by the samples."""
         return sum(stack.seconds for stack in self.stacks)
 
     @cached_property
@@ -106,30 +106,30 @@ class Profile(Presented):
 
     @property
     def datasets(self) -> list[str | None]:
-        """Datasets that were sampled, the most time first."""
+        """Sampled datasets, most time first."""
         seconds = self.tree().datasets
         return sorted(seconds, key=lambda name: -seconds[name])
 
     def of(self, dataset: str | None) -> list[Stack]:
-        """Stacks of one dataset; of all for None."""
+        """Stacks of one dataset, or of all for None."""
         return [stack for stack in self.stacks if dataset is None or stack.dataset == dataset]
 
     def tree(self, dataset: str | None = None) -> Node:
-        """Frames from process() on, of one dataset or of all: the data of a flame graph."""
+        """Frames from process() down, for one dataset or all: the data of a flame graph."""
         return tree_of(self.of(dataset))
 
     def collapsed(self) -> str:
-        """Collapsed stacks, as flamegraph.pl and its kin read: frames from the dataset on, and microseconds."""
+        """Collapsed stacks for flamegraph.pl and similar tools: frames from the dataset down, and microseconds."""
         return collapsed(self.stacks, self.absent)
 
     def speedscope(self) -> dict[str, Any]:
-        """Content of a file for https://www.speedscope.app: for each dataset its time, and that in each state."""
+        """Content of a file for https://www.speedscope.app: for each dataset its time, total and by state."""
         return speedscope(self.stacks, self.absent)
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
-        """Write the profile for a viewer of flame graphs, whole or not at all; give the file's path.
+        """Write the profile for a flame graph viewer, completely or not at all, and return the file's path.
 
-        Without a profile the file is empty, with the reason in it.
+        Without a profile, the file contains only the reason.
 
         Parameters
         ----------
@@ -143,11 +143,11 @@ class Profile(Presented):
         Raises
         ------
         MeasurementError
-            If the format is not known, a file exists, or it cannot be written.
+            If the format is unknown, the file exists, or it cannot be written.
         """
         if file_format not in PROFILE_FORMATS:
             choices = ", ".join(PROFILE_FORMATS)
-            raise MeasurementError(f"there is no format {file_format!r} of a profile; choose {choices}")
+            raise MeasurementError(f"a profile has no format {file_format!r}; choose {choices}")
         text = self.collapsed() if file_format == "collapsed" else json.dumps(self.speedscope(), allow_nan=False)
         file = Path(path)
         try:
@@ -159,7 +159,7 @@ class Profile(Presented):
         return file
 
     def functions(self) -> list[dict[str, Any]]:
-        """Rows with FUNCTION_COLUMNS, the most time at the line itself first."""
+        """Rows with FUNCTION_COLUMNS, most time at the line itself first."""
         sums: dict[tuple[str | None, Place], dict[str, Any]] = {}
         for stack in self.stacks:
             places = stack.places or (ROOT,)
@@ -173,17 +173,17 @@ class Profile(Presented):
         return sorted(sums.values(), key=lambda row: (-row["self_seconds"], -row["total_seconds"]))
 
     def hot_functions(self) -> list[dict[str, Any]]:
-        """Rows with HOT_COLUMNS, the most time first.
+        """Rows with HOT_COLUMNS, most time first.
 
-        The user's own line is the innermost frame of a stack in the file or package of the processor, or in any file
-        that belongs to no installed package.
+        The user's line is the innermost frame of a stack in the file or package of the processor, or in any file
+        outside installed packages.
         """
         sums: dict[tuple[Any, ...], dict[str, Any]] = {}
         of_dataset: dict[str | None, float] = {}
         for stack in self.stacks:
             of_dataset[stack.dataset] = of_dataset.get(stack.dataset, 0.0) + stack.seconds
             places = stack.places
-            if not places or places[-1].function in STANDS_FOR:
+            if not places or places[-1].function in PLACEHOLDERS:
                 continue
             own = max((at for at, place in enumerate(places) if is_own(place, places[0])), default=0)
             leaf = places[-1] if own < len(places) - 1 else None
@@ -198,7 +198,7 @@ class Profile(Presented):
         return sorted(sums.values(), key=lambda row: -row["seconds"])
 
     def sheets(self) -> list[Sheet]:
-        """Lines with the most time of their own, and what they did."""
+        """Lines with the most time of their own, and their states."""
         if self.absent is not None:
             return [Sheet(title=TITLE, lead=[absence(self.absent)])]
         if not self.stacks:
@@ -209,7 +209,7 @@ class Profile(Presented):
             for place, node in found[:MOST_ROWS]
         ]
         heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
-        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._seen()]
+        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._states()]
         columns = [*heads, *states, Head("file:line", dispensable=2)]
         return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(found)))]
 
@@ -221,14 +221,14 @@ class Profile(Presented):
             sums.setdefault(place, Node(place=place)).add(stack, itself=True)
         return sorted(sums.items(), key=lambda each: -each[1].self_seconds)
 
-    def _seen(self) -> list[str]:
+    def _states(self) -> list[str]:
         return [state for state in ALL_STATES if self.states[state] > 0]
 
     def _shown(self, node: Node) -> Iterator[float]:
-        return (node.self_states[state] for state in self._seen())
+        return (node.self_states[state] for state in self._states())
 
     def _notes(self, lines: int) -> list[str]:
-        shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._seen()]
+        shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._states()]
         counted = f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {', '.join(shares)}."
         return [counted, *([f"{number(MOST_ROWS)} of {number(lines)} lines."] if lines > MOST_ROWS else [])]
 
@@ -249,7 +249,7 @@ def _add(row: dict[str, Any], stack: Stack) -> None:
 
 
 def is_own(place: Place, first: Place) -> bool:
-    """Whether a place is of the user's own code, where process() is at the first place."""
+    """Whether a place is in user code, given the place of process()."""
     if place.file == first.file:
         return True
     if place.file.startswith("<") or not place.file:
@@ -262,7 +262,7 @@ def is_own(place: Place, first: Place) -> bool:
 
 
 def _is_absolute(file: str) -> bool:
-    """Whether a path is absolute, of this system or of Windows."""
+    """Whether a path is absolute on this system or on Windows."""
     return file.startswith(("/", "\\")) or file[1:3] in (":\\", ":/")
 
 
@@ -273,7 +273,7 @@ def profile(run: Run) -> Profile:
 
 
 def profile_of(metrics: Metrics) -> Profile:
-    """Profile of a run; empty, with the reason in `.absent`, where there is none."""
+    """Profile of a run; without one it is empty, with the reason in `.absent`."""
     try:
         found: Profile = metrics.evaluator.value("profile")
     except NotMeasuredError as reason:
@@ -289,5 +289,5 @@ def functions(profile: Profile) -> pa.Table:
 
 @table
 def hot_functions(profile: Profile) -> pa.Table:
-    """Lines of the user's own code by dataset and what they call, with HOT_COLUMNS."""
+    """Lines of user code by dataset and what they call, with HOT_COLUMNS."""
     return table_of_rows(HOT_COLUMNS, profile.hot_functions())

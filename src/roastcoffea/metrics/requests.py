@@ -1,4 +1,4 @@
-"""What attempts requested from storage, and what came: the rows of the byte ledger; and whether it holds all."""
+"""Bytes requested and received per attempt: the rows of the byte ledger and its completeness."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from roastcoffea.metrics.statistics import Flags, Integers, having, integers, on
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
-from roastcoffea.units import BYTE
+from roastcoffea.units import BYTE, counted
 
 PLACES: Final = ("dataset", "file")
-"""What a request belongs to."""
+"""What a request is attributed to."""
 
 MOST_UNKNOWN: Final = 0.1
-"""Share of attempts without a count of bytes up to which a ledger of the others is worth having."""
+"""Largest share of attempts without a byte count for which a ledger of the others is still useful."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transferred:
-    """What came from storage, in bytes; of a request that failed nothing came, or a part that is not known.
+    """Bytes received from storage; a failed request received nothing, or an unknown part.
 
-    `gaps` came without having been requested, and `lacking` were requested by attempts that did not fail and never
-    came. Where the total is not known, `absent` has the reason.
+    `gaps` were received without being requested; `lacking` were requested by attempts that did not fail, and not
+    received. If the total is unknown, `absent` has the reason.
     """
 
     total: int | None = None
@@ -44,14 +44,14 @@ class Transferred:
 
 
 def requests_table(parts: list[pa.Table]) -> pa.Table:
-    """One row for each attempt: dataset, file, bytes of each class, total."""
+    """One row per attempt: dataset, file, bytes of each class, total."""
     texts = [(name, pa.string()) for name in PLACES]
     schema = pa.schema([*texts, *((name, pa.int64()) for name in (*phases.BYTE_NAMES, phases.TOTAL))])
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def _requests_of(table: pa.Table, total: Integers, classes: dict[str, Integers]) -> pa.Table:
-    """Rows of requests of these attempts, with the residual."""
+    """Rows of requests of these attempts, including the residual."""
     residual = total - np.sum(list(classes.values()), axis=0, dtype=np.int64)
     amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(table), dtype=np.int64)) | classes
     amounts |= {phases.RESIDUAL: residual, phases.TOTAL: total}
@@ -59,26 +59,26 @@ def _requests_of(table: pa.Table, total: Integers, classes: dict[str, Integers])
 
 
 class Repeated(NamedTuple):
-    """What attempts that counted requested more than once, and what could have spared that."""
+    """Bytes that counted attempts requested more than once, and settings that could have avoided it."""
 
     baskets: Mapping[str, int]
-    """Bytes of baskets by between what they were shared."""
+    """Re-read bytes of baskets, by what the readers have in common."""
     metadata: int
-    """Bytes of metadata of all chunks of a file but one."""
+    """Bytes of metadata read by all chunks of a file after the first."""
     chunks: int
     files: int
     largest_file: int | None
-    """Events of the largest file, as far as they were seen."""
+    """Most events in a file, among files with known events."""
     cut_short: bool
-    """Whether a Runner was told to leave chunks out, or did not finish."""
+    """Whether a Runner was told to leave out chunks, or did not finish."""
     aligned: bool
-    """Whether chunks ended where clusters do."""
+    """Whether chunks ended at cluster boundaries."""
     parquet: bool
 
 
 @dataclass(slots=True)
 class ChunkRequests:
-    """Attempts of chunks whose source counted bytes, and what they read."""
+    """Attempts of chunks whose source counted bytes, and the branches they read."""
 
     table: pa.Table
     known: Flags
@@ -92,20 +92,20 @@ class ChunkRequests:
         Raises
         ------
         NotMeasuredError
-            If too few of them tell what they requested.
+            If too few of them have a byte count.
         """
         table = _with_checkpoints(run.chunks)
         known = np.asarray(table["bytes_requested"].is_valid().to_numpy(), dtype=np.bool_)
         unknown, nameless = int(np.count_nonzero(~known)), table["id"].null_count
         of_all = f"of {len(table)} attempts of chunks"
-        refuse_if(unknown > MOST_UNKNOWN * len(table), f"bytes requested are not known for {unknown} {of_all}")
+        refuse_if(unknown > MOST_UNKNOWN * len(table), f"requested bytes are unknown for {unknown} {of_all}")
         refuse_if(nameless, f"{nameless} {of_all} have no identity")
         chunks = cls(table, known, among(table, facts.counted_chunks(table) if counted is None else counted) & known)
         chunks.reads = split_reads(table, chunks.counted, run.branch_reads)
         return chunks
 
     def requests(self) -> pa.Table:
-        """Rows of requests, one for each attempt that told what it requested."""
+        """Rows of requests, one for each attempt with a byte count."""
         total = integers(self.table["bytes_requested"])
         classes = {
             phases.PAYLOAD: self.of_reads(self.reads.payload),
@@ -121,15 +121,15 @@ class ChunkRequests:
         sums = np.bincount(self.reads.attempt, weights=amounts, minlength=len(self.table))
         return np.rint(sums).astype(np.int64)
 
-    def lacking_branches(self) -> int:
-        """Attempts that counted and whose reads of branches do not sum to their payload."""
+    def missing_branches(self) -> int:
+        """Attempts that counted and whose reads of branches do not add up to their payload."""
         given = integers(self.reads.table["bytes_payload"]) + integers(self.reads.table["bytes_again"])
         payload = self.table["bytes_payload"]
         differs = integers(payload) != self.of_reads(given)
         return int(np.count_nonzero(differs & self.counted & payload.is_valid().to_numpy()))
 
     def repeated(self, run: Run) -> Repeated:
-        """What attempts that counted requested more than once."""
+        """Bytes that attempts that counted requested more than once."""
         counted = rows_where(self.table.select(FILE_COLUMNS), self.counted)
         chunks = counted.group_by(["call", "dataset", "file", "tree"])
         files = chunks.aggregate([("bytes_metadata", "sum"), ("bytes_metadata", "max")])
@@ -146,7 +146,7 @@ class ChunkRequests:
 
 
 def _largest_file(run: Run, counted: pa.Table) -> int | None:
-    """Events of the largest file that was asked for; None where an interrupted run shows only some of its chunks."""
+    """Events of the largest requested file; None if an interrupted run shows only some of its chunks."""
     whole = all(call.outcome == FINISHED for call in run.calls)
     chunks = counted if whole else run.asked
     found: int | None = None if chunks is None else pc.max(chunks["entry_stop"]).as_py()
@@ -157,7 +157,7 @@ FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "entry_stop", "source"
 
 
 def _with_checkpoints(chunks: pa.Table) -> pa.Table:
-    """Attempts of chunks, where one that loaded a checkpoint requested 0 bytes."""
+    """Attempts of chunks; one that loaded a checkpoint requested 0 bytes."""
     loaded = pc.equal(chunks["outcome"], CHECKPOINT)
     for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
         place = chunks.schema.get_field_index(name)
@@ -166,7 +166,7 @@ def _with_checkpoints(chunks: pa.Table) -> pa.Table:
 
 
 def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
-    """Rows of requests of the metadata tasks: what erred is wasted, as it is of chunks."""
+    """Rows of requests of the metadata tasks; failed ones are wasted, as for chunks."""
     known = rows_where(preprocessing, preprocessing["bytes_requested"].is_valid())
     total = integers(known["bytes_requested"])
     good = having(known["outcome"], OK)
@@ -175,14 +175,14 @@ def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
 
 
 def transferred(openings: list[pa.Table]) -> Transferred:
-    """Bytes transferred by all attempts; where a source could not tell, none, with the reason."""
+    """Bytes transferred by all attempts; none, with the reason, if a source cannot count them."""
     columns = ("bytes_requested", "bytes_transferred", "source", "outcome")
     table = pa.concat_tables([opening.select(columns) for opening in openings])
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     unknown = asked.filter(asked["bytes_transferred"].is_null())
     if len(unknown):
         names = ", ".join(sorted(filter(None, unknown["source"].unique().to_pylist())))
-        through = f"read through {names or 'a source that was not seen'}, which does not tell"
+        through = f"read through {names or 'an unknown source'}, which does not report transfers"
         return Transferred(absent=f"{len(unknown)} of {len(asked)} attempts {through}")
     beyond = integers(table["bytes_transferred"]) - integers(table["bytes_requested"])
     failed = one_of(table["outcome"], pa.array(facts.FAILED))
@@ -198,14 +198,14 @@ LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
 
 
 def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred: Transferred) -> Certificate:
-    """What is missing of the byte ledger."""
+    """Missing parts of the byte ledger."""
     attempts, missing = _missing_attempts(run, chunks.table)
     reasons = [*missing, *_missing_preprocessing(run), *facts.lost_rows(run, *LOSABLE)]
     without_metadata = chunks.table["bytes_metadata"].is_null().to_numpy()
     counts = {
-        "attempts of chunks do not tell what they requested": np.count_nonzero(~chunks.known),
-        "chunks do not tell their metadata": np.count_nonzero(chunks.counted & without_metadata),
-        "chunks lack branches that they read": chunks.lacking_branches(),
+        "attempts of chunks have no count of requested bytes": np.count_nonzero(~chunks.known),
+        "chunks have no count of metadata bytes": np.count_nonzero(chunks.counted & without_metadata),
+        "chunks lack some of the branches they read": chunks.missing_branches(),
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
     reasons += _contradictions(requests, transferred)
@@ -214,32 +214,33 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
 
 
 def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
-    """What cannot be where all was seen: bytes in no class, and bytes that never came though no request failed."""
-    unexplained = np.count_nonzero(integers(requests[RESIDUAL]))
+    """Contradictions in complete records: bytes in no class, or not received although no request failed."""
+    unexplained = int(np.count_nonzero(integers(requests[RESIDUAL])))
     reasons = []
     if unexplained:
-        reasons.append(f"{unexplained} attempts have a residual, of {BYTE.text(known_sum(requests[RESIDUAL]))} in all")
+        attempts = f"{counted(unexplained, 'attempt')} {'has' if unexplained == 1 else 'have'}"
+        reasons.append(f"{attempts} unaccounted bytes ({BYTE.text(known_sum(requests[RESIDUAL]))} in total)")
     if transferred.lacking:
-        reasons.append(f"{BYTE.text(transferred.lacking)} less were transferred than requested")
+        reasons.append(f"{BYTE.text(transferred.lacking)} fewer were transferred than requested")
     return reasons
 
 
 def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
-    """Attempts of chunks by Dask's tasks, else by what the Runner handed out; and those without a record."""
+    """Attempts of chunks by Dask's tasks, otherwise by the Runner's chunks; and those without a record."""
     if run.tasks is not None:
         return _against_tasks(run.tasks, PROCESSOR, chunks, "attempts of chunks")
     assigned = facts.assigned_chunks(run)
     if assigned is None or not run.calls:
-        return Attempts(len(chunks), None), ["nobody counted the attempts of chunks that began"]
+        return Attempts(len(chunks), None), ["the number of attempts of chunks that started is unknown"]
     ended = len(facts.counted_chunks(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
     return Attempts(ended, assigned), _compared(assigned, ended, ended, "chunks")
 
 
 def _compared(assigned: int, seen: int, ended: int, what: str) -> list[str]:
-    """What is wrong where fewer things left a record than were handed out, or more ended."""
+    """What is wrong if fewer things left a record than were submitted, or more finished."""
     if seen < assigned:
         return [f"{assigned - seen} of {assigned} {what} left no record"]
-    return [f"{ended} {what} ended, of {assigned} that were handed out"] if ended > assigned else []
+    return [f"{ended} {what} finished, of {assigned} submitted"] if ended > assigned else []
 
 
 def _missing_preprocessing(run: Run) -> list[str]:
@@ -248,7 +249,7 @@ def _missing_preprocessing(run: Run) -> list[str]:
         absent = run.absent.get("preprocessing")
         return ["preprocessing was not recorded" if absent is None else f"preprocessing: {absent}"]
     unknown = records["bytes_requested"].null_count
-    reasons = [f"{unknown} {what} do not tell what they requested"] if unknown else []
+    reasons = [f"{unknown} {what} have no count of requested bytes"] if unknown else []
     if run.tasks is None:
         return [*reasons, *_missing_files(run.calls, records)]
     openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
@@ -257,14 +258,14 @@ def _missing_preprocessing(run: Run) -> list[str]:
 
 
 def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> list[str]:
-    """What is wrong with records of the files that finished Runner calls handed out, where they were counted.
+    """What is wrong with the records of files submitted by finished Runner calls, if these were counted.
 
-    A file that is tried again has a record for each time, and ends once.
+    A file that is retried has a record for each attempt, and finishes once.
     """
-    handed = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
-    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(handed), pa.string())))
+    submitted = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
+    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(submitted), pa.string())))
     seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
-    return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
+    return _compared(sum(submitted.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
 
 
 ENDS: Final = {
@@ -275,7 +276,7 @@ ENDS: Final = {
 
 
 def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:
-    """Tasks of a kind; how many left no record, by the way in which they ended, or more than one."""
+    """Tasks of a kind; how many left no record, by outcome, or more than one."""
     ours = rows_where(tasks.select(["key", "run_id", "outcome"]), having(tasks["kind"], kind))
     known, attempts = facts.identities(ours, records)
     missing = ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
@@ -283,5 +284,5 @@ def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> 
     reasons = [f"{ends.count(end)} {what} {end} left no record" for end in dict.fromkeys(ends)]
     found = known[(known >= 0) & np.isin(known, attempts)]
     if more := int(np.count_nonzero(np.diff(np.sort(found)) == 0)):
-        reasons.append(f"{more} {what} are recorded once more")
+        reasons.append(f"{more} {what} are recorded more than once")
     return Attempts(len(ours) - len(missing), len(ours)), reasons

@@ -1,4 +1,4 @@
-"""Sections that the user named, summed by name and dataset."""
+"""Sections named by the user, summed by name and dataset."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SECTION_TOTALS: Final = (
     Column("cpu_seconds", "number", "s", "CPU time of the threads in it"),
     *picked(SECTION_COLUMNS, "max_seconds", "bytes"),
     Column("memory_peak", "integer", "B", "highest resident memory of a process in it (track_memory)"),
-    Column("errors", "integer", None, "passes that an exception ended"),
+    Column("errors", "integer", None, "passes ended by an exception"),
 )
-"""One row for each section and dataset, over all attempts: those that failed passed through sections as well."""
+"""One row per section and dataset, over all attempts; failed ones pass through sections as well."""
 
 LARGEST: Final = ("max_seconds", "memory_peak")
 
@@ -35,7 +35,7 @@ def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     table = sections.append_column("dataset", datasets)
     keys = ["name", "dataset"]
     amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
-    # what a pass did not measure is not known of all passes together
+    # a sum is unknown if one pass did not measure it
     steps = {name: (name, "max" if name in LARGEST else "sum") for name in amounts}
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
@@ -48,12 +48,12 @@ def section_totals(run: Run) -> pa.Table:
     return totals_of(run.chunks, run.sections)
 
 
-@metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums, and largest values, over attempts of chunks")
+@metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums and maxima over attempts of chunks")
 def sections(run: Run, chunks: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
     """Sections by name and dataset, over all attempts: {name: {dataset: {column: amount}}}.
 
     Columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
-    `errors`. What a section does not track, or not in all of its passes, is None.
+    `errors`. Amounts not tracked in every pass are None.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in totals_of(chunks, recorded(run, "sections")).to_pylist():

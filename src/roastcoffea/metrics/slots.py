@@ -1,10 +1,10 @@
-"""Thread slots of workers over time: how many are busy, and why the free ones are, counted moment by moment."""
+"""Thread slots of workers over time: how many are busy, and why the others are free, moment by moment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,21 +25,21 @@ from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 SHARED: Final = (QUEUED, MISPLACED, TAIL, CLIENT)
-"""Those that are counted over all workers, and shared out among them."""
+"""Classes counted over all workers, then split between them."""
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
-"""What a tail waits for: the first of these kinds of which a task is on a worker or on its way."""
+"""What a tail waits for: the first of these kinds with a task on a worker or in flight."""
 
 CLIENT_OF: Final = ("before", "between", "after")
-"""When nothing is anywhere: before the first task, between tasks, after the last one."""
+"""Periods without any task: before the first one, between tasks, after the last one."""
 
 TIME_BITS: Final = 44
-"""Microseconds that fit into a number beside a worker and a kind of edge: half a year."""
+"""Bits for microseconds next to a worker and an edge kind: half a year."""
 
 KIND_BITS: Final = 3
 MOST_WORKERS: Final = 1 << 63 - TIME_BITS - KIND_BITS
 BLOCK: Final = 100_000
-"""Attempts, and moments, that are looked at in one go: it bounds the memory."""
+"""Attempts and moments processed at once, which limits the memory."""
 
 EDGES: Final = {
     "assigned": (0, 0, 0, 1),
@@ -50,14 +50,13 @@ EDGES: Final = {
     "seen": (0, 0, 0, -1),
     "presence": (0, 0, 0, 0),
 }
-"""How the levels of a worker change at each moment of an attempt; at the last of them its threads or pauses do."""
+"""Changes of a worker's levels at each moment of an attempt; at the last entry, its threads or pauses change."""
 
 
 class Moments(NamedTuple):
-    """Moments of attempts of tasks in seconds (one clock), each array as long as there are attempts.
+    """Moments of task attempts in seconds (one clock), one element per attempt.
 
-    `worker` is a number from 0, `kind` one of the places in `records.tasks.KINDS`. None of the moments comes before the
-    one that precedes it here.
+    `worker` counts from 0, `kind` is an index into `records.tasks.KINDS`. The moments are in the order of these fields.
     """
 
     worker: Integers
@@ -72,9 +71,9 @@ class Moments(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """Workers: `worker` is the number that attempts use; from start to stop it offers so many threads.
+    """Workers, by the number that attempts use, and the threads that each offers from start to stop.
 
-    For pauses it is the times in which workers begin nothing; there `threads` is 1.
+    Pauses have the same form, with 1 for `threads`.
     """
 
     worker: Integers
@@ -88,11 +87,11 @@ NONE: Final = Presence(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What free slots waited for.
+    """Reasons for free slots.
 
-    `seconds` has for each cause the thread seconds by row and bin. `tail_of` splits those of the tail by `TAIL_OF`,
-    `client_of` those of the client by `CLIENT_OF`. `beyond` are busy seconds beyond the worker's threads, or while it
-    was not there.
+    `seconds` has the thread seconds of each cause by row and bin. `tail_of` splits the tail by `TAIL_OF`, `client_of`
+    the client's time by `CLIENT_OF`. `beyond` are busy seconds in excess of the worker's threads, or while it was
+    absent.
     """
 
     seconds: dict[str, Numbers]
@@ -101,16 +100,24 @@ class Slots:
     beyond: float
 
 
-def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes, first: Presence = NONE) -> Slots:
-    """Causes of idleness.
+def idle_slots(
+    attempts: Moments,
+    presence: Presence,
+    pauses: Presence,
+    axes: Axes,
+    first: Presence = NONE,
+    *,
+    together: Integers | None = None,
+) -> Slots:
+    """Idle time by cause.
 
-    At each moment the free slots of a worker are filled with its tasks that are ready, then those that wait for their
-    inputs, then assignments and reports on their way; while it should have begun its `first` task, all these are its
-    start-up. A worker that is paused begins nothing and fetches nothing,
-    whatever it has: all its free slots are paused, and its ready tasks are there for others. What is left over all
-    workers is counted against the tasks that wait at the scheduler, then against ready tasks on other workers; the
-    rest is the tail while any task is on a worker or on its way, and the client's otherwise. Workers share each cause
-    in proportion to their free slots.
+    At each moment the free slots of a worker are matched with its ready tasks, then with tasks that wait for their
+    inputs, then with assignments and reports in flight; while its `first` task is overdue, all these are its start-up.
+    A paused worker starts and fetches nothing: all its free slots are paused, and its ready tasks are a surplus for
+    other workers. The slots that remain over all workers are matched with tasks queued at the scheduler, then with the
+    surplus of ready tasks; the rest is the tail while any task is on a worker or in flight, and the client's otherwise.
+    Each cause is split between workers in proportion to their free slots. If `together` numbers the workers, those with
+    the same number count as all workers.
     """
     seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP)}
     beyond = 0
@@ -121,11 +128,16 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
         left.append(_changes(steps, free))
         surplus.append(_changes(steps, ready))
         beyond += int((np.maximum(steps.busy - steps.threads, 0) * np.diff(steps.time, append=0)).sum())
-    waits = _share(attempts, _joined(left), _joined(surplus), axes, seconds)
+    waits = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
+    for group in _groups(attempts, _joined(left), _joined(surplus), axes, together):
+        found = {cause: np.zeros((group.axes.rows, axes.bins)) for cause in SHARED}
+        waits += _share(group.attempts, group.left, group.surplus, group.axes, found)
+        for cause, amounts in found.items():
+            seconds[cause][group.rows] += amounts
     return Slots(
         {cause: amounts / MICROSECONDS for cause, amounts in seconds.items()},
-        dict(zip(TAIL_OF, waits[: len(TAIL_OF)], strict=True)),
-        dict(zip(CLIENT_OF, waits[len(TAIL_OF) :], strict=True)),
+        dict(zip(TAIL_OF, waits[: len(TAIL_OF)].tolist(), strict=True)),
+        dict(zip(CLIENT_OF, waits[len(TAIL_OF) :].tolist(), strict=True)),
         beyond / MICROSECONDS,
     )
 
@@ -134,25 +146,25 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
 
 
 _Block = tuple[int, int, Integers]
-"""The first of some workers, the one after their last, and where their attempts are."""
+"""First worker of a block, the one after its last, and the places of their attempts."""
 
 
 class _Steps(NamedTuple):
-    """Levels of workers, worker by worker, from each moment of a change to the next; at their end all are 0."""
+    """Levels of each worker from one change to the next; they are all 0 at its end."""
 
     worker: Integers
     time: Integers
     busy: Integers
     ready: Integers
     arriving: Integers
-    way: Integers
+    in_flight: Integers
     threads: Integers
     paused: Flags
     starting: Flags
 
 
 class _Changes(NamedTuple):
-    """By how much an amount of a worker changes, and when."""
+    """Changes of a worker's amount, with their times."""
 
     worker: Integers
     time: Integers
@@ -160,7 +172,7 @@ class _Changes(NamedTuple):
 
 
 def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
-    """Workers with about as many attempts as are looked at in one go."""
+    """Blocks of workers with about `BLOCK` attempts each."""
     workers = int(presence.worker.max(initial=-1)) + 1
     small = attempts.worker.astype(np.uint16) if workers <= 1 << 16 else attempts.worker
     order = np.argsort(small, kind="stable")
@@ -184,11 +196,11 @@ def _steps(attempts: Moments, of_workers: tuple[Presence, ...], block: _Block, a
     kind, places = keys & ((1 << KIND_BITS) - 1), keys >> KIND_BITS
     last = np.append(places[1:] != places[:-1], True) if len(places) else np.zeros(0, np.bool_)
     changes = np.array(list(EDGES.values()), np.int8)
-    busy, ready, arriving, way = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
+    busy, ready, arriving, in_flight = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
     places = places[last]
     threads, paused, starting = (_level(spans, places, axes) for spans in of_workers)
     worker, time = (places >> TIME_BITS) + first, places & ((1 << TIME_BITS) - 1)
-    return _Steps(worker, time, busy, ready, arriving, way, threads, paused > 0, starting > 0)
+    return _Steps(worker, time, busy, ready, arriving, in_flight, threads, paused > 0, starting > 0)
 
 
 def _of_block(spans: Presence, first: int, last: int) -> Presence:
@@ -210,12 +222,12 @@ def _level(spans: Presence, places: Integers, axes: Axes) -> Integers:
 
 
 def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Integers, Integers]:
-    """Count the causes that lie in the worker itself; give free slots that are left, and ready tasks beyond its own."""
+    """Count the causes within a worker; return the remaining free slots and its surplus of ready tasks."""
     free = np.maximum(steps.threads - steps.busy, 0)
     able = np.where(steps.paused, 0, free)
     _count(steps, free - able, axes, seconds[PAUSED])
     surplus = steps.ready - np.minimum(able, steps.ready)
-    for cause, waiting in ((WORKER_OVERHEAD, steps.ready), (TRANSFER, steps.arriving), (IN_FLIGHT, steps.way)):
+    for cause, waiting in ((WORKER_OVERHEAD, steps.ready), (TRANSFER, steps.arriving), (IN_FLIGHT, steps.in_flight)):
         filled = np.minimum(able, waiting)
         at_first = np.where(steps.starting, filled, 0)
         _count(steps, filled - at_first, axes, seconds[cause])
@@ -226,7 +238,7 @@ def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[In
 
 
 def _changes(steps: _Steps, amounts: Integers) -> _Changes:
-    """Where an amount changes; as it is 0 at the end of each worker, the next one begins anew."""
+    """Changes of an amount; it is 0 at the end of each worker, so that the next one starts from 0."""
     changes = np.diff(amounts, prepend=0)
     at = np.flatnonzero(changes)
     return _Changes(steps.worker[at], steps.time[at], changes[at])
@@ -237,7 +249,7 @@ def _joined(parts: list[_Changes]) -> _Changes:
 
 
 def _count(steps: _Steps, amounts: Integers, axes: Axes, seconds: Numbers) -> None:
-    """Add thread time of an amount (microseconds) to its rows and bins."""
+    """Add the thread time of an amount (microseconds) to its rows and bins."""
     worker, time, change = _changes(steps, amounts)
     bins = axes.bin(time)
     places = axes.row[worker] * axes.bins + bins
@@ -248,13 +260,42 @@ def _count(steps: _Steps, amounts: Integers, axes: Axes, seconds: Numbers) -> No
 # Over all workers
 
 
-def _share(
-    attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, seconds: Mapping[str, Numbers]
-) -> list[float]:
-    """Count the causes of what is left over all workers; give the seconds by what the tail and the client are of.
+class _Group(NamedTuple):
+    """Workers that could take over each other's tasks, and their rows."""
 
-    While time runs on, each cause takes a share of all free slots. The integral of that share is a clock of its own:
-    a worker's time in that class is its free slots x what that clock advanced.
+    attempts: Moments
+    left: _Changes
+    surplus: _Changes
+    axes: Axes
+    rows: Integers
+
+
+def _groups(
+    attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, together: Integers | None
+) -> Iterator[_Group]:
+    """Groups of workers; a single group is passed on as it is."""
+    if together is None or len(numbers := np.unique(together)) < 2:
+        yield _Group(attempts, left, surplus, axes, np.arange(axes.rows))
+        return
+    parts = [_by_group(part, together[part.worker], numbers) for part in (attempts, left, surplus)]
+    for number, of_attempts, of_left, of_surplus in zip(numbers, *parts, strict=True):
+        rows = np.unique(axes.row[together == number])
+        its = axes._replace(row=np.searchsorted(rows, axes.row), rows=len(rows))
+        yield _Group(Moments(*of_attempts), _Changes(*of_left), _Changes(*of_surplus), its, rows)
+
+
+def _by_group(columns: Moments | _Changes, group: Integers, numbers: Integers) -> Iterator[tuple[Any, ...]]:
+    """Rows of each group, in their order."""
+    order = np.argsort(group, kind="stable")
+    ends = np.searchsorted(group[order], numbers[1:])
+    return zip(*(np.split(column[order], ends) for column in columns), strict=True)
+
+
+def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, seconds: Mapping[str, Numbers]) -> Numbers:
+    """Count the causes of the slots that remain over all workers; return the tail's and the client's seconds by part.
+
+    At each moment, a cause takes a share of all free slots. The integral of that share acts as a clock: a worker's time
+    in that class is its free slots times the clock's advance.
     """
     marks, waits = _waits(attempts, axes)
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
@@ -278,13 +319,13 @@ def _share(
             behind[cause] += axes.sums(places, change * clock[part.is_left])
     for cause, clock in at_edges.items():
         seconds[cause][:] = free * clock[1:] - behind[cause] + level_before(free) * np.diff(clock)
-    return [float(amount) / MICROSECONDS for amount in by_wait]
+    return by_wait / MICROSECONDS
 
 
 class _Part(NamedTuple):
-    """Events that follow each other: their times, how long until the next, and the three levels from then on.
+    """Consecutive events: their times, the time until the next one, and the three levels after them.
 
-    `left` are the places, among the changes of free slots, of those events that are one; `edge` likewise.
+    `left` maps the events that change free slots to these changes; `edge` does the same for edges.
     """
 
     time: Integers
@@ -299,10 +340,9 @@ class _Part(NamedTuple):
 
 
 def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers, axes: Axes) -> Iterator[_Part]:
-    """Events in the order of time, about as many as are looked at in one go.
+    """Events in order of time, in parts of about `BLOCK`.
 
-    They are changes of free slots, of surplus ready tasks, and of tasks that wait; moments at which nothing changes;
-    and edges.
+    Events are changes of free slots, of surplus ready tasks and of queued tasks; moments without a change; and edges.
     """
     runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
     waiting = runnable < assigned
@@ -326,7 +366,7 @@ def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers
 
 
 def _split(part: _Part, active: Flags) -> dict[str, Integers]:
-    """Free slots by the cause that they share."""
+    """Free slots split by cause."""
     waiting = np.minimum(part.free, part.queued)
     misplaced = np.minimum(part.free - waiting, part.ready)
     rest = part.free - waiting - misplaced
@@ -334,7 +374,7 @@ def _split(part: _Part, active: Flags) -> dict[str, Integers]:
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
-    """What all wait for from each time on: the place in TAIL_OF, or beyond it that in CLIENT_OF."""
+    """What everything waits for from each time on: the place in TAIL_OF, followed by those in CLIENT_OF."""
     assigned, seen = axes.microseconds(attempts.assigned), axes.microseconds(attempts.seen)
     kinds = [attempts.kind == KINDS.index(kind) for kind in TAIL_OF]
     covered = [_union(assigned[kind], seen[kind]) for kind in kinds]
@@ -348,7 +388,7 @@ def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
 
 
 def _union(begins: Integers, ends: Integers) -> tuple[Integers, Integers]:
-    """Times that at least one interval covers, without overlaps."""
+    """Times covered by at least one interval, without overlaps."""
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], np.maximum.accumulate(ends[order])
     opens = np.append(True, begins[1:] > ends[:-1]) if len(begins) else np.zeros(0, np.bool_)

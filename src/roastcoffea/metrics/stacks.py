@@ -1,4 +1,4 @@
-"""Sampled stacks, and the tree of frames that they make."""
+"""Sampled stacks, and the tree of their frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Where threads were from process() on, and what its samples stand for: seconds by state."""
+    """Frames from process() down, with samples and seconds by state."""
 
     dataset: str | None
     places: tuple[Place, ...]
@@ -39,18 +39,18 @@ class Stack(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A frame of the tree: a place that was called from that of its parent.
+    """A frame of the tree: a place called from that of its parent.
 
     Attributes
     ----------
     place : Place
         Function, file and line.
     seconds : float
-        Thread time in it with all that it calls.
+        Thread time in it, including its calls.
     self_seconds : float
-        Thread time in itself.
+        Thread time in itself, without its calls.
     samples : int
-        How often threads were in it or in what it calls.
+        Samples with a thread in it or in its calls.
     states : dict
         `seconds` by state: "core", "contention", "blocked", "unknown".
     self_states : dict
@@ -58,7 +58,7 @@ class Node:
     datasets : dict
         `seconds` by dataset.
     children : list of Node
-        What it called, the most time first.
+        Frames it called, most time first.
     """
 
     place: Place
@@ -71,7 +71,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     def add(self, stack: Stack, *, itself: bool) -> None:
-        """Add a stack that leads through this frame, or ends in it."""
+        """Add a stack that passes through this frame, or ends in it."""
         self.seconds += stack.seconds
         self.samples += stack.samples
         self.datasets[stack.dataset] = self.datasets.get(stack.dataset, 0.0) + stack.seconds
@@ -83,11 +83,11 @@ class Node:
 
 
 ROOT: Final = Place("process()", "", 0)
-"""What all stacks begin with."""
+"""First frame of all stacks."""
 
 
 def tree_of(stacks: Iterable[Stack]) -> Node:
-    """Frames of stacks from process() on, each with what it calls."""
+    """Frames of stacks from process() down, with their calls."""
     root = Node(place=ROOT)
     nodes: dict[tuple[Place, ...], Node] = {(): root}
     for stack in stacks:
@@ -103,7 +103,7 @@ def tree_of(stacks: Iterable[Stack]) -> Node:
 
 
 def stacks_of(rows: pa.Table) -> Iterator[Stack]:
-    """Stacks of a table with PROFILE_COLUMNS, those of several Runner calls summed."""
+    """Stacks of a table with PROFILE_COLUMNS, summed over Runner calls."""
     sums: dict[tuple[Any, ...], list[float]] = {}
     names = ("samples", "seconds", *STATE_SECONDS)
     for row in rows.to_pylist():
@@ -113,6 +113,6 @@ def stacks_of(rows: pa.Table) -> Iterator[Stack]:
             known[at] += row[name]
     for (dataset, places), (samples, seconds, *states) in sums.items():
         unknown = max(seconds - sum(states), 0.0)
-        # what was rounded on its way is no time in an unknown state
-        told = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
-        yield Stack(dataset, places, int(samples), seconds, told)
+        # a rounding difference is no time in an unknown state
+        by_state = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
+        yield Stack(dataset, places, int(samples), seconds, by_state)

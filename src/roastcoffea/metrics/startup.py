@@ -1,4 +1,4 @@
-"""Start-up: what first tasks of workers, and first chunks of threads, take beyond later ones."""
+"""Start-up: the extra time of workers' first tasks and threads' first chunks."""
 
 from __future__ import annotations
 
@@ -14,40 +14,44 @@ from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, co
 from roastcoffea.records.chunks import OK
 
 FROM_FIRST: Final = {phases.OPEN, phases.INTERPRET, phases.COMPUTE, phases.LOCK, phases.BLOCKED, phases.WAIT}
-"""Classes of which the first chunk of a thread may take more: files of libraries are read, functions compiled."""
+"""Classes in which a thread's first chunk may take longer: libraries are loaded, functions compiled."""
 
 BY_EVENT: Final = FROM_FIRST - {phases.OPEN}
-"""Those of them that may grow with a chunk's events: more than later ones is what is more by event and by chunk."""
+"""Those of them that may scale with events: the excess is what is higher both per event and per chunk."""
 
 FEWEST: Final = 3
-"""Later chunks of a dataset, or later tasks, that tell what is usual."""
+"""Fewest later chunks of a dataset, or later tasks, that establish what is usual."""
 
 SPREADS: Final = 5.0
-"""A first one is beyond later ones by more than so many of their median deviations, and more than `SHORTEST`."""
+"""A first one is slow if it exceeds later ones by this many median deviations and by `SHORTEST`."""
 
 SCATTER: Final = 2.0
-"""First chunks differ by such a factor in what they have in common."""
+"""Factor by which first chunks vary in what they have in common."""
 
 SHORTEST: Final = 0.02
-"""Seconds below which nothing is called start-up: clocks, caches and other processes make that much."""
+"""Seconds below which nothing is start-up: clocks, caches and other processes cause that much."""
+
+TICK: Final = 0.02
+"""Seconds by which the operating system may tell a process to have been born too early: two of its ticks."""
 
 
-def beyond_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
-    """Seconds by class that each chunk takes beyond later ones: of chunks that are the first of their thread.
+def excess_over_later_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
+    """Extra seconds by class of each chunk that is the first of its thread.
 
-    What is usual is the median of later chunks of the dataset, times what the same of the worker's own later chunks are
-    to that median; or that of later chunks of the file, where that is more. Where worker or file has no later chunk,
-    and the chunk loaded no modules, it may be slow itself: then no more is start-up than first chunks have in common.
-    Nothing is told of a dataset without later chunks.
+    The usual time is the median of later chunks of the dataset, scaled by how the worker's own later chunks compare to
+    that median; or the median of later chunks of the file, if that is more. If the worker or file has no later chunk,
+    and the chunk loaded no modules, the chunk itself may be slow: then only what first chunks have in common is
+    start-up. Datasets without later chunks are left out. Chunks are compared within their recorded run, which `of_run`
+    numbers.
     """
     first, later = _first_of_threads(chunks, used)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in FROM_FIRST}
     if not first.any() or not later.any():
         return found
     at = np.flatnonzero(first)
-    file = codes(chunks["file"])
-    # of many files those that first chunks are of
-    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file)
+    file = _within(of_run, codes(chunks["file"]))
+    # of many files, only those of first chunks
+    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file=file, of_run=of_run)
     imports = chunks["imports"].is_valid().to_numpy() if "imports" in chunks.column_names else np.zeros(len(chunks))
     certain = np.asarray(imports[at], np.bool_) | groups.have_later
     events = np.maximum(amounts(chunks, "events"), 1.0)
@@ -57,12 +61,26 @@ def beyond_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
             beyond = groups.beyond(seconds, np.ones(len(chunks)))
             if name in BY_EVENT:
                 beyond = np.minimum(beyond, groups.beyond(seconds, events))
-            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond)))
+            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond, of_run[at])))
     return found
 
 
-def _in_common(beyond: Numbers) -> Numbers:
-    """What each first chunk may have beyond later ones when the other first chunks tell."""
+def _within(of_run: Integers, code: Integers) -> Integers:
+    """A number for each value within each recorded run."""
+    return np.unique(of_run * (code.max(initial=0) + 1) + code, return_inverse=True)[1] if of_run.any() else code
+
+
+def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
+    """Largest extra time of each first chunk that the other first chunks of its run support."""
+    found = np.zeros(len(beyond))
+    order = np.argsort(of_run, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(of_run[order])) + 1):
+        found[own] = _supported(beyond[own])
+    return found
+
+
+def _supported(beyond: Numbers) -> Numbers:
+    """Largest extra time of each chunk that the others support."""
     if len(beyond) < 2:
         return np.zeros(len(beyond))
     order = np.sort(beyond)
@@ -73,7 +91,7 @@ def _in_common(beyond: Numbers) -> Numbers:
 
 
 def _first_of_threads(chunks: pa.Table, used: Flags) -> tuple[Flags, Flags]:
-    """Chunks that are the first of their thread, and later ones: of those that were computed to the end."""
+    """Completed chunks that are the first of their thread, and later ones."""
     known = used & having(chunks["outcome"], OK)
     for name in ("start", "thread", "worker"):
         known &= chunks[name].is_valid().to_numpy()
@@ -89,7 +107,7 @@ def _first_of_threads(chunks: pa.Table, used: Flags) -> tuple[Flags, Flags]:
 
 
 class _Group:
-    """Rows of each value of a column, in its order."""
+    """Rows of each value of a column, in order."""
 
     def __init__(self, code: Integers) -> None:
         self.code = code
@@ -99,7 +117,7 @@ class _Group:
         self._ends = np.cumsum(self.numbers)
 
     def medians(self, values: Numbers, code: Integers, fewest: int = 1) -> Numbers:
-        """Median of the rows of each of these values; NaN where there are fewer than tell what is usual."""
+        """Median of the rows of each of these values; NaN if there are too few to establish what is usual."""
         found: dict[int, float] = {}
         for one in set(code.tolist()):
             if one < len(self.numbers) and self.numbers[one] >= fewest:
@@ -108,16 +126,18 @@ class _Group:
         return np.array([found.get(one, np.nan) for one in code.tolist()])
 
     def number(self, code: Integers) -> Integers:
-        """Rows of each of these values."""
+        """Number of rows of each of these values."""
         return np.asarray(np.append(self.numbers, 0)[np.minimum(code, len(self.numbers))])
 
 
 class _Groups:
-    """Chunks that are compared: the first ones, and later ones by dataset, by worker and by file."""
+    """Chunks to compare: the first ones, and later ones by dataset, worker and file."""
 
-    def __init__(self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, file: Integers) -> None:
+    def __init__(
+        self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, *, file: Integers, of_run: Integers
+    ) -> None:
         self.first, self.later, self.of_files = first, later, of_files
-        dataset, worker = (codes(chunks[name]) for name in ("dataset", "worker"))
+        dataset, worker = _within(of_run, codes(chunks["dataset"])), codes(chunks["worker"])
         self.dataset, self.worker, self.file = _Group(dataset[later]), _Group(worker[later]), _Group(file[of_files])
         self.datasets, self.workers, self.files = (code[first] for code in (dataset, worker, file))
         self._worker = worker
@@ -128,7 +148,7 @@ class _Groups:
         return np.asarray((self.worker.number(self.workers) > 0) & (self.file.number(self.files) > 0))
 
     def beyond(self, seconds: Numbers, size: Numbers) -> Numbers:
-        """What first chunks take beyond what is usual."""
+        """Extra time of first chunks compared with the usual one."""
         rates, of_first = seconds / size, size[self.first]
         rate = rates[self.later]
         usual = self.dataset.medians(rate, self.datasets, FEWEST)
@@ -136,7 +156,7 @@ class _Groups:
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
         by_worker = self._of_workers(ratio, np.arange(int(self._worker.max()) + 1))
         own = np.where(usual > 0, usual * by_worker[self.workers], self.worker.medians(rate, self.workers))
-        # the same file on a slow worker takes longer there
+        # the same file takes longer on a slow worker
         of_file = rates[self.of_files] / np.maximum(by_worker[self._worker[self.of_files]], 1.0)
         expected = np.fmax(np.fmax(own, self.file.medians(of_file, self.files)), np.where(np.isnan(own), usual, 0.0))
         spread = self.dataset.medians(np.abs(rate - every), self.datasets, FEWEST)
@@ -145,48 +165,79 @@ class _Groups:
         return np.where(known, late, 0.0)
 
     def _of_workers(self, ratio: Numbers, worker: Integers) -> Numbers:
-        """What later chunks of workers take, divided by what is usual; of few only that they are slower is believed."""
+        """Later chunks of workers relative to the usual; from only a few, slowness is taken and speed is not."""
         few = self.worker.number(worker) < FEWEST
         found = np.nan_to_num(self.worker.medians(ratio, worker), nan=1.0)
         return np.where(few, np.maximum(found, 1.0), found)
 
 
-def first_tasks(moments: Moments, workers: int) -> Presence:
-    """Times from a worker's first assignment to its first task's beginning, beyond what later tasks take.
+def first_tasks(moments: Moments, workers: int, of_run: Integers) -> Presence:
+    """Delays between each worker's first assignment and its first task's start, if longer than for later tasks.
 
-    What later tasks take is the time from their assignment until they arrive; it is that of all workers, as a worker
-    may have no later task. A worker that has begun its first task as quickly as later ones is not there.
+    For later tasks the delay runs from assignment to arrival and covers all workers of the recorded run (numbered by
+    `of_run`), because a worker may have no later task. Workers that started their first task as quickly as later ones
+    are left out.
     """
     begun = np.full(workers, np.inf)
     np.minimum.at(begun, moments.worker, moments.start)
     assigned = np.full(workers, np.inf)
     np.minimum.at(assigned, moments.worker, moments.assigned)
-    way = moments.arrived - moments.assigned
-    later = (moments.assigned > begun[moments.worker]) & np.isfinite(way)
-    if np.count_nonzero(later) < FEWEST:
+    delay = moments.arrived - moments.assigned
+    later = (moments.assigned > begun[moments.worker]) & np.isfinite(delay)
+    if not later.any():
         return NONE
-    usual = float(np.median(way[later]))
-    spread = float(np.median(np.abs(way[later] - usual)))
+    group = _Group(of_run[moments.worker[later]])
+    usual = group.medians(delay[later], of_run, FEWEST)
+    spread = group.medians(np.abs(delay[later] - usual[moments.worker[later]]), of_run, FEWEST)
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
-    fresh = np.flatnonzero(np.isfinite(late) & (late > max(SPREADS * spread, SHORTEST)))
-    return Presence(fresh, assigned[fresh] + usual, begun[fresh], np.ones(len(fresh), np.int64))
+        fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(SPREADS * spread, SHORTEST)))
+    return Presence(fresh, assigned[fresh] + usual[fresh], begun[fresh], np.ones(len(fresh), np.int64))
+
+
+def could_begin(worker: Integers, start: Numbers, asked: Numbers, born: Numbers) -> Numbers:
+    """When each attempt could have begun in a pool without a scheduler: as it did, but for the first of a new process.
+
+    A pool begins a process when a chunk waits for one. So what lies between the birth of a process in a Runner call and
+    its first attempt is start-up.
+
+    Parameters
+    ----------
+    worker, start
+        Worker, and beginning, of each attempt.
+    asked
+        When the Runner call of each attempt began.
+    born
+        When each worker's process was born; NaN where that was before the run, or is not known.
+    """
+    order = np.lexsort((start, worker))
+    first = order[np.diff(worker[order], prepend=-1) != 0]
+    birth, found = born[worker[first]], start.copy()
+    new = (birth >= asked[first] - TICK) & (start[first] - birth > SHORTEST)
+    found[first[new]] = birth[new]
+    return found
+
+
+def until_first_attempts(moments: Moments) -> Presence:
+    """Times in which attempts could have begun and had not, where no scheduler hands them out: see `could_begin`."""
+    late = np.flatnonzero(moments.assigned < moments.start)
+    return Presence(moments.worker[late], moments.assigned[late], moments.start[late], np.ones(len(late), np.int64))
 
 
 class StartUp(NamedTuple):
-    """What a worker's start-up took."""
+    """Start-up of one worker."""
 
     worker: str
     seconds: float
     """Thread seconds, as in the ledger."""
     idle_seconds: float
-    """Those of them in which its threads waited for its first task."""
+    """Of these, seconds in which its threads waited for its first task."""
     modules: tuple[str, ...]
-    """Top-level modules that appeared while its chunks ran, in the order in which they did."""
+    """Top-level modules loaded while its chunks ran, in order."""
 
 
 def startup_of(rows: pa.Table, idle: Mapping[str, float], chunks: pa.Table) -> list[StartUp]:
-    """Start-up of each worker that had any, the longest first; `rows` are those of the time ledger."""
+    """Start-up of each worker with any, longest first; `rows` are those of the time ledger."""
     sums: dict[str, float] = {}
     for worker, seconds in zip(rows["address"].to_pylist(), rows[phases.STARTUP].to_pylist(), strict=True):
         sums[worker] = sums.get(worker, 0.0) + seconds
@@ -203,7 +254,7 @@ def startup_of(rows: pa.Table, idle: Mapping[str, float], chunks: pa.Table) -> l
 
 
 def moved(seconds: dict[str, Numbers], beyond: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """Seconds by class, with what is start-up in its own."""
+    """Seconds by class, with start-up moved to its own."""
     taken = {name: np.minimum(amount, seconds[name]) for name, amount in beyond.items()}
     kept = {name: amount - taken[name] if name in taken else amount for name, amount in seconds.items()}
     return kept | {phases.STARTUP: sum(taken.values(), np.zeros(len(next(iter(seconds.values())))))}

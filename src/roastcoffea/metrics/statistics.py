@@ -1,4 +1,4 @@
-"""Arrays of numbers: columns of Arrow tables as such, and statistics; empty input is the caller's to refuse."""
+"""Arrays of numbers from Arrow columns, and statistics; callers have to refuse empty input."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Flags = npt.NDArray[np.bool_]
 
 
 def amounts(table: pa.Table, name: str) -> Numbers:
-    """Column of amounts; 0 for those that are not known."""
+    """Column of amounts, with 0 for unknown ones."""
     return _numbers(table[name], 0.0)
 
 
 def moments(table: pa.Table, name: str) -> Numbers:
-    """Column of moments; NaN for those that are not known."""
+    """Column of moments, with NaN for unknown ones."""
     return _numbers(table[name], np.nan)
 
 
@@ -29,12 +29,12 @@ def _numbers(column: pa.ChunkedArray, unknown: float) -> Numbers:
 
 
 def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
-    """Column of integers, with a number in place of what was not measured."""
+    """Column of integers, with this number for those not measured."""
     return np.asarray(pc.fill_null(column, unknown).to_numpy(), dtype=np.int64)
 
 
 def having(column: pa.ChunkedArray, value: str | pa.ChunkedArray) -> Flags:
-    """Whether values are this one, or each the one in its row."""
+    """Whether values equal this one, or the one in the same row."""
     return np.asarray(pc.fill_null(pc.equal(column, value), False).to_numpy(), np.bool_)
 
 
@@ -44,35 +44,35 @@ def one_of(column: pa.ChunkedArray, values: pa.Array) -> Flags:
 
 
 def codes(column: pa.ChunkedArray) -> Integers:
-    """A number for each different value, in the order of their first rows; what is not known has one as well."""
+    """A number for each distinct value, in order of first appearance; null has one as well."""
     encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
     return np.asarray(encoded.indices.to_numpy(), np.int64)
 
 
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:
-    """Place of each value among those that are known; -1 for another, and for none."""
+    """Index of each value among the known ones; -1 for others and for null."""
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
     found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:
-    """Values of a column that were measured."""
+    """Measured values of a column."""
     return np.asarray(column.drop_null().to_numpy(), dtype=np.float64)
 
 
 def clipped(starts: Numbers, stops: Numbers, low: float, high: float) -> tuple[Numbers, Numbers]:
-    """Parts of intervals that lie between low and high; one that does not has length zero."""
+    """Intervals cut to low and high; one outside has length zero."""
     return np.clip(starts, low, high), np.clip(stops, low, high)
 
 
 def integral(starts: Numbers, stops: Numbers, heights: Numbers) -> float:
-    """Time integral of the sum of intervals, each of its own height."""
+    """Time integral of the sum of intervals, each with its own height."""
     return float(np.sum((stops - starts) * heights))
 
 
 def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
-    """Most intervals at one moment; where one ends and the next begins at the same instant it is one."""
+    """Most intervals at one moment; an interval may start at the instant when another ends."""
     lasting = stops > starts
     starts, stops = np.sort(starts[lasting]), np.sort(stops[lasting])
     open_at_start = np.arange(1, len(starts) + 1) - np.searchsorted(stops, starts, side="right")
@@ -80,7 +80,7 @@ def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
 
 
 def union_length(starts: Numbers, stops: Numbers) -> float:
-    """Length of time that at least one interval covers."""
+    """Total time covered by at least one interval."""
     order = np.argsort(starts)
     starts, stops = starts[order], stops[order]
     covered_until = np.concatenate([starts[:1], np.maximum.accumulate(stops)[:-1]])
@@ -90,7 +90,7 @@ def union_length(starts: Numbers, stops: Numbers) -> float:
 def time_weighted_mean(times: Numbers, values: Numbers) -> float:
     """Mean of a quantity over the time between its first and its last sample, linear between samples.
 
-    Samples that were all taken at one moment give their plain mean.
+    Samples all taken at one moment have their plain mean.
     """
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
@@ -101,5 +101,5 @@ def time_weighted_mean(times: Numbers, values: Numbers) -> float:
 
 
 def sample_deviation(values: Numbers) -> float:
-    """Standard deviation of what the values are a sample of (n - 1); it takes two values at least."""
+    """Sample standard deviation (n - 1); needs at least two values."""
     return float(np.std(values, ddof=1))

@@ -1,4 +1,4 @@
-"""The time ledger: what the workers' threads did, and why they did nothing, in classes that exclude each other."""
+"""The time ledger: what the workers' threads did, and why they were idle, in classes that do not overlap."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
-from roastcoffea.metrics.slots import NONE, Slots, idle_slots
-from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of
+from roastcoffea.metrics.slots import Slots, idle_slots
+from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
-"""Classes that are counted on their own."""
+"""Classes counted independently."""
 
 Breakdown = Literal["dataset", "worker", "file", "host", "endpoint"]
 BREAKDOWNS: Final = get_args(Breakdown)
 
 
 class Timelines(NamedTuple):
-    """How many threads were in which class, as means over bins of time.
+    """Number of threads in each class, as means over time bins.
 
-    `edges` are Unix seconds, one more than there are bins. `threads` has for each class, `offered` for the threads that
-    there were, an array of one row a worker and one column a bin.
+    `edges` are Unix seconds, one more than the number of bins. `threads` for each class and `offered` for all threads
+    are arrays with one row per worker and one column per bin.
     """
 
     workers: list[str | None]
@@ -52,14 +52,14 @@ class Timelines(NamedTuple):
 
 
 LinesOf = Callable[[int, "str | None", bool], Timelines]
-"""Makes timelines of so many bins: of one worker, of each, or (None) of all together."""
+"""Function that returns timelines with this many bins: of one worker, of each, or (None) of all combined."""
 
 
 @dataclass(eq=False, repr=False)
 class TimeLedger(Ledger[float]):
-    """Seconds of worker threads by class; `total` is threads x the time that their workers were there.
+    """Seconds of worker threads by class; `total` is threads x lifetime of their workers.
 
-    Where there is no ledger it is empty, and `absent` has the reason.
+    Without a ledger it is empty, and `absent` has the reason.
     """
 
     name: ClassVar[str] = "time ledger"
@@ -67,7 +67,7 @@ class TimeLedger(Ledger[float]):
     unit: ClassVar[Unit] = SECOND
 
     rows: pa.Table
-    """Seconds by `address` of the worker and `dataset` (none where the time belongs to none), a column a class."""
+    """Seconds by `address` of the worker and `dataset` (null for time of no dataset), one column per class."""
     capacity: Mapping[str, float]
     """Thread seconds by worker."""
     certificate: Certificate
@@ -75,22 +75,22 @@ class TimeLedger(Ledger[float]):
     failed: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the class "failed" by reason."""
     beyond: float = 0.0
-    """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
+    """Busy seconds in excess of a worker's threads or lifetime; they are part of the residual."""
     tail_of: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the class "idle: tail" by what was still on workers or on its way: "processor" while any such task
-    was, else "merge", else "preprocessing", else "other"."""
+    """Seconds of "idle: tail" by the tasks still on workers or in flight: "processor" if any, else "merge", else
+    "preprocessing", else "other"."""
     client_of: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
+    """Seconds of "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
     lines_of: LinesOf | None = None
-    """What makes timelines."""
+    """Function that returns timelines."""
     files_of: Callable[[], pa.Table] | None = None
-    """What makes rows as `rows`, by file in place of the dataset."""
+    """Function that returns `rows` by file instead of dataset."""
     startup: list[StartUp] = field(default_factory=list)
-    """What start-up took on each worker that had any, the longest first."""
+    """Start-up of each worker with any, longest first."""
     hosts: Mapping[str, str] = field(default_factory=dict)
-    """Host of each worker, where it is known."""
+    """Host of each worker, if known."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Classes that were not measured, with the reason: they are no part of the ledger."""
+    """Classes that were not measured, with the reason; the ledger does not contain them."""
     absent: str | None = None
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class TimeLedger(Ledger[float]):
 
     @classmethod
     def not_measured(cls, reason: str) -> TimeLedger:
-        """Ledger of a run for which there is none."""
+        """Ledger of a run without thread time."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(_rows_of([], [], {}), {}, certificate, absent=reason)
 
@@ -117,7 +117,7 @@ class TimeLedger(Ledger[float]):
         return self[name]
 
     def __getitem__(self, name: str) -> float:
-        if name in self._classes or not (names := self._now_called(name)):
+        if name in self._classes or not (names := self._renamed_to(name)):
             return super().__getitem__(name)
         now = " + ".join(f'"{one}"' for one in names)
         warnings.warn(f'"{name}" of the time ledger is now {now}', DeprecationWarning, stacklevel=2)
@@ -126,8 +126,8 @@ class TimeLedger(Ledger[float]):
     def __contains__(self, name: object) -> bool:
         return name in self._classes
 
-    def _now_called(self, name: str) -> tuple[str, ...]:
-        """Classes that had this name before; none where one of them is not there."""
+    def _renamed_to(self, name: str) -> tuple[str, ...]:
+        """Current classes for this former name; none if one of them is missing."""
         names = phases.OLDER_NAMES.get(name, ())
         return names if all(one in self._classes for one in names) else ()
 
@@ -144,12 +144,12 @@ class TimeLedger(Ledger[float]):
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Seconds of each class by one of BREAKDOWNS, with their total; by worker and host also the residual.
 
-        Idle time and merging belong to no dataset or file: they stand in a row without one. The endpoint is the host of
-        a file's URL.
+        Idle time and merging belong to no dataset or file and have a row without one. The endpoint is the host of a
+        file's URL.
         """
         if what not in BREAKDOWNS:
             names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
-            text = f"the time ledger is split by one of {names}, not by {what!r}"
+            text = f"the time ledger has no breakdown by {what!r}; choose one of {names}"
             raise ValueError(text)
         if what == "host":
             return _summed(self.by("worker"), [self.hosts.get(worker) for worker in self.capacity], what)
@@ -169,11 +169,11 @@ class TimeLedger(Ledger[float]):
         return frame
 
     def timeline(self, bins: int = 500, worker: str | None = None) -> pd.DataFrame:
-        """Threads by class over time: of all workers together, or of the one with this address.
+        """Threads by class over time, for all workers or for the one with this address.
 
-        Each row is a bin of `seconds` that begins at `start` (Unix seconds, the index). Its classes are means over the
-        bin, so that their sums x `seconds` are the ledger's; `total` is the threads that there were. A task's classes
-        are spread evenly over its time; idle ones are exact.
+        Each row is a bin of `seconds` starting at `start` (Unix seconds, the index). Classes are means over the bin, so
+        that their sums x `seconds` add up to the ledger; `total` is the number of threads. A task's classes are spread
+        evenly over its duration; idle ones are exact.
         """
         import pandas as pd
 
@@ -182,22 +182,22 @@ class TimeLedger(Ledger[float]):
         return pd.DataFrame(columns | {phases.TOTAL: lines.offered[0]}, index=pd.Index(lines.edges[:-1], name="start"))
 
     def timelines(self, bins: int = 500) -> Timelines:
-        """Threads by class over time, of each worker; see `timeline`."""
+        """Threads by class over time, for each worker; see `timeline`."""
         return self._lines(bins, None, True)
 
     def _lines(self, bins: int, worker: str | None, each: bool) -> Timelines:
         if self.lines_of is None:
-            text = f"there is no timeline: {self.absent or 'the ledger was made without one'}"
+            text = f"no timeline is available: {self.absent or 'the ledger was made without one'}"
             raise NotMeasuredError(text)
         if worker is not None and worker not in self.capacity:
-            text = f"there was no worker {worker!r}; the workers are {', '.join(self.capacity)}"
+            text = f"unknown worker {worker!r}; the workers are {', '.join(self.capacity)}"
             raise KeyError(text)
         lines = self.lines_of(bins, worker, each)
         return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
 
 
 def _summed(frame: pd.DataFrame, labels: list[str | None], name: str) -> pd.DataFrame:
-    """Sums of the rows of each label; None is one of them."""
+    """Sums of the rows of each label, None included."""
     import pandas as pd
 
     sums: pd.DataFrame = frame.groupby(pd.Index(labels, name=name, dtype=object), dropna=False).sum()
@@ -211,21 +211,21 @@ def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[st
 
 
 SOURCES: Final = "task and chunk records, arrivals and departures of workers"
-SPLIT: Final = "busy seconds of tasks, split by the phases of their chunks; idle ones counted by cause"
+SPLIT: Final = "busy seconds of tasks, split by the phases of their chunks; idle seconds counted by cause"
 
 
 @metric(STRUCTURE, group=TIME, source=SOURCES, formula=SPLIT)
 def time_ledger(
     run: Run, lifetimes: pa.Table, chunks: pa.Table | None = None, counted_chunks: pa.Table | None = None
 ) -> TimeLedger:
-    """What the threads of the workers did, and why they did nothing: see `TimeLedger`."""
+    """What the workers' threads did, and why they were idle; see `TimeLedger`."""
     if chunks is None or counted_chunks is None:
         refuse_if(run.tasks is None, reason_of_absence(run, "chunks"))
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
     records = Records.of(run, lifetimes, chunks, counted_chunks)
     busy, presence, workers = _busy(records), records.presence, records.workers
     if run.tasks is not None and len(run.tasks) and not len(busy.moments.worker):
-        raise NotMeasuredError("no attempt of a task tells when it ran")
+        raise NotMeasuredError("no attempt of a task has recorded times")
     slots = _idle(records, busy, records.axes())
     offered = np.bincount(presence.worker, records.offered(), len(workers))
     rows = _rows(busy, slots, workers)
@@ -244,13 +244,15 @@ def time_ledger(
         hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
     )
-    ledger.certificate.reasons.extend(_not_closed(ledger))
+    ledger.certificate.reasons.extend(_discrepancies(ledger))
     return ledger
 
 
 def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
-    first = first_tasks(busy.moments, len(records.workers)) if records.run.tasks is not None else NONE
-    return idle_slots(busy.moments, records.presence, records.pauses, where, first)
+    moments, together = busy.moments, records.together
+    of_pools = records.run.tasks is None
+    first = until_first_attempts(moments) if of_pools else first_tasks(moments, len(records.workers), together)
+    return idle_slots(moments, records.presence, records.pauses, where, first, together=together)
 
 
 def _busy(records: Records) -> Busy:
@@ -259,38 +261,37 @@ def _busy(records: Records) -> Busy:
 
 
 LARGEST_RESIDUAL: Final = 0.01
-"""Share of the total from which on a residual, or busy seconds beyond the threads, tell that something is missing."""
+"""Share of the total above which a residual, or excess busy seconds, indicate missing records."""
 
 
-NOT_TOLD_APART: Final = (
-    f'recorded by an older version, or where the system does not tell how long threads wait for cores: "{phases.WAIT}" '
-    "has their sum"
+NOT_SEPARATED: Final = (
+    f'recorded by an older version, or on a system without run-queue times of threads: "{phases.WAIT}" has their sum'
 )
 
 
 def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
     """Classes that were not measured, with the reason."""
     known = {phase.time_class for phase in phases.phases_of(counted)}
-    unknown = {name: NOT_TOLD_APART for name in phases.PARTS_OF_WAIT if name not in known}
+    unknown = {name: NOT_SEPARATED for name in phases.PARTS_OF_WAIT if name not in known}
     if run.tasks is None:
         of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
-        return unknown | dict.fromkeys(of_scheduler, "without a scheduler nothing tells of it")
+        return unknown | dict.fromkeys(of_scheduler, "not recorded without a scheduler")
     return unknown if run.pauses is not None else unknown | {phases.PAUSED: reason_of_absence(run, "pauses")}
 
 
-def _not_closed(ledger: TimeLedger) -> list[str]:
-    """What does not fit into the time that there was."""
+def _discrepancies(ledger: TimeLedger) -> list[str]:
+    """Why the ledger does not add up, if it does not."""
     total, residual = ledger.total or 0.0, ledger.residual or 0.0
     found = []
     if ledger.beyond > LARGEST_RESIDUAL * total:
-        found.append(f"{SECOND.text(ledger.beyond)} of tasks do not fit into their workers' threads")
+        found.append(f"{SECOND.text(ledger.beyond)} of tasks exceed their workers' threads")
     if abs(residual) > LARGEST_RESIDUAL * total:
         found.append(f"the residual is {SECOND.text(residual)}")
     return found
 
 
 def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> Timelines:
-    """Threads by class in each bin; all is counted anew, so that a ledger does not keep what that takes."""
+    """Threads by class in each bin, counted from scratch so that a ledger need not keep the inputs."""
     busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=each)
     seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
     idle = _idle(records, busy, where).seconds
@@ -304,7 +305,7 @@ def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> T
 
 
 def _rows_by_file(records: Records) -> pa.Table:
-    """Rows of a ledger by file; all is counted anew, as there may be as many as there are chunks."""
+    """Rows of a ledger by file, counted from scratch because there may be as many as chunks."""
     records = records._replace(by="file")
     busy = _busy(records)
     return _rows(busy, _idle(records, busy, records.axes()), records.workers)
@@ -338,7 +339,7 @@ of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 @of_ledger(SECOND, label=phases.TOTAL, formula="time_ledger.total")
 def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
-    """Worker threads x the time that their workers were there."""
+    """Worker threads x lifetime of their workers."""
     return time_ledger.sourced(time_ledger.total)
 
 
@@ -356,7 +357,7 @@ MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
 
 @of_ledger(PERCENT, label="busy", formula="100 x busy classes / total")
 def busy_percent(time_ledger: TimeLedger) -> float:
-    """Share of the threads' time in which a task ran."""
+    """Share of thread time in which a task ran."""
     total = time_ledger.total or 0.0
     refuse_if(not total, "no worker was present")
     return 100 * sum(time_ledger[name] for name in phases.BUSY if name in time_ledger) / total

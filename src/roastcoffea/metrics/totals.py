@@ -1,4 +1,4 @@
-"""Totals of events and bytes: from which source they come, and whether the sources agree."""
+"""Totals of events and bytes: where they come from, and whether their sources agree."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from roastcoffea.records.run import FINISHED, Run, RunnerCall
 CHUNK_RECORDS: Final = "chunk records"
 CUSTOM_METRICS: Final = "custom_metrics of set_coffea_report"
 REPORT_SET: Final = "coffea report (set_coffea_report)"
-REPORTS_SEEN: Final = "coffea report (seen in the Runner call)"
+REPORTS_RECORDED: Final = "coffea report (from the Runner call)"
 
 
 class Quantity(NamedTuple):
-    """What coffea's report and the records of chunks both count.
+    """A quantity counted by both coffea's report and the records of chunks.
 
-    `columns` are those of chunks, of which the first one that is known for all chunks is taken.
+    `columns` are those of chunks; the first one known for all chunks is used.
     """
 
     metric: str
@@ -42,8 +42,8 @@ BYTES: Final = Quantity("total_bytes_read", "bytes", "bytesread", REQUESTED, ("b
 def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
     """Total over the run, from the first source that has it.
 
-    These are: `custom_metrics`, the report that was set unless it leaves Runner calls out, the reports of all Runner
-    calls, and the chunks that counted. Of bytes that were read, the chunks alone know where checkpoints were loaded.
+    Sources in order: `custom_metrics`, the report that was set unless it omits Runner calls, the reports of all Runner
+    calls, and the chunks that counted. If checkpoints were loaded, only the chunks know the bytes read.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
 
 
 def disagreements(run: Run) -> Iterator[str]:
-    """What the sources of totals do not agree on, in words."""
+    """Disagreements between the sources of totals, in words."""
     chunks = None
     with suppress(NotMeasuredError):
         chunks = facts.counted_chunks(facts.recorded(run, "chunks"))
@@ -75,8 +75,8 @@ def disagreements(run: Run) -> Iterator[str]:
         if given is not None and expected is not None and given.value != expected.value:
             yield _disagreement(quantity, run, given, expected)
     if run.coffea_report is not None and all(_given_total(quantity, run) is None for quantity in (EVENTS, BYTES)):
-        names = " nor ".join(quantity.in_report for quantity in (EVENTS, BYTES))
-        yield f"the report of set_coffea_report has neither {names} as a number: totals are taken from elsewhere"
+        names = " or ".join(quantity.in_report for quantity in (EVENTS, BYTES))
+        yield f"the report of set_coffea_report has no number for {names}: totals come from other sources"
     yield from _reports_against_chunks(run, chunks)
 
 
@@ -88,46 +88,46 @@ def _disagreement(quantity: Quantity, run: Run, given: Sourced, expected: Source
             f"{quantity.metric} and its rates cover all {len(calls)} Runner calls"
         )
     return (
-        f"{quantity.metric} is {given.value:,} by the {given.source}, "
-        f"but {expected.value:,} by the {expected.source}: the first is used"
+        f"{quantity.metric} is {given.value:,} according to the {given.source}, "
+        f"but {expected.value:,} according to the {expected.source}: the first is used"
     )
 
 
 def _reports_against_chunks(run: Run, chunks: pa.Table | None) -> Iterator[str]:
-    """Whether coffea's reports have as many events as the chunks, where each of these has a record."""
+    """Disagreement on events between coffea's reports and the chunks, if every chunk has a record."""
     calls = _finished(run)
     reported = _reported_total(EVENTS, calls)
     if reported is None or chunks is None or not calls or not _all_recorded(run, calls, chunks):
         return
     recorded_events = _chunk_total_or_none(EVENTS, run, facts.of_finished_calls(run, chunks))
     if recorded_events is not None and reported.value != recorded_events.value:
-        yield f"coffea's reports have {reported.value:,} events, and the records of chunks {recorded_events.value:,}"
+        yield f"coffea's reports have {reported.value:,} events, but the chunk records have {recorded_events.value:,}"
 
 
 def _all_recorded(run: Run, calls: list[RunnerCall], chunks: pa.Table) -> bool:
-    """Whether each chunk that these calls handed out has a record of its end."""
+    """Whether each chunk submitted by these calls has a record of its end."""
     ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
     ended = {row["values"]: row["counts"] for row in ends["call"].value_counts().to_pylist()}
     return all(call.chunks is not None and ended.get(call.id, 0) == call.chunks for call in calls)
 
 
 def _finished(run: Run) -> list[RunnerCall]:
-    """Runner calls that gave an output."""
+    """Runner calls that returned an output."""
     return [call for call in run.calls if call.outcome == FINISHED]
 
 
 def _hits(chunks: pa.Table | None) -> int:
-    """Chunks that were loaded from a checkpoint: coffea's report repeats what they read once."""
+    """Chunks loaded from a checkpoint: coffea's report repeats the bytes that they once read."""
     return 0 if chunks is None else len(facts.with_outcome(chunks, (CHECKPOINT,)))
 
 
 def _lacks_calls(given: Sourced, calls: list[RunnerCall], expected: Sourced | None) -> bool:
-    """Whether a report is of some of several Runner calls, and not of all."""
+    """Whether a report covers some of several Runner calls, but not all."""
     return expected is not None and len(calls) > 1 and given.value < expected.value
 
 
 def _expected(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced | None:
-    """Total over the Runner calls that gave an output; None where it is not known."""
+    """Total over the Runner calls that returned an output; None if unknown."""
     reported = _reported_total(quantity, _finished(run))
     if reported is not None or chunks is None or not _finished(run):
         return reported
@@ -135,7 +135,7 @@ def _expected(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced 
 
 
 def _custom_total(quantity: Quantity, run: Run) -> Sourced | None:
-    """Sum over the datasets of the user's own breakdown, where each of them has the number."""
+    """Sum over the datasets of the user's own breakdown, if each has the number."""
     if not isinstance(run.custom_metrics, Mapping):
         return None
     return _sum((_amount(dataset, *quantity.in_custom) for dataset in run.custom_metrics.values()), CUSTOM_METRICS)
@@ -147,12 +147,12 @@ def _given_total(quantity: Quantity, run: Run) -> Sourced | None:
 
 
 def _reported_total(quantity: Quantity, calls: Iterable[RunnerCall]) -> Sourced | None:
-    """Sum over the reports of these Runner calls, where each of them has the number."""
-    return _sum((_amount(call.report, quantity.in_report) for call in calls), REPORTS_SEEN)
+    """Sum over the reports of these Runner calls, if each has the number."""
+    return _sum((_amount(call.report, quantity.in_report) for call in calls), REPORTS_RECORDED)
 
 
 def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
-    """Sum of amounts; None where there is none, or one is not known."""
+    """Sum of amounts; None if there are none or one is unknown."""
     given = list(amounts)
     known = [amount for amount in given if amount is not None]
     return Sourced(sum(known), source) if known and len(known) == len(given) else None
@@ -160,11 +160,9 @@ def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
 
 def _chunk_total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
     if chunks is None:
-        raise NotMeasuredError(f"no report of coffea, and no chunks: {facts.reason_of_absence(run, 'chunks')}")
+        raise NotMeasuredError(f"no coffea report and no chunks: {facts.reason_of_absence(run, 'chunks')}")
     column = next((name for name in quantity.columns if not chunks[name].null_count), "")
-    refuse_if(
-        not column, "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
-    )
+    refuse_if(not column, "neither coffea's report nor every chunk record has it: set savemetrics=True in the Runner")
     return Sourced(facts.complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
 
 
@@ -175,7 +173,7 @@ def _chunk_total_or_none(quantity: Quantity, run: Run, chunks: pa.Table) -> Sour
 
 
 def _amount(report: Any, *path: str) -> float | None:
-    """Number at a path of keys in what the user or coffea gave; None where there is no usable one."""
+    """Number at a path of keys in an object from the user or coffea; None if it is not usable."""
     for name in path:
         report = report.get(name) if isinstance(report, Mapping) else None
     if not isinstance(report, Real) or isinstance(report, bool):

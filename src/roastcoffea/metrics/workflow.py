@@ -1,4 +1,4 @@
-"""Metrics of the whole run and of its workers: duration, events, bytes, CPU time, rates, and use of resources."""
+"""Metrics of the whole run and its workers: duration, events, bytes, CPU time, rates, and resource usage."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def elapsed_time_seconds(run: Run) -> float:
 @of_clock(label="in Runner calls", formula="union of the calls' intervals")
 def runner_time_seconds(run: Run) -> float:
     """Wall time in which at least one Runner call was active."""
-    refuse_if(not run.calls, "no Runner call was seen")
+    refuse_if(not run.calls, "no Runner call was recorded")
     starts, stops = np.array([(call.start, call.stop) for call in run.calls]).T
     return statistics.union_length(starts, stops)
 
 
 @metric(COUNT, group=EVENTS, source=CHUNK_RECORDS, label="chunks", formula="attempts that counted")
 def num_chunks(counted_chunks: pa.Table) -> int:
-    """Number of chunks that gave a result, computed or loaded from a checkpoint."""
+    """Number of chunks with a result, computed or loaded from a checkpoint."""
     return len(counted_chunks)
 
 
@@ -46,25 +46,23 @@ of_chunks = partial(metric, source=CHUNK_RECORDS)
 
 @of_report(COUNT, group=EVENTS, label="events", formula="coffea's entries, summed over Runner calls")
 def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
-    """Events in the output, those of chunks that were loaded from a checkpoint included.
+    """Events in the output, including chunks loaded from a checkpoint.
 
-    Taken from `custom_metrics`, else from the report that was set, else from the report of every Runner
-    call, else from the chunks that counted: from the first of them that has it. A report that was set and leaves out
-    some of several Runner calls is passed over, and `problems` say so.
+    The first available source is used: `custom_metrics`, the report that was set, the reports of all Runner calls, the
+    chunks that counted. A report that was set and omits some of several Runner calls is ignored, and `problems` say so.
     """
     return totals.total(totals.EVENTS, run, counted_chunks)
 
 
 @of_report(BYTE, group=THROUGHPUT, label="bytes read", formula="coffea's bytesread, summed over Runner calls")
 def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
-    """Bytes requested from storage by attempts that counted, preprocessing apart.
+    """Bytes requested from storage by attempts that counted, without preprocessing.
 
-    Each chunk requests the file's metadata again, and baskets that lie in two chunks are requested twice: the
-    byte ledger tells them apart.
+    Each chunk requests the file's metadata again, and baskets that span two chunks are requested twice: the byte ledger
+    separates them.
 
-    Taken from the first that has it, as for `total_events`. A chunk that was loaded from a checkpoint read
-    nothing, but coffea's report repeats what it read once: with such chunks the number comes from the
-    others' records.
+    The first available source is used, as for `total_events`. A chunk loaded from a checkpoint reads nothing, but
+    coffea's report repeats what it once read: with such chunks the number comes from the records of the others.
     """
     return totals.total(totals.BYTES, run, counted_chunks)
 
@@ -74,10 +72,10 @@ CPU_OF_ALL = "sum of cpu_seconds + helper_cpu_seconds over all attempts"
 
 @of_chunks(SECOND, group=TIMING, label="CPU time of chunks", formula=CPU_OF_ALL)
 def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
-    """CPU time of the threads that ran chunks and of those that read for them, opening and building included.
+    """CPU time of the threads that ran chunks and of their helper threads, including opening and building.
 
-    All attempts are in it, also those that failed. Where helper threads were not metered, their CPU time is
-    part of `worker_cpu_time_seconds` alone.
+    All attempts are included, failed ones as well. If helper threads were not measured, their CPU time is only in
+    `worker_cpu_time_seconds`.
     """
     total = complete_sum(chunks, "cpu_seconds", "attempts of chunks") + known_sum(chunks["helper_cpu_seconds"])
     lost = 0 if tasks is None else _attempts_lost(tasks)
@@ -89,13 +87,13 @@ def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
 
 @metric(SECOND, group=TIMING, source=CHUNK_RECORDS, label="CPU time per chunk")
 def avg_cpu_time_per_chunk(total_cpu_time: float, num_chunks: int) -> float:
-    """CPU time that a chunk with a result cost on average, failed attempts included."""
+    """Average CPU time per chunk with a result, failed attempts included."""
     return total_cpu_time / num_chunks
 
 
 @metric(GIGABIT_PER_SECOND, group=THROUGHPUT, source="total_bytes_read, wall clock", label="data rate")
 def data_rate_gbps(total_bytes_read: float, elapsed_time_seconds: float) -> float:
-    """Rate at which stored bytes were read, over the whole run."""
+    """Rate at which bytes were read from storage, over the whole run."""
     return 8e-9 * total_bytes_read / elapsed_time_seconds
 
 
@@ -112,7 +110,7 @@ def event_rate_cpu_total_khz(total_events: int, total_cpu_time: float) -> float:
 
 
 def _attempts_lost(tasks: pa.Table) -> int:
-    """Attempts of chunks that left no record because their worker was lost."""
+    """Attempts of chunks without a record because their worker was lost."""
     return int(np.sum(statistics.having(tasks["kind"], PROCESSOR) & statistics.having(tasks["outcome"], LOST)))
 
 
@@ -123,43 +121,43 @@ of_arrivals = partial(metric, COUNT, group=RESOURCES, source=ARRIVALS)
 
 @of_arrivals(label="workers (mean)", formula="sum of lifetimes within the run / elapsed_time_seconds")
 def avg_workers(present: tuple[Numbers, Numbers], elapsed_time_seconds: float) -> float:
-    """Number of workers, averaged over the time of the run."""
+    """Time-weighted average number of workers."""
     return statistics.integral(*present, np.ones(len(present[0]))) / elapsed_time_seconds
 
 
 @of_arrivals(label="workers (peak)", formula="most lifetimes that overlap at one moment")
 def peak_workers(present: tuple[Numbers, Numbers]) -> int:
-    """Most workers at one moment; one that takes the place of another is not counted beside it."""
+    """Largest number of workers at one moment; a worker and its replacement count once."""
     return statistics.highest_concurrency(*present)
 
 
 @of_arrivals(label="cores (mean)", formula="sum of threads x lifetime within the run / elapsed_time_seconds")
 def total_cores(present: tuple[Numbers, Numbers], lifetimes: pa.Table, elapsed_time_seconds: float) -> float:
-    """Worker threads, which Dask calls cores, averaged over the time of the run."""
+    """Worker threads, which Dask calls cores; time-weighted average."""
     return statistics.integral(*present, statistics.measured_values(lifetimes["threads"])) / elapsed_time_seconds
 
 
 @of_arrivals(label="cores per worker")
 def cores_per_worker(total_cores: float, avg_workers: float) -> float:
-    """Threads of a worker, averaged over the workers' time."""
+    """Threads per worker, time-weighted average."""
     return total_cores / avg_workers
 
 
 @metric(FRACTION, group=RESOURCES, source=f"chunk records; {ARRIVALS}", label="core efficiency")
 def core_efficiency(total_cpu_time: float, elapsed_time_seconds: float, total_cores: float) -> float:
-    """Share of the worker threads' time in which a chunk used CPU: near 0 where they wait."""
+    """Share of worker thread time in which a chunk used the CPU; close to 0 if threads wait."""
     return total_cpu_time / (elapsed_time_seconds * total_cores)
 
 
 @metric(RATIO, group=RESOURCES, source="chunk records, wall clock", label="speedup")
 def speedup_factor(total_cpu_time: float, elapsed_time_seconds: float) -> float:
-    """Cores that the chunks kept busy on average: CPU time per wall time."""
+    """Average number of cores that chunks kept busy: CPU time divided by wall time."""
     return total_cpu_time / elapsed_time_seconds
 
 
 @metric(KILOHERTZ, group=EVENTS, source=f"total_events, wall clock, {ARRIVALS}", label="rate per core")
 def event_rate_core_khz(total_events: int, elapsed_time_seconds: float, total_cores: float) -> float:
-    """Events per second of wall time and core, busy or not."""
+    """Events per second of wall time and core, busy or idle."""
     return 1e-3 * total_events / (elapsed_time_seconds * total_cores)
 
 
@@ -169,17 +167,17 @@ PEAK, MEAN = "maximum over samples and chunks' peaks", "mean over workers of the
 
 @of_memory(source=f"{SAMPLES}, chunk records", label="memory of a worker (peak)", formula=PEAK)
 def peak_memory_bytes(samples: pa.Table | None = None, chunks: pa.Table | None = None) -> int:
-    """Highest resident memory of one worker process that was seen, between samples and in chunks."""
+    """Highest resident memory of any worker process, in samples or chunks."""
     columns = ((samples, "memory"), (chunks, "memory_peak"))
     largest = [pc.max(table[column]).as_py() for table, column in columns if table is not None]
     seen = [size for size in largest if size is not None]
-    refuse_if(not seen, "no sample of a worker's memory and no peak of a chunk")
+    refuse_if(not seen, "no sample of a worker's memory and no chunk's peak")
     return int(max(seen))
 
 
 @of_memory(source=SAMPLES, label="memory of a worker (mean)", formula=MEAN)
 def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
-    """Resident memory of a worker process over the time of its samples, averaged over workers."""
+    """Resident memory of a worker process, averaged over its samples and over workers."""
     known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no sample of a worker's memory")
     number = statistics.codes(known["worker"])
     order = np.argsort(number, kind="stable")
@@ -198,7 +196,7 @@ def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
 def worker_cpu_time_seconds(lifetimes: pa.Table) -> float:
     """CPU time of the worker processes during the run: chunks, other tasks and Dask itself.
 
-    Workers that share the client's process (a cluster without processes) count once.
+    Workers that share the client's process (processes=False) count once.
     """
     complete_sum(lifetimes, "cpu_seconds", "workers")
     processes: dict[object, float] = {}

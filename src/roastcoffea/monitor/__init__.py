@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from roastcoffea.monitor.joined import ReportComparison as ReportComparison
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
 
-# workers and schedulers import what runs there alone, so nothing else may come with it
+# workers and schedulers import their modules from here, so nothing else may be imported along
 _MODULES: Final = {"ReportComparison": "joined", "Snapshot": "history", "TaskMonitor": "task_monitor"}
 
 

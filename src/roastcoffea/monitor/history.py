@@ -1,4 +1,4 @@
-"""The client's side of a monitor's log: states of tasks, snapshots of them, and tasks as the workers hold them."""
+"""The client's side of a monitor's log: states of tasks, snapshots of them, and the workers' views."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ STATE_SIZE: Final = struct.calcsize(STATE.packing)
 
 NO_TIMES: Final = dict.fromkeys(("start", "stop", "transfer", "disk", "deserialize", "compute"))
 ACTIONS: Final = {"disk-read": "disk", "disk-write": "disk"}
-"""Dask's actions that are summed under one name; each other has its own."""
+"""Dask's actions that are summed under one name; all others have their own."""
 
 TASK_PARTS: Final = ("key", "state", "worker", "nbytes", "type")
-"""What a snapshot tells of a task."""
+"""Fields of a task in a snapshot."""
 
 Rows = npt.NDArray[Any]
 Key = str | int | float | tuple[Any, ...]
-"""Key of a task, as Dask has it."""
+"""Key of a task in Dask's form."""
 
 LINKS: Final = ("dependencies", "dependents", "waiting_for_data")
 """Lists of keys in a worker's view."""
 
 GROWING: Final = ("transitions", "dependents")
-"""Lists of a worker's view that come piece by piece."""
+"""Lists of a worker's view that arrive piece by piece."""
 
 FINISHED: Final = "finished"
 ALL: Final = "all"
-"""What is counted of tasks beside their states."""
+"""Counts of tasks in addition to their states."""
 
 CHUNK: Final = "chunk"
 OF_CHUNK: Final = ("dataset", "file", "tree", "entry_start", "entry_stop")
 
 
 class Named(NamedTuple):
-    """A task by its key, with its kind, and for a chunk what `OF_CHUNK` names."""
+    """A task by its key, with its kind, and for a chunk the fields in `OF_CHUNK`."""
 
     key: Key
     kind: str = OTHER
@@ -62,7 +62,7 @@ class Named(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[Any]) -> Self:
-        """A task as the scheduler wrote it."""
+        """A task as written by the scheduler."""
         key, *described = parts
         kind = KINDS[described[0]] if described else OTHER
         chunk = dict(zip(OF_CHUNK, described[1:], strict=False)) if len(described) > 1 else None
@@ -73,17 +73,17 @@ class Named(NamedTuple):
 
 
 def hashable(key: Any) -> Key:
-    """Key as it was before it was written as JSON, which has no tuples."""
+    """A key before it became JSON, which has no tuples."""
     if isinstance(key, list):
         return tuple(map(hashable, key))
     if not isinstance(key, str | int | float):
-        raise TypeError(f"{key!r} is no key of a task")
+        raise TypeError(f"{key!r} is not the key of a task")
     return key
 
 
 @dataclass(frozen=True)
 class History:
-    """States that tasks came to, in order of time (the client's clock, Unix seconds).
+    """States that tasks entered, in order of time (the client's clock, Unix seconds).
 
     `rows` has `STATE_FIELDS`; `tasks` are the tasks by their number, `texts` the workers and types by theirs.
     """
@@ -104,26 +104,26 @@ class History:
             yield known | {"expected": expected if expected >= 0 else None}
 
     def count_after_each(self) -> npt.NDArray[np.int64]:
-        """How many tasks the scheduler knew after each row."""
+        """Number of tasks known to the scheduler after each row."""
         known = np.zeros(len(self.rows), np.int64)
         known[np.unique(self.rows["task"], return_index=True)[1]] += 1
         known[self.rows["state"] == FORGOTTEN] -= 1
         return np.cumsum(known)
 
     def latest(self, rows: int) -> Rows:
-        """The last one of each task among so many rows, of tasks that were not forgotten by then."""
+        """Last row of each task among this many rows, without tasks forgotten by then."""
         _, from_end = np.unique(self.rows["task"][:rows][::-1], return_index=True)
         return known_of(self.rows[rows - 1 - from_end])
 
 
 def known_of(rows: Rows) -> Rows:
-    """Rows of the tasks that the scheduler knows."""
+    """Rows of the tasks known to the scheduler."""
     remaining: Rows = rows[rows["state"] != FORGOTTEN]
     return remaining
 
 
 class Snapshot(Mapping[str, Any]):
-    """The tasks that the scheduler knew at one moment; its parts are attributes, and entries as well.
+    """The scheduler's tasks at one moment; its fields are attributes as well as items.
 
     Attributes
     ----------
@@ -132,18 +132,18 @@ class Snapshot(Mapping[str, Any]):
     time : float
         The same in Unix seconds.
     num_tasks : int
-        Tasks that the scheduler knew.
+        Number of tasks.
     num_workers : int
-        Workers that the scheduler knew.
+        Number of workers.
     tasks : list of dict
-        `key` (a tuple stays a tuple), `state`, `worker` (None where no worker has it), `nbytes` (int, B) and `type`
-        (None where not known yet).
+        `key` (tuples are kept), `state`, `worker` (None if no worker has it), `nbytes` (int, B) and `type` (None if not
+        known yet).
     states : collections.Counter
         Number of tasks by state.
     prefixes : dict of collections.Counter
-        The same by prefix of the tasks.
+        The same by task prefix.
     reply : object
-        What the question gave that `TaskMonitor.snapshot` was called with.
+        Result of the question passed to `TaskMonitor.snapshot`.
     """
 
     PARTS = ("timestamp", "time", "num_tasks", "num_workers", "tasks")
@@ -165,7 +165,7 @@ class Snapshot(Mapping[str, Any]):
 
     @property
     def tasks(self) -> list[dict[str, Any]]:
-        """The tasks, made anew at each access."""
+        """The tasks, in new objects at each access."""
         return [{part: task[part] for part in TASK_PARTS} for task in self._history.described(self._latest())]
 
     @property
@@ -199,7 +199,7 @@ class Snapshot(Mapping[str, Any]):
 
 
 def drawn(history: History, lifetimes: pa.Table, start: float, stop: float, interval: float) -> list[Snapshot]:
-    """Snapshots at each interval from start to stop that have a task; `lifetimes` are those of the workers."""
+    """Snapshots at each interval from start to stop with any task; `lifetimes` are those of the workers."""
     moments = start + interval * np.arange(1 + math.floor((stop - start) / interval))
     rows = np.searchsorted(history.rows["time"], moments, side="right")
     tasks = np.concatenate([[0], history.count_after_each()])[rows]
@@ -214,7 +214,7 @@ def drawn(history: History, lifetimes: pa.Table, start: float, stop: float, inte
 
 
 class TaskLog:
-    """States and views of tasks, of the log of a monitor's plugin."""
+    """States and views of tasks, from the log of a monitor's plugin."""
 
     def __init__(self, log: ClusterLog) -> None:
         self._texts = log.texts
@@ -225,9 +225,9 @@ class TaskLog:
         self._lost: list[int] = []
         """Numbers of tasks whose names could not be read."""
         self._last = np.zeros(0, np.int64)
-        """Place of the last row of each task; -1 where there is none."""
+        """Index of the last row of each task; -1 if there is none."""
         self._had_result = np.zeros(0, bool)
-        """Whether each task came to have a result."""
+        """Whether each task ever had a result."""
         self._views: dict[tuple[str, int], dict[str, Any]] = {}
         log.read_also({STATE: self._take_states, VIEWS: self._take_views})
 
@@ -236,11 +236,11 @@ class TaskLog:
         rows = payload[STATE_SIZE : STATE_SIZE + size]
         names = [Named.of(parts) for parts in json.loads(payload[STATE_SIZE + size :])]
         if len(rows) < size or size % self._layout.size:
-            raise ValueError("states of tasks are cut off")
+            raise ValueError("states of tasks are truncated")
         found = np.frombuffer(rows, self._layout.dtype)
         codes = np.append(found["state"], found["before"][found["before"] != NO_STATE])
         if codes.max(initial=0) >= len(STATES):
-            raise LookupError(f"there is no state {codes.max()}")
+            raise LookupError(f"unknown state {codes.max()}")
         self._layout.check(found)
         lost = range(len(self._tasks), first)
         self._lost += lost
@@ -256,7 +256,7 @@ class TaskLog:
 
     def _take_views(self, payload: bytes) -> None:
         worker, rows = json.loads(zlib.decompress(payload))
-        for row in rows:  # all are looked at before one is taken
+        for row in rows:  # all are checked before any is taken
             row["number"] = int(row["number"])
             row["key"] = hashable(row["key"]) if "key" in row else None
             row["transitions"] = [(str(state), float(time)) for state, time in row["transitions"]]
@@ -272,20 +272,20 @@ class TaskLog:
         return len(self._states) // self._layout.size
 
     def history(self, offset: float) -> History:
-        """States of tasks so far; `offset` is the scheduler's clock less the client's."""
+        """States of tasks so far; `offset` is the scheduler's clock minus the client's."""
         found = self._of(self._layout.rows(self._states), offset)
         return replace(found, rows=found.rows[np.argsort(found.rows["time"], kind="stable")])
 
     def since(self, first: int, offset: float) -> History:
-        """States from this row on, in the order in which the scheduler wrote them."""
+        """States from this row on, in the order written by the scheduler."""
         return self._of(self._layout.rows(self._states, np.arange(first, len(self))), offset)
 
     def last(self, offset: float) -> History:
-        """The last state of each task, also of those that were forgotten."""
+        """Last state of each task, including forgotten ones."""
         return self._of(self._layout.rows(self._states, self._last[self._last >= 0]), offset)
 
     def count(self) -> dict[str, Counter[str]]:
-        """Tasks by prefix: number of those in each state, of those that came to have a result, and of all."""
+        """Tasks by prefix: number in each state, with a result so far, and in total."""
         counts: dict[str, Counter[str]] = {}
         last = self._of(self._layout.rows(self._states, self._last[self._last >= 0]), 0.0).rows
         for task, state, had_result in zip(
@@ -298,7 +298,7 @@ class TaskLog:
         return counts
 
     def views(self, offset: float) -> list[dict[str, Any]]:
-        """Tasks as workers held them, with times on the client's clock; a task that came anew is there anew."""
+        """Workers' views of tasks, with times on the client's clock; a task that returned is listed again."""
         clocks = self._clocks()
         return [
             timed_view(view, float(np.nan_to_num(clocks.get(worker, 0.0))) + offset)
@@ -307,20 +307,20 @@ class TaskLog:
         ]
 
     def _of(self, rows: Rows, offset: float) -> History:
-        """History of rows, but those of tasks whose names are lost; it shares names and texts with later ones."""
+        """History of rows, without tasks whose names are lost; it shares names and texts with later ones."""
         rows = rows[(rows["task"] < len(self._tasks)) & ~np.isin(rows["task"], self._lost)]
         rows["time"] -= offset
         return History(rows, self._tasks, self._texts.known)
 
 
 def timed_view(view: Mapping[str, Any], clock: float) -> dict[str, Any]:
-    """View of a task with its times on another clock, and the seconds of what was timed."""
+    """View of a task with its times on another clock, and the durations of its actions."""
     spans = [
         {"action": action, "start": start - clock, "stop": stop - clock, "source": source}
         for action, start, stop, source in view.get("startstops", ())
     ]
     transitions = [(state, moment - clock) for state, moment in view["transitions"]]
-    times: dict[str, float | None] = dict(NO_TIMES)  # None is what was not done
+    times: dict[str, float | None] = dict(NO_TIMES)  # None did not happen
     for span in spans:
         name = ACTIONS.get(span["action"], span["action"])
         times[name] = (times.get(name) or 0.0) + span["stop"] - span["start"]

@@ -1,4 +1,4 @@
-"""Tasks joined with the chunks that they processed, and their sums beside coffea's report."""
+"""Tasks joined with the chunks they processed, and their sums next to coffea's report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESULT: Final = (OK, CHECKPOINT)
-"""Outcomes of chunks that gave a result."""
+"""Outcomes of chunks with a result."""
 
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
 
 OF_PLACE: Final = ("dataset", "file", "entry_start", "entry_stop")
-REQUESTED: Final = "requested of the file (coffea's savemetrics, else the chunk's own record)"
-OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
+REQUESTED: Final = "requested from the file (coffea's savemetrics, otherwise the chunk's own record)"
+OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without a record, that of the task"
 JOINED_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_ATTEMPT[name] for name in ("key", "run_id", "prefix")),
     GROUP,
@@ -38,7 +38,7 @@ JOINED_COLUMNS: Final[tuple[Column, ...]] = (
 COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_CHUNK[name] for name in ("dataset", "file", "entry_start", "entry_stop", "events")),
     Column("input_bytes", "integer", "B", REQUESTED),
-    Column("output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor does that"),
+    Column("output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor does so"),
     Column("bytes_per_event", "number", "B", "input bytes over events"),
     Column("seconds", "number", "s", "duration of the task"),
     Column("throughput", "number", "B/s", "input bytes over the duration of the task"),
@@ -47,9 +47,9 @@ COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
 TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("quantity", "text", None, "what is compared; result_bytes are the sizes of results in memory"),
     Column("unit", "text", None, "unit of the row's numbers"),
-    Column("tasks", "number", None, "sum over the tasks that gave a result"),
+    Column("tasks", "number", None, "sum over the tasks with a result"),
     Column("report", "number", None, "coffea's report, which has no sizes of results"),
-    Column("difference", "number", None, "tasks less report"),
+    Column("difference", "number", None, "tasks minus report"),
 )
 
 AMOUNTS: Final = ("tasks", "report", "difference")
@@ -60,29 +60,29 @@ QUANTITIES: Final = {
     "processtime": ("s", "process_seconds"),
     "result_bytes": ("B", "nbytes"),
 }
-"""What is compared, with its unit, and the column of chunks that is summed up."""
+"""Compared quantities with their units and the columns of chunks to sum."""
 
 OF_RECORDS: Final = ("bytesread", "processtime")
-"""What only a chunk's record has."""
+"""Fields found only in a chunk's record."""
 
-NO_MEASUREMENT: Final = "give the collector that was open meanwhile, or its measurement: only its records have it"
+NO_MEASUREMENT: Final = "pass the collector that was open at the time, or its measurement: only its records have it"
 NO_RECORD: Final = "the record of at least one chunk is missing"
-NO_CHUNK: Final = "the monitor recorded no chunk that gave a result"
+NO_CHUNK: Final = "the monitor recorded no chunk with a result"
 NOT_STARTED: Final = "the monitor was not started: nothing was recorded"
 
 identity: Final = itemgetter("key", "run_id")
-"""What tells an attempt from all others."""
+"""What identifies an attempt."""
 
 
 class ReportComparison(NamedTuple):
-    """Chunks as their tasks show them, and their sums beside coffea's report."""
+    """Chunks as seen by their tasks, and their sums next to coffea's report."""
 
     chunks: pd.DataFrame
     totals: pd.DataFrame
 
 
 def measurement_of(source: Any) -> Measurement | None:
-    """A measurement, be it that of a collector; None where none is given.
+    """A measurement, possibly that of a collector; None if none is given.
 
     Raises
     ------
@@ -91,12 +91,12 @@ def measurement_of(source: Any) -> Measurement | None:
     """
     found = getattr(source, "measurement", source)
     if found is not None and not isinstance(found, Measurement):
-        raise TypeError(f"give a Measurement or a MetricsCollector, not {type(source).__name__}")
+        raise TypeError(f"pass a Measurement or a MetricsCollector, not {type(source).__name__}")
     return found
 
 
 def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement | None) -> list[dict[str, Any]]:
-    """Attempts of chunks' tasks with what the records of the chunks have, or coffea's work items."""
+    """Attempts of chunks' tasks with fields of the chunks' records, or of coffea's work items."""
     if measurement is None:
         return [joined_row(attempt, {}) for attempt in attempts if attempt["kind"] == CHUNK]
     rows = [[] if table is None else table.to_pylist() for table in (measurement.run.chunks, measurement.run.tasks)]
@@ -108,7 +108,7 @@ def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement 
 def compared(
     rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measurement: Measurement | None, started: bool
 ) -> ReportComparison:
-    """Chunks of joined rows that gave a result, and their sums beside coffea's report."""
+    """Chunks of joined rows with a result, and their sums next to coffea's report."""
     import pandas as pd
 
     check_report(report)
@@ -116,43 +116,43 @@ def compared(
     chunks = frame_of(table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked)), COMPARED_COLUMNS)
     sums = compared_sums(worked, measurement is not None, started)
     totals = frame_of(table_of_rows(TOTAL_COLUMNS, compared_totals(sums, report)), TOTAL_COLUMNS)
-    for name in AMOUNTS:  # of several units: pandas would print them all with one exponent
+    for name in AMOUNTS:  # with mixed units, pandas would print them all with one exponent
         totals[name] = pd.Series(map(whole, totals[name]), dtype=object)
     totals.attrs["missing"] = {name: found for name, found in sums.items() if isinstance(found, str)}
     return ReportComparison(chunks, totals)
 
 
 def check_report(report: Any) -> None:
-    """Refuse what is no report of coffea.
+    """Reject anything that is not a coffea report.
 
     Raises
     ------
     TypeError
-        If it is no mapping.
+        If it is not a mapping.
     ValueError
-        If it has nothing that a report has.
+        If it has no key of a report.
     """
-    expected = "what a Runner with savemetrics=True gives beside its output"
+    expected = "the report that a Runner with savemetrics=True returns with its output"
     if not isinstance(report, Mapping):
-        raise TypeError(f"the report is {report!r}, and not {expected}")
+        raise TypeError(f"the report is {report!r}, not {expected}")
     if not QUANTITIES.keys() & report.keys():
         found = ", ".join(map(repr, report)) or "nothing"
-        raise ValueError(f"the report has {found}, and none of {', '.join(QUANTITIES)}: give {expected}")
+        raise ValueError(f"the report has {found}, and none of {', '.join(QUANTITIES)}: pass {expected}")
 
 
 def whole(amount: float) -> float:
-    """An integer where a number is one."""
+    """An integer if a number is one."""
     return int(amount) if amount == amount // 1 else amount
 
 
 def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
-    """An attempt of a task with what its chunk's record tells."""
+    """An attempt of a task with fields of its chunk's record."""
     of_coffea = chunk.get("coffea_bytes_read")
     size = chunk.get("bytes_requested") if of_coffea is None else of_coffea
     facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
     outcome = chunk.get("outcome", attempt["outcome"])
     of_item = attempt.get("chunk") or {}
-    # of an attempt itself the chunk is only known where it failed
+    # an attempt itself knows its chunk only if it failed
     own = {name: value for name, value in attempt.items() if value is not None or name not in OF_PLACE}
     return {**of_item, **chunk, **own, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
 
@@ -165,7 +165,7 @@ def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared_sums(rows: Sequence[Mapping[str, Any]], measured: bool, started: bool) -> dict[str, float | str]:
-    """Sums over tasks, or why they are not known."""
+    """Sums over tasks, or why they are unknown."""
     if not started:
         return dict.fromkeys(QUANTITIES, NOT_STARTED)
     sums: dict[str, float | str] = {}
@@ -181,7 +181,7 @@ def compared_sums(rows: Sequence[Mapping[str, Any]], measured: bool, started: bo
 
 
 def compared_totals(sums: Mapping[str, float | str], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Sums over tasks beside the report's."""
+    """Sums over tasks next to the report's."""
     for name, (unit, _) in QUANTITIES.items():
         found, of_report = sums[name], report.get(name)
         total = None if isinstance(found, str) else found

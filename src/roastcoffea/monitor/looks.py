@@ -1,4 +1,4 @@
-"""Looks at a cluster that somebody else drives: what Dask counts itself, with nothing of ours on the scheduler.
+"""Polling a cluster from outside: Dask's own counts, with nothing of ours on the scheduler.
 
 `counts_now` may be pickled by value.
 """
@@ -18,18 +18,18 @@ from roastcoffea.monitor.pace import ticks
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Tasks by prefix and state at one moment, as the scheduler counts them itself.
+    """Tasks by prefix and state at one moment, from the scheduler's own counts.
 
     Attributes
     ----------
     time : float
         Unix seconds, on the scheduler's clock.
     num_workers : int
-        Workers that the scheduler knew.
+        Number of workers.
     prefixes : dict of collections.Counter
         Number of tasks by prefix and state.
     finished : dict of int
-        Results that were computed since the first look, by prefix.
+        Results computed since the first look, by prefix.
     """
 
     time: float
@@ -49,12 +49,12 @@ class Look:
 
     @property
     def num_tasks(self) -> int:
-        """Tasks that the scheduler knew."""
+        """Number of tasks."""
         return self.states.total()
 
 
 def counts_now(dask_scheduler: Any) -> tuple[float, int, dict[str, tuple[dict[str, int], int]]]:
-    """Time, number of workers, and by prefix the tasks in each state, and how many results there ever were."""
+    """Time, number of workers, and by prefix the tasks in each state and the results so far."""
     counts = {
         prefix.name: (dict(prefix.states), prefix.state_counts["memory"])
         for prefix in dask_scheduler.task_prefixes.values()
@@ -63,14 +63,14 @@ def counts_now(dask_scheduler: Any) -> tuple[float, int, dict[str, tuple[dict[st
 
 
 def looks(client: Any, interval: float) -> Iterator[Look]:
-    """A look each interval, until the scheduler no longer answers.
+    """One look per interval, until the scheduler no longer answers.
 
     Parameters
     ----------
     client : distributed.Client
         A connected, synchronous client.
     interval : float
-        Seconds from one look to the next; one that is late is left out.
+        Seconds between looks; late ones are skipped.
     """
     connection, before = Connection(client), None
     for _ in ticks(interval):
@@ -86,5 +86,5 @@ def looks(client: Any, interval: float) -> Iterator[Look]:
 
 
 def _known(states: Mapping[str, int]) -> Counter[str]:
-    """Number of tasks by state, of those that the scheduler still knows."""
+    """Number of tasks by state, of those still known to the scheduler."""
     return Counter({state: count for state, count in states.items() if count and state != "forgotten"})

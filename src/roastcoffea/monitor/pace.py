@@ -1,4 +1,4 @@
-"""The pace at which something is looked at."""
+"""Regular ticks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def ticks(interval: float) -> Iterator[None]:
-    """Come now, and then once each interval; what is late is left out."""
+    """Yield now, and then once per interval; late ticks are skipped."""
     due = time.monotonic()
     while True:
         yield

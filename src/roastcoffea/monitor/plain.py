@@ -1,4 +1,4 @@
-"""Plain values of bounded size, of whatever users put into a task's annotations and metadata.
+"""Plain values of bounded size, from arbitrary task annotations and metadata.
 
 This module may be pickled by value.
 """
@@ -12,33 +12,33 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 LONGEST_LIST = 1000
-"""Items of a collection that are listed; how many more there are is told as well."""
+"""Most items of a collection listed, followed by the number of others."""
 
 LONGEST_TEXT = 10_000
-"""Characters of a value in all, with one for each item."""
+"""Most characters of a value, with one for each item."""
 
 LONGEST_INTEGER = 64
-"""Bits of an integer that is written as a number."""
+"""Most bits of an integer written as a number."""
 
 DEEPEST = 20
-"""Levels of collections in each other: one may even hold itself."""
+"""Most levels of nested collections: one may even contain itself."""
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold of a value, cut where it is large; None where it is of another type.
+    """JSON form of a value, truncated if large; None for other types.
 
-    What was cut ends with "..." and how much more there was.
+    Truncated values end with "..." and the size of the rest.
     """
     return Plain().of(value)
 
 
 class Plain:
-    """Makes plain values that have so many characters of texts and items of collections in all, and no more."""
+    """Makes plain values with a limit on their total characters and items."""
 
     room = LONGEST_TEXT
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """What JSON can hold of this value, in the room that is left."""
+        """JSON form of this value, in the remaining room."""
         self.room -= 1
         if isinstance(value, str):
             return self._text(value)
@@ -49,7 +49,7 @@ class Plain:
         if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
             return None
         if depth == DEEPEST:
-            return "... (deeper than is shown)"
+            return "... (nested too deeply)"
         return self._mapping(value, depth) if isinstance(value, Mapping) else self._items(value, depth)
 
     def _text(self, text: str) -> str:
@@ -62,7 +62,7 @@ class Plain:
         return itertools.takewhile(lambda _: self.room > 0, itertools.islice(values, LONGEST_LIST))
 
     def _mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        # a value has the room before its name
+        # a value takes its room before its name
         named = [(self.of(value, depth + 1), self._text(str(key))) for key, value in self._in_room(values.items())]
         found = {name: value for value, name in named}
         more = len(values) - len(found)

@@ -1,4 +1,4 @@
-"""What a monitor recorded, on disk: a folder with `monitor.json`, and tables as Parquet files."""
+"""Records of a monitor on disk: a folder with `monitor.json`, and tables as Parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE_FIELDS, ST
 from roastcoffea.log.layout import Layout, Texts
 from roastcoffea.monitor.history import LINKS, History, Named, Rows, hashable
 from roastcoffea.monitor.watch import Watched
-from roastcoffea.storage.folders import file_name, holds_only, new_folder, synced_file
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.reading import content_of, has_format, opened, reading
 from roastcoffea.storage.store import MONITOR_FILE, MONITOR_FORMAT
 from roastcoffea.storage.tables import table_file, write_table
@@ -37,7 +37,7 @@ def save_watched(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Path of the new folder, which appears when all is in it.
+    """Save periods and return the path of the new folder, which appears when it is complete.
 
     Raises
     ------
@@ -65,14 +65,14 @@ def save_watched(
                 file.write(json.dumps(document).encode())
             new.complete()
             if not new.put_in_place(target, is_replaceable if overwrite else None):
-                raise MeasurementError(f"{target} exists; choose another name, or overwrite=True to replace it")
+                raise MeasurementError(f"{target} exists; {OR_OVERWRITE}")
     except OSError as error:
         raise MeasurementError(f"nothing was saved in {folder}: {error}") from error
     return target
 
 
 def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
-    """What a monitor recorded, the interval of its snapshots, and what it could not record.
+    """Periods of a saved monitor, the interval of its snapshots, and its problems.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
     """
     file = path / MONITOR_FILE
     if not file.exists():
-        raise MeasurementError(f"{path} is no saved TaskMonitor: it has no {MONITOR_FILE}; give the folder of one")
+        raise MeasurementError(f"{path} is not a saved TaskMonitor: it has no {MONITOR_FILE}; pass the folder of one")
     with reading(file):
         document = json.loads(content_of(file))
         if document["format"] != MONITOR_FORMAT or document["schema"] > SCHEMA:
@@ -99,7 +99,7 @@ def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a folder holds a saved monitor, be it damaged, and nothing else."""
+    """Whether a folder holds only a saved monitor, even a damaged one."""
     ours = {MONITOR_FILE, *(table_file(path, name).name for name in TABLES)}
     return holds_only(path, ours) and has_format(path / MONITOR_FILE, MONITOR_FORMAT)
 
@@ -138,7 +138,7 @@ TABLES: Final[Mapping[str, Callable[[Watched], pa.Table]]] = {
     "attempts": lambda watched: watched.attempts,
     "lifetimes": lambda watched: watched.lifetimes,
 }
-"""Tables of a saved monitor, which have a column for the period beside those of each period."""
+"""Tables of a saved monitor, with a column for the period in addition to those of each period."""
 
 
 def _numbered(tables: Any) -> list[pa.Table]:
@@ -185,12 +185,12 @@ def _history(states: pa.Table, tasks: Sequence[Named]) -> History:
         else:
             rows[name] = pc.fill_null(column, -1 if column.null_count else 0).to_numpy()
     if len(rows) and rows["task"].max() >= len(tasks):
-        raise ValueError(f"there is no task {rows['task'].max()}")
+        raise ValueError(f"unknown task {rows['task'].max()}")
     return History(rows, tasks, texts)
 
 
 def _codes(column: pa.ChunkedArray, words: Sequence[str], absent: int) -> Any:
-    """Places of texts among these words."""
+    """Indices of texts among these words."""
     found = pc.index_in(column, value_set=pa.array(words, pa.string()))
     if found.null_count != column.null_count:
         raise ValueError(f"a text is none of {', '.join(words)}")

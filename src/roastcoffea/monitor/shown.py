@@ -1,4 +1,4 @@
-"""How a monitor shows its tasks: live, as a table, as pictures."""
+"""Displays of a monitor's tasks: live, as a table, as pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.tasks import CANCELLED, PROCESSOR, TASK_COLUMNS, UNFINISHED
 from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.report.live import NAME
+from roastcoffea.report.progress import NAME
 from roastcoffea.report.sheets import Cell, Column, Heading, Sheet, columns
 from roastcoffea.units import BYTE, COUNT, SECOND, counted, number
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LIVE: Final = 6
-"""Prefixes that a live display has a row for; the rest share one."""
+"""Prefixes with a row of their own in a live display; the others share one."""
 
 LONGEST_PREFIX: Final = 24
 OTHERS: Final = "(others)"
 LIVE_STATES: Final = tuple(state for state in STATES if state not in {"released", "forgotten"})
 
 BINS: Final = 500
-"""Intervals of time in the picture of states."""
+"""Time bins in the picture of states."""
 
 
 # Live
 
 
 def live_text(watch: Watch, *, ended: bool = False) -> str:
-    """Lines of tasks by prefix and state, as far as the scheduler answers."""
-    with suppress(NoAnswerError):  # what is not had now is had the next time
+    """Lines of tasks by prefix and state, if the scheduler answers."""
+    with suppress(NoAnswerError):  # missing data is fetched the next time
         watch.drain()
     counts, workers = watch.count()
     known = sum(each[ALL] - each["forgotten"] for each in counts.values())
@@ -58,7 +58,7 @@ def live_text(watch: Watch, *, ended: bool = False) -> str:
 
 
 def look_text(look: Look, seconds: float) -> str:
-    """Lines of tasks by prefix and state of a look, so many seconds after the first one."""
+    """Lines of tasks by prefix and state from a look, this many seconds after the first one."""
     counts = {name: look.prefixes.get(name, Counter()) + Counter({FINISHED: n}) for name, n in look.finished.items()}
     shown = {name: row for name, row in counts.items() if row}
     passed, workers = SECOND.text(float(round(seconds))), counted(look.num_workers, "worker")
@@ -88,15 +88,15 @@ def _live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Ite
 
 OF_PREFIX: Final = (
     Column("prefix", meaning="the key without its token"),
-    Column("kind", meaning="what the tasks did for coffea", dispensable=2),
+    Column("kind", meaning="role of the tasks in coffea", dispensable=2),
     *columns(COUNT, "tasks", FINISHED, FAILED),
 )
 OTHER_FATES: Final = {
     UNFINISHED: "still at the scheduler at the end",
-    CANCELLED: "given up before they had a result",
-    RELEASED: "let go of before the monitor began",
+    CANCELLED: "released without a result",
+    RELEASED: "released before the monitor started",
 }
-"""What else may become of tasks, with a column where it did."""
+"""Other fates of tasks, each a column if it occurred."""
 
 OF_RESULTS: Final = (
     Column("duration", SECOND, "mean time of computing"),
@@ -107,7 +107,7 @@ OF_RESULTS: Final = (
 def monitor_sheets(
     watched: Sequence[Watched], tasks: Sequence[Mapping[str, Any]], problems: Sequence[str]
 ) -> list[Sheet]:
-    """Tasks by prefix, and what could not be recorded."""
+    """Tasks by prefix, and problems."""
     workers = {worker for period in watched for worker in period.lifetimes["worker"].to_pylist()}
     seconds = SECOND.text(sum(period.stop - period.start for period in watched))
     lead = f"{counted(len(tasks), 'task')} on {counted(len(workers), 'worker')} in {seconds}"
@@ -116,8 +116,8 @@ def monitor_sheets(
         alike.setdefault((task["prefix"], task["kind"]), []).append(task)
     seen = set(map(fate_of, tasks))
     others = [fate for fate in OTHER_FATES if fate in seen]
-    rows = [_row_of(*names, theirs, others) for names, theirs in alike.items()]
-    none = [] if rows else ["No task was seen."]
+    rows = [_row_of(*names, similar, others) for names, similar in alike.items()]
+    none = [] if rows else ["No task was recorded."]
     named = (Column(fate, COUNT, OTHER_FATES[fate]) for fate in others)
     table = Sheet(title="tasks", lead=none, columns=(*OF_PREFIX, *named, *OF_RESULTS), rows=rows, things="prefixes")
     found = [Heading(title="tasks of the cluster", label=NAME, lead=[lead]), table]
@@ -137,9 +137,9 @@ def _row_of(prefix: str, kind: str, tasks: Sequence[Mapping[str, Any]], others: 
 
 
 def monitor_run(watched: Sequence[Watched]) -> Run:
-    """Tasks and workers as a run, of which nothing else is known."""
+    """Tasks and workers as a run with nothing else in it."""
     if not watched:
-        raise ValueError("this TaskMonitor has recorded nothing: start it before the tasks to be seen")
+        raise ValueError("this TaskMonitor has recorded nothing: start it before the tasks")
     kinds = {CHUNK: PROCESSOR}
     rows = [
         attempt | {"key": str(attempt["key"]), "kind": kinds.get(attempt["kind"], attempt["kind"])}
@@ -159,18 +159,18 @@ def monitor_run(watched: Sequence[Watched]) -> Run:
 def plot_states(
     watched: Sequence[Watched], ax: Axes | None, output_path: str | PathLike[str] | None
 ) -> tuple[Figure, Axes]:
-    """Picture of how many tasks were in which state over time.
+    """Figure of the number of tasks in each state over time.
 
     Raises
     ------
     ValueError
-        If no task was seen.
+        If no task was recorded.
     """
     from roastcoffea.visualization import registry
 
     seen = [period for period in watched if len(period.history.rows)]
     if not seen:
-        raise ValueError("there is nothing to draw: no task was seen")
+        raise ValueError("there is nothing to draw: no task was recorded")
     if ax is None:
         with registry.own_style(), registry.new_figure(registry.SIZE) as figure:
             ax = figure.add_subplot()
@@ -207,7 +207,7 @@ def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
 
 
 def states_over_time(history: History, stop: float, edges: Any) -> Any:
-    """Mean number of tasks in each state, in each interval between edges: states x intervals."""
+    """Mean number of tasks in each state and interval between edges: states x intervals."""
     rows = history.rows
     order = np.argsort(rows["task"], kind="stable")
     task, state, moment = (rows[name][order] for name in ("task", "state", "time"))
@@ -223,6 +223,6 @@ def states_over_time(history: History, stop: float, edges: Any) -> Any:
 
 
 def _seconds_before(edges: Any, moments: Any) -> Any:
-    """Sum over moments of how long before each edge they were; 0 for those after it."""
+    """Sum over moments of the time from each to an edge; 0 for those after it."""
     count = np.searchsorted(moments, edges)
     return count * edges - np.append(0.0, np.cumsum(moments))[count]

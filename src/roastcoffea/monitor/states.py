@@ -1,4 +1,4 @@
-"""The monitor's part on the scheduler: each state that a task comes to.
+"""The monitor's part on the scheduler: each state that a task enters.
 
 This module may be pickled by value.
 """
@@ -20,14 +20,14 @@ from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, packing
 
 CENSUS_SLICE = 1000
-"""Tasks without a transition that are written in one go: they hold the scheduler for a few milliseconds."""
+"""Tasks without a transition written at a time, which blocks the scheduler for a few milliseconds."""
 
 ROW = packing(STATE_FIELDS)
 BLOCK = 256
-"""Rows that are packed in one go, and are one entry of the log; one by one they cost the scheduler twice as much."""
+"""Rows packed at a time into one entry of the log; individually they cost the scheduler twice as much."""
 
 PARTS = 7
-"""What is noted of a state: number of the task, state before, state, place, time; task, and how its attempt ended."""
+"""Fields noted for a state: number of the task, previous state, state, place, time; task, and how its attempt ended."""
 
 FULL = PARTS * BLOCK
 
@@ -35,21 +35,21 @@ PLACED = ("processing", "memory", "erred")
 """States in which a task is with a worker."""
 
 WITHOUT_ATTEMPT = {("released", "waiting"), ("memory", "released"), ("released", "forgotten"), ("memory", "forgotten")}
-"""Transitions that begin and end no attempt, and leave no queue."""
+"""Transitions that start and end no attempt, and leave no queue."""
 
 NO_DURATION = -1.0
 
 ADDRESS = itemgetter(1)
 
 NOWHERE = (0, None, None, NO_SIZE, NO_DURATION)
-"""What is known of a task that is with no worker: see `place_of`."""
+"""Place of a task that is with no worker: see `place_of`."""
 
 
 class TaskStates(Addition):
-    """Writes each state that a task comes to, also of the tasks that were there before."""
+    """Writes each state that a task enters, including tasks that existed before."""
 
     def start(self, plugin: ClusterPlugin) -> None:
-        """Take the plugin's transitions first."""
+        """Take over the plugin's transitions."""
         self._scheduler = plugin.scheduler
         self._log = plugin.log
         self._failed = plugin.problems.failed
@@ -61,35 +61,35 @@ class TaskStates(Addition):
         self._coffea = CoffeaTasks()
         self._numbers: dict[Any, int] = {}
         self._holders: dict[int, str | None] = {}
-        """Worker of each task that has a number, as it was last written."""
+        """Last written worker of each numbered task."""
         self._known = self._written = self._unmatched = 0
         self._names: list[Any] = []
         self._new: list[Any] = []
-        """Tasks that have a number, and no name yet."""
+        """Tasks with a number whose names are not written yet."""
         self._noted: list[Any] = []
-        """`PARTS` of each state, one after the other."""
+        """`PARTS` of each state, in sequence."""
         self._present = dict.fromkeys(plugin.scheduler.tasks, time.time())
-        """Tasks that came to their state without a transition, and are still to be written, with the time of that."""
+        """Tasks that entered their state without a transition and are still to be written, with the time of that."""
         self._census = asyncio.ensure_future(self._count_present())
         plugin.transition = self._follow
 
     def before_drain(self) -> int:
-        """Put states and names into the log; what they mean by numbers is there already.
+        """Put states and names into the log, which already has the texts behind their numbers.
 
-        Give how many tasks that came without a transition are still to be written.
+        Return the number of tasks without a transition that are still to be written.
         """
         self._look_for_data()
         self._take_noted()
         return len(self._present)
 
     def departed(self, address: str) -> None:
-        """Write who has the results now that this worker had: they moved without a transition."""
+        """Write the new holders of this worker's results: they moved without a transition."""
         self._take_noted()
         left = [key for key, number in self._numbers.items() if self._holders.get(number) == address]
         self.moved(left)
 
     def moved(self, keys: Iterable[Any]) -> None:
-        """Write who has these results now, where it is another worker than before."""
+        """Write the holders of these results if they have changed."""
         self._take_noted()
         for key in keys:
             task, number = self._scheduler.tasks.get(key), self._numbers.get(key)
@@ -99,12 +99,12 @@ class TaskStates(Addition):
                 self._note_state(task, number, "memory", time.time())
 
     async def before_end(self, timeout: float) -> None:
-        """Have all tasks written that are there."""
+        """Have all existing tasks written."""
         self.before_drain()
         await asyncio.wait([self._census], timeout=timeout)
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._census.cancel()
 
     def _follow(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
@@ -115,7 +115,7 @@ class TaskStates(Addition):
             task = self._scheduler.tasks[key]
             number = self._numbers.get(key)
             if number is None:
-                # new tasks begin as released: others were there before, or came without a transition
+                # new tasks start as released: others existed before, or came without a transition
                 if start != "released" or key in self._present:
                     self._note_present(task, start, now)
                     number = self._numbers[key]
@@ -126,7 +126,7 @@ class TaskStates(Addition):
             self._noted += (number, start, finish, place, now, task, ending)
             if finish == "forgotten":
                 del self._numbers[key]
-            if start == "processing" and finish != "memory":  # what Dask says of the reason holds now only
+            if start == "processing" and finish != "memory":  # Dask's details of the reason are only valid now
                 self._take_noted()
                 self._transition(key, start, finish, *args, **kwargs)
             elif len(self._noted) >= FULL:
@@ -135,9 +135,9 @@ class TaskStates(Addition):
             self._failed(problem)
 
     def _look_for_data(self) -> None:
-        """Find tasks that came without a transition, as scattered data does; the number of tasks tells whether to look.
+        """Find tasks that came without a transition, such as scattered data, if the number of tasks indicates any.
 
-        Not within a transition: the scheduler makes many tasks before the first of them comes to a state.
+        Not within a transition: the scheduler creates many tasks before the first of them enters a state.
         """
         tasks = self._scheduler.tasks
         if len(tasks) - len(self._numbers) - len(self._present) == self._unmatched:
@@ -154,7 +154,7 @@ class TaskStates(Addition):
         self._unmatched = len(tasks) - len(self._numbers) - len(self._present)
 
     async def _count_present(self) -> None:
-        """Note the states of the tasks that came without a transition, some at a time."""
+        """Note the states of the tasks that came without a transition, in batches."""
         while self._present:
             for key in list(itertools.islice(self._present, CENSUS_SLICE)):
                 task = self._scheduler.tasks.get(key)
@@ -165,15 +165,15 @@ class TaskStates(Addition):
             await asyncio.sleep(0)
 
     def _note_present(self, task: Any, state: str, now: float) -> None:
-        """Note the state to which a task came unseen, at the time when it was found."""
+        """Note the state that a task entered without a transition, at the time it was found."""
         moment = self._present.pop(task.key, now)
         self._note_state(task, self._numbered(task), state, moment)
         if len(self._noted) >= FULL:
             self._take_noted()
 
     def _note_state(self, task: Any, number: int, state: str, moment: float) -> None:
-        """Note a state that no transition told."""
-        # one that was found as it ended is with no worker any more
+        """Note a state without a transition."""
+        # a task that was found as it ended is no longer with a worker
         placed = task.processing_on is not None if state == "processing" else state in PLACED
         place = place_of(task, state) if placed else NOWHERE
         self._noted += (number, None, state, place, moment, task, None)
@@ -184,7 +184,7 @@ class TaskStates(Addition):
             self._take(noted)
 
     def _take(self, noted: list[Any]) -> None:
-        """Put states and the names of new tasks into the log, and have attempts begin and end."""
+        """Put states and the names of new tasks into the log, and start and end attempts."""
         parts = [noted[part::PARTS] for part in range(PARTS)]
         self._holders |= zip(parts[0], map(ADDRESS, parts[3]), strict=True)
         self._describe_new()
@@ -229,7 +229,7 @@ class TaskStates(Addition):
         number = self._numbers[task.key] = self._known
         self._known += 1
         self._new.append(task)
-        if task.dependencies:  # the scheduler forgets them with the task
+        if task.dependencies:  # the scheduler forgets them along with the task
             self._describe_new()
         return number
 
@@ -239,7 +239,7 @@ class TaskStates(Addition):
 
 
 def place_of(task: Any, state: str) -> tuple[int, str | None, str | None, int, float]:
-    """How often its worker died, its worker, type, size, and the duration that Dask expects of a task with a worker."""
+    """Deaths of workers, worker, type, size, and Dask's expected duration for a task with a worker."""
     if state == "processing":
         address, expected = task.processing_on.address, task.prefix.duration_average
     else:
@@ -248,7 +248,7 @@ def place_of(task: Any, state: str) -> tuple[int, str | None, str | None, int, f
 
 
 def holder_of(task: Any) -> str | None:
-    """Address of the worker that has the result of a task, or had its error."""
+    """Address of the worker that has a task's result, or had its error."""
     for holder in task.who_has or ():
         return str(holder.address)
     return next(iter(task.erred_on or ()), None)

@@ -1,4 +1,4 @@
-"""What is known of each task, of its states, attempts and views: columns and rows."""
+"""Facts about each task, from its states, attempts and views: columns and rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, TASK_COLUMNS, UNFI
 WAY: Final = ("worker", "thread", "runnable", "assigned", "arrived", "ready", "start", "stop")
 END: Final = ("seen", "nbytes", "type", "outcome", "run_id", "span", "error")
 OF_ATTEMPTS: Final = ("prefix", *WAY, *END)
-"""What an attempt says of its task: on its way to a thread and there, and at its end."""
+"""Fields of a task from an attempt: in flight, on its thread, and at its end."""
 
 ENDS: Final = {OK: "memory", ERROR: "erred"}
-"""The state that tells most of a task, by the outcome of its attempt."""
+"""Most informative state of a task, by the outcome of its attempt."""
 
 GONE: Final = ("released", "forgotten")
-"""States of a task whose result is no longer there."""
+"""States of a task whose result is gone."""
 
 NOT_BEGUN: Final = ("waiting", "queued", "no-worker")
-"""States of a task that no worker has got: if the scheduler lets go of it there, it was cancelled."""
+"""States of a task without a worker: if the scheduler releases it there, it was cancelled."""
 
 TO_DO: Final = (*NOT_BEGUN, "processing")
 
@@ -38,48 +38,48 @@ OF_ATTEMPT: Final = {column.name: column for column in TASK_COLUMNS}
 LAST_STATE: Final = 'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...'
 GROUP: Final = Column("group", "text", None, "task group: tasks of one collection, or of one call")
 
-KIND: Final = Column("kind", "text", None, 'what it did for coffea: "chunk", "preprocessing", "merge" or "other"')
-EXPECTED: Final = "duration that Dask expected as a worker got it: of earlier tasks of this prefix, none for the first"
+KIND: Final = Column("kind", "text", None, 'its role in coffea: "chunk", "preprocessing", "merge" or "other"')
+EXPECTED: Final = "duration expected by Dask on assignment, from earlier tasks of this prefix; none for the first"
 
 MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_ATTEMPT["key"], OF_ATTEMPT["prefix"], GROUP, KIND),
     Column("state", "text", None, LAST_STATE),
     *(OF_ATTEMPT[name] for name in WAY),
-    Column("duration", "number", "s", "from the beginning to the end of computing"),
+    Column("duration", "number", "s", "time on the thread from start to stop"),
     Column("expected", "number", "s", EXPECTED),
-    Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),
+    Column("created", "number", "s", "when it first appeared at the scheduler (Unix time, the client's clock)"),
     *(OF_ATTEMPT[name] for name in END),
-    Column("attempts", "integer", "attempts", "attempts that ended, of any outcome"),
-    Column("suspicious", "integer", None, "times that a worker died while it had the task"),
+    Column("attempts", "integer", "attempts", "finished attempts, with any outcome"),
+    Column("suspicious", "integer", None, "number of workers that died while they had the task"),
 )
-"""What is known of a task; the times and the result are those of its last attempt that worked, if one did."""
+"""Fields of a task; times and result are those of its last successful attempt, if any."""
 
 ATTEMPT_COLUMNS: Final = tuple(KIND if column.name == "kind" else column for column in TASK_COLUMNS)
-"""What is known of an attempt."""
+"""Fields of an attempt."""
 
 WORKER_COLUMNS: Final[tuple[Column, ...]] = (
     OF_ATTEMPT["worker"],
     Column("tasks", "integer", "tasks", "tasks whose result it computed"),
     Column("nbytes", "integer", "B", "size of these results in memory"),
     Column("mean_nbytes", "number", "B", "mean size of a result"),
-    Column("seconds", "number", "s", "time in which it computed them, summed over its threads"),
+    Column("seconds", "number", "s", "time to compute them, summed over its threads"),
 )
 
 OF_DEPENDENTS: Final = ("dependents", "num_dependents")
 OF_VIEWS: Final = ("thread", "suspicious", "transitions", "startstops", "metadata", "run_spec", *OF_DEPENDENTS)
 VIEW_NAMES: Final = ("key", "worker", "state", *NO_TIMES, "duration", *OF_VIEWS, *READERS)
-"""What is known of a task on a worker."""
+"""Fields of a task on a worker."""
 
 EMPTY: Final[Mapping[str, type]] = {
     **dict.fromkeys(("num_dependencies", "num_dependents", "suspicious_count"), int),
     **dict.fromkeys(("dependencies", "dependents", "waiting_for_data", "who_has"), list),
     **dict.fromkeys(("resource_restrictions", "annotations", "metadata"), dict),
 }
-"""What a worker knew to be empty: it does not send that."""
+"""Empty values of a worker, which it does not send."""
 
 
 def take_state(states: dict[Key, dict[str, Any]], task: dict[str, Any]) -> None:
-    """Take a state that a task came to, if it tells more than those before."""
+    """Take a state that a task entered if it is more informative than earlier ones."""
     known = states.setdefault(task["key"], task | {"created": task["time"]})
     task["suspicious"] = max(known["suspicious"], task["suspicious"])
     known["gone"] = task["state"] in GONE
@@ -88,7 +88,7 @@ def take_state(states: dict[Key, dict[str, Any]], task: dict[str, Any]) -> None:
 
 
 def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[str, Any]:
-    """All that states and attempts tell of a task, in the order of `MONITOR_COLUMNS`."""
+    """All fields of a task from its states and attempts, in the order of `MONITOR_COLUMNS`."""
     of_attempt = {name: attempt[name] for name in OF_ATTEMPTS if attempt.get(name) is not None}
     names = {"prefix": key_split(task["key"]), "group": key_split_group(task["key"])}
     known = {**task, **names, "attempts": attempt.get("attempts", 0), **of_attempt}
@@ -100,14 +100,14 @@ def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[s
 
 
 def _outcome_since(task: Mapping[str, Any], outcome: str | None) -> str | None:
-    """What is known of the end of a task whose state is of after its last attempt, which ended so."""
+    """Fields of the end of a task whose state is later than its last attempt, which had this outcome."""
     if not task["gone"]:
         return outcome and UNFINISHED
     return CANCELLED if task["state"] in NOT_BEGUN else outcome
 
 
 def fate_of(task: Mapping[str, Any]) -> str:
-    """What became of a task of `get_all_tasks`: each has one fate."""
+    """Fate of a task of `get_all_tasks`; each has exactly one."""
     state, outcome = task["state"], task["outcome"]
     if state == "memory":
         return FINISHED
@@ -119,7 +119,7 @@ def fate_of(task: Mapping[str, Any]) -> str:
 
 
 def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's view of a task with all names, and what the scheduler counts and expects."""
+    """A worker's view of a task with all names, and the scheduler's counts and expectations."""
     held = [state for state, _ in view["transitions"] if state not in GONE]
     empty = {name: kind() for name, kind in EMPTY.items()} if "described" in view else {}
     suspicious, expected = (of_scheduler.get(name) for name in ("suspicious", "expected"))
@@ -128,12 +128,12 @@ def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> d
 
 
 def distance(start: float | None, stop: float | None) -> float | None:
-    """From the first to the second; None where one is not known."""
+    """Difference between both; None if one is unknown."""
     return None if start is None or stop is None else stop - start
 
 
 def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
-    """The last attempt of each task that worked, or the last one where none did, with how many there were."""
+    """Last successful attempt of each task, or the last one if none succeeded, with the number of attempts."""
     best: dict[Key, dict[str, Any]] = {}
     for attempt in attempts:
         before = best.get(attempt["key"])
@@ -145,25 +145,25 @@ def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any
 
 
 def worker_rows(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sums over the tasks that each worker computed."""
+    """Sums over the tasks computed by each worker."""
     finished: dict[str, list[dict[str, Any]]] = {}
     for task in tasks:
         if task["outcome"] == OK:
             finished.setdefault(task["worker"], []).append(task)
     rows = []
-    for worker, theirs in sorted(finished.items()):
-        nbytes, seconds = (known_total(task[name] for task in theirs) for name in ("nbytes", "duration"))
-        sums = (worker, len(theirs), nbytes, quotient(nbytes, len(theirs)), seconds)
+    for worker, computed in sorted(finished.items()):
+        nbytes, seconds = (known_total(task[name] for task in computed) for name in ("nbytes", "duration"))
+        sums = (worker, len(computed), nbytes, quotient(nbytes, len(computed)), seconds)
         rows.append(dict(zip((column.name for column in WORKER_COLUMNS), sums, strict=True)))
     return rows
 
 
 def known_total(values: Iterable[float | None]) -> float | None:
-    """Sum of numbers; None where one is not known."""
+    """Sum of numbers; None if one is unknown."""
     numbers = list(values)
     return None if None in numbers else sum(filter(None, numbers))
 
 
 def quotient(amount: float | None, over: float | None) -> float | None:
-    """One number over another; None where one is not known, or nothing is divided by."""
+    """Quotient of two numbers; None if one is unknown, or the divisor is 0."""
     return None if amount is None or not over else amount / over

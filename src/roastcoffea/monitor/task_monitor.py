@@ -1,4 +1,4 @@
-"""Watching every task of a Dask cluster, while it runs."""
+"""Recording every task of a Dask cluster while it runs."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ from roastcoffea.redaction import redacted
 from roastcoffea.report.live import LiveText
 
 CALL_TEXT: Final = 200
-"""Characters of a call, where `run_spec` is True."""
+"""Characters of a call if `run_spec` is True."""
 
 
 class TaskMonitor(RecordedTasks, Enterable):
-    """Watches every task of a Dask cluster, whoever submitted it, from the events of its scheduler.
+    """Records every task of a Dask cluster, regardless of who submitted it, from the scheduler's events.
 
-    Nothing is polled, so that no task is missed however short it is and however soon its result is released. What is
-    recorded comes to the client each second; the scheduler's memory for it is bounded. A monitor prints as a table of
-    its tasks, and shows itself in notebooks.
+    Nothing is polled, so that no task is missed, however short it is and however soon its result is released. Records
+    are sent to the client every second; their memory on the scheduler is bounded. A monitor prints and displays as a
+    table of its tasks.
 
     Parameters
     ----------
     client_or_scheduler : distributed.Client or distributed.Scheduler
         A connected, synchronous client; or a scheduler of this process, such as `LocalCluster.scheduler`.
     interval : float
-        Seconds between `snapshots`. They are drawn afterwards: a short interval costs the run nothing.
+        Seconds between `snapshots`. They are computed afterwards: a short interval costs the run nothing.
     worker_view : bool
-        Whether the workers report how they hold each task (`worker_tasks`). It takes about 0.2 ms of CPU a task on the
-        workers, and as much on the scheduler and in the client.
+        Whether the workers report their view of each task (`worker_tasks`). It takes about 0.2 ms of CPU per task on
+        the workers, and as much on the scheduler and in the client.
     scheduler : distributed.Scheduler
-        The same as `client_or_scheduler`, by the name that it had in 0.1.2.
+        Same as `client_or_scheduler`, under its name in 0.1.2.
     live : bool
         Whether to show tasks by prefix and state while the monitor runs: in a notebook, or in the lowest rows of the
-        terminal behind stderr.
+        terminal on stderr.
     on_transition : callable, optional
         Called as `on_transition(key, start, finish, **details)` for each transition of a task at the scheduler, in
-        order, on a thread of its own in this process, within half a second. `details` are `time` (Unix seconds, the
+        order, on a separate thread of this process, within half a second. `details` are `time` (Unix seconds, the
         client's clock), `worker`, `nbytes` (B) and `type`; a function of three parameters is called without them. Its
-        errors are listed in `problems`, and reach neither the run nor the monitor.
+        errors are listed in `problems`, and affect neither the run nor the monitor.
     run_spec : bool or int
-        Whether `worker_tasks` has what each task calls, as text: True for 200 characters, or how many. It needs
-        `worker_view=True`.
+        Whether `worker_tasks` includes the text of each task's call: True for 200 characters, or their number. It
+        requires `worker_view=True`.
 
     Attributes
     ----------
     problems : list of str
-        What could not be recorded, such as rows that were dropped.
+        Problems of the recording, such as dropped rows.
     running : bool
-        Whether the monitor watches now.
+        Whether the monitor is running.
     scheduler : distributed.Scheduler or None
-        The scheduler, where it is in this process.
+        The scheduler, if it is in this process.
     thread : None
-        The monitor of 0.1.2 polled on this thread. Nothing is polled any more, so that there is none.
+        Polling thread of version 0.1.2. Nothing is polled any more.
 
     Raises
     ------
@@ -105,7 +105,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         self.worker_view = worker_view
         self._run_spec = characters_of(run_spec)
         if self._run_spec and not worker_view:
-            raise ValueError("run_spec is what the workers see of a task: it needs worker_view=True as well")
+            raise ValueError("run_spec is part of the workers' view of a task: it requires worker_view=True")
         self._source = source
         self._call = None if on_transition is None else caller_of(on_transition)
         self._live = live
@@ -114,7 +114,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         self._watch: Watch | None = None
         self._transitions: Transitions | None = None
 
-    # the life of a monitor
+    # life cycle of a monitor
 
     def __enter__(self) -> Self:
         self.start()
@@ -125,33 +125,33 @@ class TaskMonitor(RecordedTasks, Enterable):
 
     @property
     def running(self) -> bool:
-        """Whether the monitor watches now."""
+        """Whether the monitor is running."""
         return self._is_open
 
     @property
     def scheduler(self) -> Scheduler | None:
-        """The scheduler, where it is in this process."""
+        """The scheduler, if it is in this process."""
         found = self._source
         if isinstance(found, Client):
             found = getattr(found.cluster, "scheduler", None)
         return found if isinstance(found, Scheduler) else None
 
     def start(self) -> None:
-        """Begin to watch; after `stop`, go on, and keep what was recorded. It does nothing while the monitor runs.
+        """Start recording; after `stop`, resume and keep earlier records. Does nothing while the monitor runs.
 
-        A cluster that cannot be watched is noted in `problems`: the analysis must run all the same.
+        A cluster that cannot be recorded is noted in `problems`, so that the analysis still runs.
 
         Raises
         ------
         RoastcoffeaError
-            On the thread of the scheduler's event loop, where nothing can be waited for.
+            On the thread of the scheduler's event loop, where nothing may block.
         """
         if self._is_open:
             return
         self._refuse_the_thread_of_the_loop()
         self._is_open = True
         try:
-            with reported(self._note, "the cluster is not seen", Exception):
+            with reported(self._note, "the cluster is not recorded", Exception):
                 watch = self._watch = Watch(self._client(), self.worker_view, self._run_spec)
                 watch.open()
                 if self._call is not None:
@@ -167,7 +167,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         self.stop()
 
     def stop(self) -> None:
-        """Fetch what was recorded, and leave the cluster as it was. It does nothing while the monitor does not run."""
+        """Fetch the records and restore the cluster. Does nothing while the monitor is not running."""
         self.__exit__()
 
     def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002
@@ -193,7 +193,7 @@ class TaskMonitor(RecordedTasks, Enterable):
                 client.close()
 
     def reset(self) -> None:
-        """Forget what was recorded; a monitor that runs goes on from now."""
+        """Forget all records; a running monitor continues from now."""
         running = self._is_open
         self.stop()
         self._past, self._problems = [], []
@@ -203,38 +203,38 @@ class TaskMonitor(RecordedTasks, Enterable):
     # now
 
     def snapshot(self, question: Callable[..., Any] | None = None) -> Snapshot:
-        """The tasks that the scheduler has now.
+        """The scheduler's tasks now.
 
         Parameters
         ----------
         question : callable, optional
-            Called on the scheduler, with `dask_scheduler`, at the very moment of the snapshot; what it returns is in
+            Called on the scheduler with `dask_scheduler` at the moment of the snapshot; its result is in
             `snapshot.reply`.
 
         Raises
         ------
         RoastcoffeaError
-            If the monitor does not run, or the scheduler does not answer.
+            If the monitor is not running, or the scheduler does not answer.
         """
         watch = self._watch
         if watch is None or not self._is_open:
-            raise RoastcoffeaError("this TaskMonitor does not run: start it first, or look at its snapshots")
+            raise RoastcoffeaError("this TaskMonitor is not running: start it first, or use its snapshots")
         return watch.now(question)
 
     def watch(self, interval: float = 0.5, question: Callable[..., Any] | None = None) -> Iterator[Snapshot]:
-        """Snapshots as time goes on, one each interval, until the monitor stops or loses the scheduler.
+        """Yield a snapshot every interval, until the monitor stops or loses the scheduler.
 
         Parameters
         ----------
         interval : float
-            Seconds from one to the next; one that is late is left out.
+            Seconds between snapshots; late ones are skipped.
         question : callable, optional
             See `snapshot`.
 
         Raises
         ------
         RoastcoffeaError
-            If the monitor does not run.
+            If the monitor is not running.
         ValueError
             If the interval is not positive.
         """
@@ -259,26 +259,26 @@ class TaskMonitor(RecordedTasks, Enterable):
 
     @property
     def problems(self) -> list[str]:
-        """What could not be recorded, such as rows that were dropped."""
+        """Problems of the recording, such as dropped rows."""
         now = [] if self._watch is None else self._watch.notes()
         now += [] if self._transitions is None else self._transitions.problems
         return list(dict.fromkeys((*super().problems, *map(redacted, now))))
 
     def watched(self) -> list[Watched]:
-        """All periods, with what the scheduler has so far."""
+        """All periods, including the scheduler's data so far."""
         watch = self._watch
         if watch is None:
             return list(self._past)
         try:
             watch.drain()
         except (OSError, RuntimeError) as problem:
-            self._note(f"what was recorded last could not be read: {error_text(problem)}")
+            self._note(f"the last records could not be read: {error_text(problem)}")
         return [*self._past, watch.watched()]
 
-    # how it does that
+    # implementation
 
     def _client(self) -> Any:
-        """The client that was given, or one of ours to a scheduler of this process."""
+        """The given client, or our own for a scheduler of this process."""
         if not isinstance(self._source, Scheduler):
             return self._source
         address, security = self._source.address, self._source.security
@@ -292,7 +292,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         except RuntimeError:
             return
         if here is loop:
-            reason = "cannot run on the thread of the cluster's event loop: start and stop it on another one"
+            reason = "cannot start or stop on the thread of the cluster's event loop: use another thread"
             raise RoastcoffeaError(f"a TaskMonitor {reason}")
 
     def _note(self, problem: str) -> None:
@@ -301,12 +301,12 @@ class TaskMonitor(RecordedTasks, Enterable):
 
 
 def characters_of(run_spec: bool | int) -> int:
-    """How many characters of a call are recorded.
+    """Number of characters recorded of a call.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no number of characters.
+        If it is not a number of characters.
     """
     form = "run_spec is True, False, or a number of characters"
     try:

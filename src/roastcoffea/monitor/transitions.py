@@ -1,4 +1,4 @@
-"""A function of the user's that is called for each transition of a task."""
+"""A user's function called for each transition of a task."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from roastcoffea.monitor.watch import Watch
 from roastcoffea.units import counted
 
 PACE: Final = 0.25
-"""Seconds between two looks at what the scheduler has: each takes it about a millisecond."""
+"""Seconds between reads of the scheduler's records, each of which takes it about a millisecond."""
 
 PATIENCE: Final = 10.0
-"""Seconds that the end waits for calls that are still to be made."""
+"""Seconds to wait at the end for remaining calls."""
 
 
 DETAILS: Final = ("time", "worker", "nbytes", "type")
-"""What a function gets of a transition beside key and states."""
+"""Details of a transition passed in addition to key and states."""
 
 Call = Callable[..., object]
 
 
 def caller_of(function: Call) -> Call:
-    """What calls a function with key, start, finish, and with the details where it takes them.
+    """Function that calls another one with key, start, finish, and with the details if it accepts them.
 
     Raises
     ------
     TypeError
-        If it can be called with neither.
+        If it can be called in neither way.
     """
     form = "on_transition must be callable as on_transition(key, start, finish, **details)"
     if not callable(function):
-        raise TypeError(f"{form}; {type(function).__name__} was given")
+        raise TypeError(f"{form}, not {type(function).__name__}")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # of some that are written in C nothing is known
+    except ValueError:  # some functions written in C have no signature
         return function
     example = ("key", "waiting", "processing")
     try:
@@ -54,9 +54,9 @@ def caller_of(function: Call) -> Call:
 
 
 class Transitions:
-    """Calls a function for each transition that a monitor records, in order, on a thread of its own.
+    """Calls a function for each recorded transition, in order, on a separate thread.
 
-    Nothing that the function does, or fails to do, reaches the run: its errors are counted.
+    Its errors are counted and never reach the run.
     """
 
     def __init__(self, call: Call, watch: Watch) -> None:
@@ -70,12 +70,12 @@ class Transitions:
         self._thread = threading.Thread(target=self._keep_calling, name="roastcoffea-transitions", daemon=True)
 
     def start(self) -> None:
-        """Begin to call."""
+        """Start calling."""
         with interrupts_held():
             self._thread.start()
 
     def stop(self) -> None:
-        """Make the calls that are due; no more is recorded."""
+        """Make the remaining calls; nothing more is recorded."""
         self._ended.set()
         if self._thread is not threading.current_thread():  # the function itself may stop the monitor
             self._thread.join(PATIENCE)
@@ -83,7 +83,7 @@ class Transitions:
 
     @property
     def problems(self) -> list[str]:
-        """What the function raised, and whether it was too slow."""
+        """Errors of the function, and whether it was too slow."""
         problems = []
         if self._errors:
             problems.append(f"on_transition failed {counted(self._errors, 'time')}; the first: {self._first}")
@@ -93,7 +93,7 @@ class Transitions:
 
     def _keep_calling(self) -> None:
         while not self._ended.wait(PACE):
-            # what is not had now is had the next time; what is lost at the end is noted then
+            # missing data is fetched the next time; losses at the end are noted then
             with reported(self._watch.note, "transitions could not be read", Exception):
                 self._look()
         with reported(self._watch.note, "the last transitions could not be read", Exception):
@@ -109,7 +109,7 @@ class Transitions:
     def _deliver(self) -> None:
         history, self._row = self._watch.since(self._row)
         for task in history.described(history.rows):
-            if task["before"] is None:  # it was there when the monitor began
+            if task["before"] is None:  # it existed when the monitor started
                 continue
             try:
                 self._call(task["key"], task["before"], task["state"], **{name: task[name] for name in DETAILS})

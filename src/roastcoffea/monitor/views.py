@@ -1,4 +1,4 @@
-"""Tasks as the workers hold them: what workers send, and what the scheduler writes of it.
+"""The workers' views of tasks: sent by workers, and written by the scheduler.
 
 This module may be pickled by value.
 """
@@ -24,27 +24,27 @@ from roastcoffea.monitor.plain import LONGEST_LIST, LONGEST_TEXT, plain
 from roastcoffea.redaction import redacted_beginning, redacted_values
 
 SEND_SECONDS = 1.0
-"""Between two messages of a worker's views: so much is missing at most of a worker that is killed."""
+"""Seconds between a worker's messages with its views, and the most that is missing for a killed one."""
 
 BATCH = 500
-"""Views that a worker sends at once, if they come faster than that."""
+"""Views that a worker sends immediately once it has this many."""
 
 TOLD_IN = ("waiting", "flight", "memory", "error", "rescheduled")
-"""States in which a worker knows something new of a task; in some others it has just cleared what it knew."""
+"""States in which a worker has news of a task; in some others it has just cleared its data."""
 
 ENDED = ("memory", "error", "rescheduled", "missing", "forgotten")
-"""States after which nothing happens to a task for a while: what is known is sent."""
+"""States after which nothing happens to a task for a while: its view is sent."""
 
 UNKNOWN: tuple[Any, ...] = (None, "", [], {})
 
 
 class TaskViews(Addition):
-    """The part on the scheduler: writes what workers send.
+    """The part on the scheduler: writes the workers' messages.
 
     Parameters
     ----------
     send : bytes
-        Pickled `send_views`, which has a worker send all that it has.
+        Pickled `send_views`, which makes a worker send all its views.
     """
 
     def __init__(self, send: bytes) -> None:
@@ -64,14 +64,14 @@ class TaskViews(Addition):
             self._batches[message["worker"]] = message["batch"]
         topic = topics_of(self._plugin.scheduler).get(self._plugin.name)
         if topic is not None:
-            topic.events.clear()  # else Dask keeps the last thousand batches
+            topic.events.clear()  # otherwise Dask keeps the last thousand batches
 
     def departed(self, address: str) -> None:
         """Forget a worker that left."""
         self._batches.pop(address, None)
 
     async def before_end(self, timeout: float) -> None:
-        """Have the workers send what they have, and wait until it came; it comes by another way than their answer."""
+        """Have the workers send their views, and wait until they arrive, which is independent of their answers."""
         deadline = time.monotonic() + timeout
         sent, silent = await ask_workers(self._plugin.scheduler, self._send, {"plugin": self._plugin.name}, timeout)
         while late := [address for address, batch in sent.items() if self._batches.get(address, 0) < batch]:
@@ -80,23 +80,23 @@ class TaskViews(Addition):
             await asyncio.sleep(0.01)
         for address in sorted({*silent, *late}):
             late_views = f"{address} did not report its view of tasks in time"
-            self._plugin.problems.note(f"{late_views}: what it did last is missing there")
+            self._plugin.problems.note(f"{late_views}: its last actions are missing there")
 
 
 class WorkerViews:
-    """The part on a worker: sends what it knows of each task, in batches.
+    """The part on a worker: sends its view of each task, in batches.
 
     Parameters
     ----------
     run_spec : int
-        Characters of what a task calls, and with what, that are sent; 0 for none.
+        Characters of a task's call to send; 0 for none.
     """
 
     def __init__(self, run_spec: int = 0) -> None:
         self._run_spec = run_spec
 
     def setup(self, half: WorkerHalf) -> None:
-        """Take the plugin's transitions, and send from now on."""
+        """Take over the plugin's transitions, and send from now on."""
         from tornado.ioloop import PeriodicCallback
 
         self._half = half
@@ -113,7 +113,7 @@ class WorkerViews:
         half.transition = self._follow  # type: ignore[method-assign]
 
     def teardown(self, leaving: bool) -> None:
-        """Send no more; of a worker that leaves, all that it has now."""
+        """Stop sending; a worker that leaves sends everything first."""
         self._sender.stop()
         if leaving:
             self.send_all()
@@ -131,7 +131,7 @@ class WorkerViews:
             self._half.report({"worker": address, "batch": self._batch, "views": packed})
 
     def send_all(self) -> int:
-        """Send also the views of tasks that go on; give how many batches were sent so far."""
+        """Send also the views of active tasks; return the number of batches sent so far."""
         for key in list(self._unsent):
             self._settle(key)
         self.send()
@@ -166,7 +166,7 @@ class WorkerViews:
             del self._views[key], self._dependents[key]
 
     def _link(self, key: Any, dependents: Iterable[Any]) -> None:
-        """Keep what needs a task: Dask forgets it before the task itself, and has it seldom when the task ends."""
+        """Keep what needs a task: Dask forgets it before the task itself, and rarely has it when the task ends."""
         known = self._dependents.get(key)
         if known is None:
             return
@@ -178,7 +178,7 @@ class WorkerViews:
             self._unsent[key] = None
 
     def _settle(self, key: Any) -> None:
-        """Have a view sent with the next batch; what comes later is sent by itself."""
+        """Send a view with the next batch; later changes are sent separately."""
         view = self._views[key]
         del self._unsent[key]
         self._views[key] = {"number": view["number"], "transitions": []}
@@ -195,13 +195,13 @@ class WorkerViews:
 
 
 def send_views(plugin: str, dask_worker: Any) -> int:
-    """Have a worker send all its views; give how many batches it has sent so far."""
+    """Have a worker send all its views; return the number of batches sent so far."""
     half = dask_worker.plugins.get(plugin)
     return 0 if half is None else int(half.companion.send_all())
 
 
 def view_of(worker: Any, task: Any, name: str) -> dict[str, Any]:
-    """What a worker knows of a task, in plain values; what is not known or empty is left out."""
+    """A worker's data of a task, in plain values; unknown and empty ones are left out."""
     values = {of: value for of, read in READERS.items() if (value := read(task)) not in UNKNOWN}
     values["thread"] = worker.state.threads.get(task.key)
     times = task.metadata.get(name)
@@ -212,12 +212,12 @@ def view_of(worker: Any, task: Any, name: str) -> dict[str, Any]:
 
 
 def keys_of(tasks: Iterable[Any]) -> list[Any]:
-    """Keys of so many tasks as are listed."""
+    """Keys of as many tasks as are listed."""
     return [task.key for task in itertools.islice(tasks, LONGEST_LIST)]
 
 
 class CallText(reprlib.Repr):
-    """Writes values in so many characters, however large they are."""
+    """Writes values in a limited number of characters, however large they are."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class CallText(reprlib.Repr):
 
 
 def call_text(spec: Any, most: int) -> str:
-    """What a task calls, and with what, as text of at most so many characters without secrets."""
+    """A task's call as text without secrets, of at most this many characters."""
     from dask.utils import funcname
 
     function, arguments = getattr(spec, "func", None), getattr(spec, "args", ())
@@ -239,7 +239,7 @@ def call_text(spec: Any, most: int) -> str:
 
 
 def type_name(kind: type | None) -> str | None:
-    """Name of a type in Dask's manner."""
+    """Name of a type in Dask's form."""
     from dask.utils import typename
 
     return None if kind is None else str(typename(kind))
@@ -264,16 +264,16 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "annotations": lambda task: redacted_values(plain(task.annotations or {})),
     "span": lambda task: task.span_id,
 }
-"""What is read of a worker's state of a task."""
+"""Attributes read from a worker's state of a task."""
 
 
 def freed_of_shift(
     startstops: Iterable[Mapping[str, Any]], shift: float | None, now: float
 ) -> list[list[str | float | None]]:
-    """Action, start, stop and source of what was timed, on the worker's clock.
+    """Action, start, stop and source of timed actions, on the worker's clock.
 
-    Dask moves computing and transfers by its estimate of the scheduler's clock, at the moment of each; that of
-    transfers was not kept, and the present one stands in for it.
+    Dask shifts computing and transfers by its estimate of the scheduler's clock at the time; that of transfers is not
+    kept, so the present one is used.
     """
     shifts = {"compute": now if shift is None else shift, "transfer": now}
     return [

@@ -1,4 +1,4 @@
-"""One period in which a monitor watches a cluster: the plugins, their log, and what is read of it."""
+"""One period in which a monitor watches a cluster: the plugins, their log, and its content."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from roastcoffea.monitor.tables import take_state
 from roastcoffea.monitor.views import SEND_SECONDS, TaskViews, WorkerViews, send_views
 from roastcoffea.units import counted
 
-LOSS: Final = f"its view of tasks lacks the last {SEND_SECONDS:g} s at most"
-"""What is missing of a worker that is lost."""
+LOSS: Final = f"its view of tasks may lack the last {SEND_SECONDS:g} s"
+"""What is missing for a lost worker."""
 
 CENSUS_TIMEOUT: Final = 30.0
-"""Seconds that a snapshot waits for the tasks that were there before; a million takes the scheduler some seconds."""
+"""Seconds that a snapshot waits for tasks that existed before; a million takes the scheduler some seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What was recorded in one period, on the client's clock (Unix seconds)."""
+    """Records of one period, on the client's clock (Unix seconds)."""
 
     start: float
     stop: float
@@ -52,16 +52,16 @@ class Watched:
 
 
 class Watch:
-    """One period from start to stop: what was recorded of the cluster, and what is drawn from it.
+    """One period from start to stop: records of the cluster, and results from them.
 
     Parameters
     ----------
     client : distributed.Client
         A synchronous client.
     worker_view : bool
-        Whether the workers send how they hold the tasks.
+        Whether the workers send their views of the tasks.
     run_spec : int
-        Characters of what a task calls that they send.
+        Characters of a task's call to send.
     """
 
     def __init__(self, client: Any, worker_view: bool, run_spec: int) -> None:
@@ -77,7 +77,7 @@ class Watch:
         self._final: Watched | None = None
 
     def open(self) -> None:
-        """Begin the period."""
+        """Start the period."""
         deployment = self._deployment
         deployment.survey()
         companion = WorkerViews(self._run_spec) if self._worker_view else None
@@ -90,7 +90,7 @@ class Watch:
         self._deployment.close(self._learn_silent, lambda _: None)
 
     def drain(self) -> None:
-        """Fetch what was recorded so far; nothing once the period has ended."""
+        """Fetch the records so far; nothing once the period has ended."""
         self._deployment.drain()
 
     @property
@@ -98,16 +98,16 @@ class Watch:
         """Whether anything could be recorded."""
         return bool(self._deployment.was_open)
 
-    # what was recorded, on the client's clock
+    # records, on the client's clock
 
     def watched(self) -> Watched:
-        """What was recorded so far; once the period has ended it is made once."""
+        """Records so far; after the end of the period they are built once."""
         if self._final is not None:
             return self._final
         stop = time.time() if self._stop is None else self._stop
         with self._deployment.reading:
             offset = self._deployment.clock_offset
-            last = self._deployment.heard_until(self.start, stop)
+            last = self._deployment.last_contact(self.start, stop)
             found = Watched(
                 start=self.start,
                 stop=stop,
@@ -122,16 +122,16 @@ class Watch:
         return found
 
     def notes(self) -> list[str]:
-        """What could not be recorded."""
+        """Problems of the recording."""
         return [*self.problems, *self._deployment.notes()]
 
     def note(self, problem: str) -> None:
-        """Take note of what could not be recorded."""
+        """Note a problem of the recording."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def now(self, question: Callable[..., Any] | None = None) -> Snapshot:
-        """The tasks that the scheduler has now, and its reply to a question at the same moment.
+        """The scheduler's tasks now, and its reply to a question at the same moment.
 
         Raises
         ------
@@ -150,16 +150,16 @@ class Watch:
             time.sleep(0.01)
 
     def count(self) -> tuple[dict[str, Counter[str]], int]:
-        """Tasks by prefix, as `TaskLog.count` gives them, and the number of workers; as far as it is known here."""
+        """Tasks by prefix, as returned by `TaskLog.count`, and the number of workers, as far as received."""
         with self._deployment.reading:
             return self._tasks.count(), self._log.workers.here
 
     def since(self, first: int) -> tuple[History, int]:
-        """States from a row on, in the order of the scheduler, and the number of rows so far."""
+        """States from a row on, in the scheduler's order, and the number of rows so far."""
         with self._deployment.reading:
             return self._tasks.since(first, self._deployment.clock_offset), len(self._tasks)
 
-    # how it does that
+    # implementation
 
     def _snapshot(self, answer: Mapping[str, Any]) -> Snapshot:
         offset, workers = self._deployment.clock_offset, self._log.workers.here
@@ -179,7 +179,7 @@ class Watch:
     def _learn_silent(self, answer: Mapping[str, Any]) -> None:
         if silent := answer["silent"]:
             who = f"{counted(len(silent), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end"
-            self.note(f"{who} ({', '.join(silent[:5])}): what they were doing then is not known")
+            self.note(f"{who} ({', '.join(silent[:5])}): their last actions are unknown")
 
 
 def _rows_of(history: History) -> Any:
@@ -187,7 +187,7 @@ def _rows_of(history: History) -> Any:
 
 
 def attempts_of(watched: Iterable[Watched]) -> list[dict[str, Any]]:
-    """Attempts of tasks that ended in these periods; their keys are as Dask has them, their kinds those of coffea."""
+    """Attempts of tasks that ended in these periods, with keys in Dask's form and coffea's kinds."""
     attempts = []
     for period in watched:
         named = {str(task.key): task for task in period.history.tasks}
@@ -200,7 +200,7 @@ def attempts_of(watched: Iterable[Watched]) -> list[dict[str, Any]]:
 
 
 def states_of(watched: Iterable[Watched]) -> dict[Key, dict[str, Any]]:
-    """The furthest state of each task in these periods, in the order of appearance."""
+    """Furthest state of each task in these periods, in order of appearance."""
     states: dict[Key, dict[str, Any]] = {}
     for period in watched:
         for task in period.history.described(period.history.rows):

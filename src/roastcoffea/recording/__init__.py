@@ -1,1 +1,1 @@
-"""Measuring without a change to the analysis."""
+"""Measuring without changes to the analysis."""

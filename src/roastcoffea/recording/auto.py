@@ -1,7 +1,7 @@
-"""Recording without a change to the analysis: each Runner call is measured by a collector of its own, and saved.
+"""Recording without changes to the analysis: each Runner call is measured by its own collector, and saved.
 
-With `ROASTCOFFEA=FOLDER` in the environment, `import roastcoffea.auto` records until the process ends, and tells of
-each measurement on stderr. Without it the import does nothing; nor does it in processes that multiprocessing started.
+With `ROASTCOFFEA=FOLDER` in the environment, `import roastcoffea.auto` records until the process ends, and reports each
+measurement on stderr. Without it the import does nothing, as in processes started by multiprocessing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FOLDER_VARIABLE: Final = "ROASTCOFFEA"
 RUNNER_MODULE: Final = "coffea.processor.executor"
 LAST_SECONDS: Final = 15.0
-"""What saving may take when the process was told to end; batch systems kill after half a minute or so."""
+"""Time for saving when the process is terminated; batch systems kill it after about half a minute."""
 
 LONGEST_PAUSE: Final = 60.0
 """Seconds between preprocessing that a script calls itself and the Runner call to which it belongs, at most."""
@@ -47,21 +47,21 @@ _recorders: list[Recorder] = []
 
 
 class TerminatedError(RoastcoffeaError):
-    """The process was told to end while it was measured."""
+    """The process was terminated while it was measured."""
 
 
 def record(folder: str | os.PathLike[str], *, profile: bool = True) -> whole[Recorder]:
-    """Measure each Runner call in the block, whatever thread makes it, and save the measurements in a folder.
+    """Measure each Runner call in the block, in any thread, and save the measurements in a folder.
 
-    A call inside of an open `MetricsCollector` is left to that. What cannot be measured runs all the same, and a line
-    on stderr says why.
+    Calls inside an open `MetricsCollector` are left to it. Calls that cannot be measured still run, and a line on
+    stderr says why.
 
     Parameters
     ----------
     folder : str or os.PathLike
-        Folder that gets the measurements.
+        Folder for the measurements.
     profile : bool
-        Whether to sample which functions and lines process() is at.
+        Whether to sample functions and lines of process().
 
     Examples
     --------
@@ -83,9 +83,9 @@ def _recorded(recorder: Recorder) -> Iterator[Recorder]:
 
 
 class Recorder:
-    """What `record` gives: where measurements are saved, and which there are.
+    """The recorder returned by `record`, with the folder and the saved measurements.
 
-    `at_end` is called before the process ends by a SIGTERM.
+    `at_end` is called before a SIGTERM ends the process.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, profile: bool = True) -> None:
@@ -101,7 +101,7 @@ class Recorder:
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Record from now on; coffea is not loaded for it."""
+        """Start recording, without importing coffea."""
         self.recording = True
         if not _recorders:
             handler = logging.StreamHandler()
@@ -111,7 +111,7 @@ class Recorder:
             log.propagate = False
             _exchange_handler(signal.SIG_DFL, _terminated)
         _recorders.append(self)
-        # An analysis may set the environment of numerical libraries before it imports them: they must not come earlier.
+        # analyses may set the environment of numerical libraries before importing them: do not import them earlier
         if RUNNER_MODULE in sys.modules:
             self._patch(sys.modules[RUNNER_MODULE])
         else:
@@ -120,7 +120,7 @@ class Recorder:
             self._undo.append(finder.leave)
 
     def stop(self) -> None:
-        """Record no more; a call that goes on is recorded to its end."""
+        """Stop recording; an active call is recorded to its end."""
         self.recording = False
         self.save_waiting()
         while self._undo:
@@ -137,7 +137,7 @@ class Recorder:
             self._close(self._waiting.pop(thread), None)
 
     def save_open(self, error: BaseException) -> None:
-        """Save what has been seen of calls that go on."""
+        """Save the records of active calls so far."""
         for collector in list(self._open.values()):
             self._close(collector, error)
 
@@ -153,7 +153,7 @@ class Recorder:
             if not self.recording or _in_dask_task() or is_watched():
                 return original(runner_itself, *args, **kwargs)
             with _Recording(self, runner_itself.executor, waits=name == "preprocess") as is_measured:
-                # where it is measured, the collector's hook stands around this function now
+                # while the call is measured, the collector's hook wraps this function
                 return (getattr(runner, name) if is_measured else original)(runner_itself, *args, **kwargs)
 
         def undo() -> None:
@@ -208,7 +208,7 @@ class Recorder:
         return collector
 
     def _close(self, collector: MetricsCollector, error: BaseException | None) -> None:
-        """Save what was measured of a Runner call, unless that is done already."""
+        """Save the records of a Runner call, unless already saved."""
         if self._open.pop(id(collector), None) is None:
             return
         with reported(_warn, "the measurement of a Runner call was lost", Exception):
@@ -218,7 +218,7 @@ class Recorder:
 
 
 class _Recording(Enterable):
-    """Context in which one Runner call is measured, and at whose end the measurement is saved; or why not is told.
+    """Context in which one Runner call is measured, and saved at the end; otherwise the reason is reported.
 
     Preprocessing that is called by itself `waits`: it belongs to the call that follows.
     """
@@ -246,16 +246,16 @@ def _warn(text: str) -> None:
 
 
 def _in_dask_task() -> bool:
-    """Whether this thread runs a task of a Dask worker; `get_worker` would also give one that shares the process."""
+    """Whether this thread runs a task of a Dask worker; `get_worker` would also return one sharing the process."""
     worker = sys.modules.get("distributed.worker")
     return worker is not None and hasattr(worker.thread_state, "execution_state")
 
 
-# patching a module when it is there
+# patching a module once it is imported
 
 
 class _Finder:
-    """Finds the Runner's module as the others do, and patches it right after it was executed."""
+    """Import hook that finds the Runner's module and patches it right after its execution."""
 
     def __init__(self, patch: Callable[[ModuleType], None]) -> None:
         self._patch = patch
@@ -282,20 +282,20 @@ class _Finder:
         return spec
 
 
-# being told to end
+# termination
 
 
 def _exchange_handler(found: Any, new: Any) -> None:
-    """Have SIGTERM handled by another than what was found; nothing changes where that is not its handler."""
+    """Replace the SIGTERM handler if it is the one that was found; otherwise nothing changes."""
     with suppress(ValueError):  # not the main thread
         if signal.getsignal(signal.SIGTERM) is found:
             signal.signal(signal.SIGTERM, new)
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
-    """Save what was seen and die of the signal; nothing of the analysis runs any more, as it would not without us."""
+    """Save the records and die of the signal; nothing of the analysis runs any more, as without us."""
     signal.signal(number, signal.SIG_DFL)
-    # Saving may need a lock that the interrupted thread holds, so it gets a thread of its own and limited time.
+    # Saving may need a lock held by the interrupted thread, so it runs in its own thread with a time limit.
     # threading.Thread takes such a lock itself.
     done = _thread.allocate_lock()
     done.acquire()
@@ -307,14 +307,14 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
 def _save_all_open(done: _thread.LockType) -> None:
     try:
         for recorder in list(_recorders):
-            recorder.save_open(TerminatedError("the process was told to end (SIGTERM)"))
+            recorder.save_open(TerminatedError("the process was terminated (SIGTERM)"))
             recorder.at_end()
     finally:
         done.release()
 
 
 def _stop_in_child() -> None:
-    """A process that was forked from ours records nothing."""
+    """Record nothing in a process forked from ours."""
     for recorder in list(_recorders):
         recorder._waiting.clear()
         recorder.stop()

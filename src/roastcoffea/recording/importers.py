@@ -1,4 +1,4 @@
-"""Measurements of what others recorded."""
+"""Measurements from reports of other programs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from roastcoffea.redaction import redacted_values
 
 NANOSECONDS: Final = 1e-9
 FIELDS: Final = ("args", "duration", "performance_counters", "exception", "message", "call_time")
-"""What uproot writes of each partition."""
+"""uproot's fields for each partition."""
 
-NOT_IN_REPORT: Final = "the report of a Dask collection does not have it"
+NOT_IN_REPORT: Final = "the report of a Dask collection does not contain it"
 ABSENT: Final = (
     *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
     *("samples", "sampling", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
     "worker_states",
 )
 OPENED_BEFORE: Final = (
-    "{} of {} partitions read trees that were open already: the report tells neither their files nor what was "
-    "requested for each (open_files=False, or a file with steps, makes it tell)"
+    "{} of {} partitions read trees that were already open: the report has neither their files nor their "
+    "requested bytes (pass open_files=False, or files with steps)"
 )
 STEPS: Final = (
-    "{} of {} partitions were given as a part of a file: the report does not tell their entries "
-    "(a file with steps, as coffea's preprocess gives them, makes it tell)"
+    "{} of {} partitions are fractions of a file: the report does not have their entries "
+    "(pass files with steps, as from coffea's preprocess)"
 )
 
 Row = dict[str, Any]
@@ -38,22 +38,22 @@ Row = dict[str, Any]
 def measurement_from_report(report: Any, *, start: float, stop: float, name: str | None = None) -> Measurement:
     """Measurement of a computed Dask collection, from the report that uproot and coffea make of its partitions.
 
-    Each partition is a chunk, with what the report tells: file, tree, entries, duration and bytes requested, or the
-    error. The rest is missing. `duration` is that of opening and reading; computing came afterwards.
+    Each partition is a chunk with the facts in the report: file, tree, entries, duration and bytes requested, or the
+    error. The rest is missing. `duration` covers opening and reading, without the later computation.
 
     Parameters
     ----------
     report : awkward.Array, or mapping of datasets to such
-        What `dask.compute(output, report)` gave for the report of `allow_read_errors_with_report`.
+        The report of `allow_read_errors_with_report`, as computed by `dask.compute(output, report)`.
     start, stop
-        Unix time in seconds before and after that `dask.compute`; the report tells no times.
+        Unix time in seconds before and after that `dask.compute`; the report has no times.
     name
         Name of the measurement.
 
     Raises
     ------
     TypeError
-        The report was not computed, or is none of uproot's.
+        The report was not computed, or is not uproot's.
 
     Examples
     --------
@@ -75,13 +75,13 @@ def _partitions(report: Any) -> list[Row]:
 
     if not isinstance(report, ak.Array):
         text = (
-            f"a report is the awkward.Array that dask.compute(output, report) gives, not {type(report).__name__}; "
+            f"a report is the awkward.Array from dask.compute(output, report), not {type(report).__name__}; "
             "compute it together with the output"
         )
         raise TypeError(text)
     lacking = [field for field in FIELDS if field not in report.fields]
     if lacking:
-        text = f"the report has no {', '.join(lacking)}: it is none of uproot's allow_read_errors_with_report"
+        text = f"the report has no {', '.join(lacking)}: it is not a report of uproot's allow_read_errors_with_report"
         raise TypeError(text)
     partitions: list[Row] = report.to_list()
     return partitions
@@ -93,7 +93,7 @@ def _row(dataset: str | None, partition: Row) -> Row:
     if partition["exception"] is not None:
         error = f"{partition['exception']}: {partition['message']} (on {partition['hostname']})"
         return row | {"outcome": ERROR, "error": error, "start": NANOSECONDS * partition["call_time"]}
-    # A tree that was open already counts what all of its readers requested.
+    # a tree that was already open counts the requests of all its readers
     requested = partition["performance_counters"]["num_requested_bytes"] if "file" in place else None
     return row | {
         "outcome": OK,
@@ -104,9 +104,9 @@ def _row(dataset: str | None, partition: Row) -> Row:
 
 
 def _place(arguments: Sequence[str]) -> Row:
-    """Columns that tell what was read, from the arguments of uproot's reader as Python would print them.
+    """Columns of what was read, from the printed arguments of uproot's reader.
 
-    A tree that was opened before comes as (tree, start, stop), where the tree's text names no file. Else it is (file,
+    A tree opened earlier is (tree, start, stop), and the tree's text does not name its file. Otherwise it is (file,
     tree, start, stop, "True"), or (file, tree, step, steps, "False"), whose entries depend on the length of the file.
     """
     if len(arguments) == 3:

@@ -1,4 +1,4 @@
-"""Running a script as python does, with each of its Runner calls measured."""
+"""Running a script like python does, with each of its Runner calls measured."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import os
 import runpy
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,21 +17,26 @@ from itertools import pairwise
 from pathlib import Path
 from pkgutil import get_importer
 from types import ModuleType, TracebackType
+from typing import Final
 
 from roastcoffea.errors import reported
 from roastcoffea.recording.auto import Recorder
 
 BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
-"""Beginnings of the names of modules whose frames stand between those of the script and coffea as it is measured."""
+"""Prefixes of modules whose frames are between those of the script and coffea when it is measured."""
+
+
+LONGEST_PAGES: Final = 30.0
+"""Seconds after which no further page is begun as the process ends."""
 
 
 def runnable(
-    script: str, arguments: Sequence[str], *, as_module: bool, out: Path, profile: bool = True
+    script: str, arguments: Sequence[str], *, as_module: bool, out: Path, profile: bool = True, open_page: bool = False
 ) -> Callable[[], None]:
-    """What runs the script as `__main__`, and measures it.
+    """Function that runs the script as `__main__` and measures it.
 
-    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process the tables of each
-    measurement are printed on stderr.
+    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process each measurement gets
+    its page, and the first look at it is printed on stderr; `open_page` opens the last page in a browser.
 
     Raises
     ------
@@ -38,28 +44,33 @@ def runnable(
         The script cannot be read.
     """
     recorder = Recorder(out, profile=profile)
+    recorder.at_end = partial(print_summaries, recorder)  # there is no time for pages
+    at_exit = partial(print_summaries, recorder, pages=True, open_page=open_page)
     if as_module:
-        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), recorder)
+        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), recorder, at_exit)
     if get_importer(script) is not None:
         place = Path(script).absolute()
-        return partial(_measured, partial(_run_module, "__main__", False), [script, *arguments], place, recorder)
+        return partial(
+            _measured, partial(_run_module, "__main__", False), [script, *arguments], place, recorder, at_exit
+        )
     file = os.path.join(Path.cwd(), script)  # noqa: PTH118  (python keeps the dots that a Path would drop)
     with io.open_code(file) as opened:
         execute = partial(_run_source, opened.read(), file)
-    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, recorder)
+    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, recorder, at_exit)
 
 
-def _measured(execute: Callable[[], None], argv: list[str], place: Path, recorder: Recorder) -> None:
-    recorder.at_end = partial(print_summaries, recorder)
+def _measured(
+    execute: Callable[[], None], argv: list[str], place: Path, recorder: Recorder, at_exit: Callable[[], None]
+) -> None:
     recorder.start()
-    # What is registered first is called last: handlers of the script may call a Runner, too.
+    # handlers registered first are called last: the script's own may call a Runner, too
     errors: list[BaseException] = []
     atexit.register(_interrupt_again, errors)
-    atexit.register(recorder.at_end)
+    atexit.register(at_exit)
     sys.argv[:] = argv
     if not sys.flags.safe_path:
         sys.path[0] = str(place)
-    # It stays there: threads and exit handlers of the script outlive this function.
+    # it stays there: threads and exit handlers of the script outlive this function
     sys.modules["__main__"] = main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     try:
@@ -73,9 +84,9 @@ def _measured(execute: Callable[[], None], argv: list[str], place: Path, recorde
 
 
 def _interrupt_again(errors: Sequence[BaseException]) -> None:
-    """Let python end as it does after an interrupt, which it forgets where `exec` is called with a text meanwhile.
+    """Let python end as after an interrupt, which it forgets if `exec` is called with text in between.
 
-    Modules that define dataclasses or named tuples do that as they are loaded.
+    Modules that define dataclasses or named tuples do that on import.
     """
     if any(type(error) is KeyboardInterrupt for error in errors):
         with suppress(KeyboardInterrupt):
@@ -89,21 +100,41 @@ def _run_source(source: bytes, file: str) -> None:
 
 
 def _run_module(name: str, alter_argv: bool) -> None:
-    # What `python -m` itself calls; runpy.run_module takes __main__ away before exit handlers run.
+    # called by `python -m` itself; runpy.run_module removes __main__ before exit handlers run
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
 
 
-def print_summaries(recorder: Recorder) -> None:
-    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing."""
+def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool = False) -> None:
+    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing.
+
+    Parameters
+    ----------
+    pages
+        Whether to make a page of each measurement: of the first ones, where that takes long.
+    open_page
+        Whether to open the last page in a browser.
+    """
     if recorder.recording and not recorder.saved:
         _tell("nothing was saved: no Runner call was measured")
+    end, made = time.monotonic() + LONGEST_PAGES, None
     for path in recorder.saved if recorder.recording else ():
         _tell(str(path))
         with reported(_tell, "it cannot be shown", Exception):
-            # While python exits only few modules can be loaded, but whoever saved has this one.
+            # few modules can be imported while python exits, but whoever saved has imported this one
             from roastcoffea.measurement import load
+            from roastcoffea.storage.store import PAGE_FILE
 
-            load(path).print_summary(sys.stderr)
+            measurement = load(path)
+            if pages and time.monotonic() < end:
+                with reported(_tell, "its page cannot be made", Exception):
+                    made = measurement.report(path / PAGE_FILE, overwrite=True)
+            measurement.print_summary(sys.stderr)
+    if open_page and made is not None:
+        with reported(_tell, "the page cannot be opened", Exception):
+            import webbrowser
+
+            if not webbrowser.open(made.as_uri()):
+                _tell(f"there is no browser to open {made} with")
 
 
 def _tell(text: str) -> None:
@@ -113,7 +144,7 @@ def _tell(text: str) -> None:
 def _shown_without_us(
     show: Callable[..., object], kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Show an error as it would be without us: from the script's first frame on, and without the probes' frames."""
+    """Show an error as without us: from the script's first frame on, and without the probes' frames."""
     started = [entry for entry in _entries(trace) if entry.tb_frame.f_globals is globals()]
     trace = started[-1].tb_next if started else trace
     for chained in _chain(error):
@@ -122,7 +153,7 @@ def _shown_without_us(
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, and all that it came from or during."""
+    """The error, and all errors it came from or during."""
     found = [error]
     for each in found:
         found += [other for other in (each.__cause__, each.__context__) if other is not None and other not in found]
@@ -130,7 +161,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _without_probes(trace: TracebackType | None) -> TracebackType | None:
-    """Traceback without frames of ours that only led on to others."""
+    """Traceback without our frames that only led to others."""
     entries = list(_entries(trace))
     kept = [
         entry

@@ -1,1 +1,1 @@
-"""What was seen: plain, frozen records in seconds and bytes, without arithmetic."""
+"""Plain, frozen records of a run in seconds and bytes, without arithmetic."""

@@ -1,4 +1,4 @@
-"""Arrow tables of records, and DataFrames of them, on the client only: workers and schedulers never import this."""
+"""Arrow tables and DataFrames of records, on the client only: workers and schedulers never import this."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Table of records from one mapping a row; a name that a row lacks was not measured."""
+    """Table of records from one mapping per row; a name missing from a row was not measured."""
     return pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))
 
 
 def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
-    """Table of records from one array a column, whatever their order."""
+    """Table of records from one array per column, in any order."""
     schema = arrow_schema(columns)
     return pa.table({name: values[name] for name in schema.names}, schema=schema)
 

@@ -1,4 +1,4 @@
-"""Runner calls: what they asked for, and coffea's preprocessing, which opens files to learn how long they are."""
+"""Runner calls: what they requested, and coffea's preprocessing, which opens files to count their entries."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ OF_TASKS: Final = "tasks: "
 ASKED_COLUMNS: Final[tuple[Column, ...]] = (
     Column("call", "text", None, "identity of the Runner call"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
-    Column("uuid", "text", None, "the file's own identity (hexadecimal); none where the file itself was asked for"),
-    Column("entry_start", "integer", "events", "first entry of the chunk; none where the file itself was asked for"),
-    Column("entry_stop", "integer", "events", "entry after its last one; none where the file itself was asked for"),
+    Column("uuid", "text", None, "the file's own identity (hexadecimal); none if the whole file was requested"),
+    Column("entry_start", "integer", "events", "first entry of the chunk; none if the whole file was requested"),
+    Column("entry_stop", "integer", "events", "entry after the last one; none if the whole file was requested"),
 )
-"""One row for each chunk, and for each file whose metadata were asked for, in the order of asking."""
+"""One row for each requested chunk, and for each file whose metadata was requested, in order of request."""
 
 PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record"),
@@ -29,6 +29,6 @@ PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("source", "text", None, "what read the file"),
     *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
     Column("outcome", "text", None, '"ok" or "error"'),
-    Column("error", "text", None, "text of the error, where there was one"),
-    Column("call", "text", None, "identity of the Runner call, where it was in one"),
+    Column("error", "text", None, "text of the error, if any"),
+    Column("call", "text", None, "identity of the Runner call, if any"),
 )

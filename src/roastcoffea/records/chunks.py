@@ -1,7 +1,7 @@
-"""Attempts of chunks: what the probe saw of each attempt to process a range of events of one file.
+"""Attempts of chunks: the probe's record of each attempt to process a range of events of one file.
 
-Of an attempt are also the branches that it read: what was requested, and what it took to make arrays of it; and the
-sections that the user named in the processor, as it passed through them.
+An attempt also has the branches it read, with their bytes and the time to turn them into arrays, and the user's named
+sections that it passed through.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ PHASE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("process_seconds", "number", "s", "wall time of process()"),
     *_OF_PHASES[_BEFORE_PROCESS:],
 )
-"""Where the time of an attempt went; `metrics.phases` says what each counts as."""
+"""Where the time of an attempt went; `metrics.phases` has the class of each."""
 
 CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record of this attempt"),
@@ -34,47 +34,48 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("uuid", "text", None, "the file's own identity, as coffea's preprocessing read it (hexadecimal)"),
     Column("entry_start", "integer", "events", "first entry of the chunk"),
     Column("entry_stop", "integer", "events", "entry after the last one of the chunk"),
-    Column("events", "integer", "events", "events that were processed; none where the attempt gave no result"),
+    Column("events", "integer", "events", "events that were processed; none without a result"),
     Column("start", "number", "s", "when the attempt began (Unix time, the worker's clock)"),
     Column("stop", "number", "s", "when the attempt ended (Unix time, the worker's clock)"),
     Column("wall_seconds", "number", "s", "duration of the attempt: opening, building events, processing"),
     Column("cpu_seconds", "number", "s", "CPU time of the thread that ran the attempt"),
     Column("helper_cpu_seconds", "number", "s", "CPU time of other threads that read or decompressed for it"),
-    Column("process_cpu_seconds", "number", "s", "CPU time of the whole process meanwhile, all threads"),
-    Column("core_wait_seconds", "number", "s", "the thread could have computed and no core was free (Linux only)"),
-    Column("memory_before", "integer", "B", "resident memory of the process at the beginning"),
+    Column("process_cpu_seconds", "number", "s", "CPU time of all threads of the process during the attempt"),
+    Column("core_wait_seconds", "number", "s", "runnable without a free core (Linux only)"),
+    Column("memory_before", "integer", "B", "resident memory of the process at the start"),
     Column("memory_after", "integer", "B", "resident memory of the process at the end"),
-    Column("memory_peak", "integer", "B", "highest resident memory of the process meanwhile (Linux only)"),
-    Column("overlaps", "integer", "chunks", "most other chunks open in the same process at one time meanwhile"),
-    Column("worker", "text", None, "address of the Dask worker, else host/process"),
+    Column("memory_peak", "integer", "B", "highest resident memory of the process during the attempt (Linux only)"),
+    Column("overlaps", "integer", "chunks", "most other chunks open in the same process at the same time"),
+    Column("worker", "text", None, "address of the Dask worker, otherwise host/process"),
     Column("thread", "integer", None, "identity of the thread in its process"),
     Column("key", "text", None, "key of the Dask task"),
-    Column("run_id", "integer", None, "number that the scheduler gave to this attempt of the task"),
-    Column("attempt", "integer", None, "which attempt of its task this is, from 1"),
+    Column("run_id", "integer", None, "number that the scheduler gave this attempt of the task"),
+    Column("attempt", "integer", None, "number of this attempt at its task, from 1"),
     Column("outcome", "text", None, '"ok", "error", "skipped" (bad file) or "checkpoint" (loaded, not computed)'),
-    Column("error", "text", None, "text of the error, where there was one"),
-    Column("call", "text", None, "identity of the Runner call that asked for the chunk, or name of the tasks"),
+    Column("error", "text", None, "text of the error, if any"),
+    Column("call", "text", None, "identity of the Runner call that requested the chunk, or name of the tasks"),
     *PHASE_COLUMNS,
     Column(
         "gc_seconds",
         "number",
         "s",
-        "garbage collection by any thread of the process meanwhile; part of the phases that it interrupts",
+        "garbage collection by the chunk's thread, and by others as far as it can have waited beyond `lock_seconds`; "
+        "part of the phases that it interrupts",
     ),
-    Column("imports", "texts", None, "packages of which the process loaded modules meanwhile (at most 20)"),
+    Column("imports", "texts", None, "packages of which the process loaded modules during the attempt (at most 20)"),
     Column("bytes_requested", "integer", "B", "requested from storage by this attempt"),
-    Column("bytes_payload", "integer", "B", "of these, of baskets, pages or column chunks"),
-    Column("bytes_metadata", "integer", "B", "of these, of header, keys, streamers, tree, schema"),
-    Column("bytes_transferred", "integer", "B", "received from storage, with gaps between ranges that were merged"),
+    Column("bytes_payload", "integer", "B", "of these, for baskets, pages or column chunks"),
+    Column("bytes_metadata", "integer", "B", "of these, for headers, keys, streamers, tree, schema"),
+    Column("bytes_transferred", "integer", "B", "received from storage, including gaps between merged ranges"),
     Column("bytes_uncompressed", "integer", "B", "size of the payload after decompression"),
-    Column("branches", "integer", "branches", "branches, fields or columns that were read"),
-    Column("tree_branches", "integer", "branches", "branches, fields or columns that the tree has"),
+    Column("branches", "integer", "branches", "branches, fields or columns read"),
+    Column("tree_branches", "integer", "branches", "branches, fields or columns in the tree"),
     Column("file_bytes", "integer", "B", "size of the file"),
     Column("source", "text", None, "what read the file, such as FSSpecSource(HTTPFileSystem)"),
     Column("coffea_bytes_read", "integer", "B", "bytes requested of the file (coffea's savemetrics)"),
     Column("coffea_entries", "integer", "events", "events in the chunk (coffea's savemetrics)"),
     Column("coffea_process_seconds", "number", "s", "wall time of process() (coffea's savemetrics)"),
-    Column("coffea_columns", "texts", None, "columns that were read (coffea's savemetrics)"),
+    Column("coffea_columns", "texts", None, "columns read (coffea's savemetrics)"),
     Column("custom", "values", None, "values that the processor recorded, by name (roastcoffea.record)"),
 )
 
@@ -82,32 +83,32 @@ BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (
     Column("chunk", "integer", None, "identity of the attempt's record"),
     Column("branch", "text", None, "branch, RNTuple field or Parquet column"),
     Column("bytes_payload", "integer", "B", "compressed size of its baskets, each counted once"),
-    Column("bytes_again", "integer", "B", "of baskets that this attempt requested once more"),
-    Column("bytes_uncompressed", "integer", "B", "size after decompression, of all that was read"),
+    Column("bytes_again", "integer", "B", "of baskets that this attempt requested more than once"),
+    Column("bytes_uncompressed", "integer", "B", "size after decompression of everything read"),
     Column("baskets", "integer", "baskets", "baskets (RNTuple: clusters, Parquet: row groups), each counted once"),
-    Column("basket_first", "integer", None, "number of the first one"),
-    Column("basket_last", "integer", None, "number of the last one"),
-    Column("basket_bytes", "integers", "B", "sizes from first to last; of many only those of first and last"),
-    Column("read_seconds", "number", "s", "waiting for storage; none where a pool reads baskets"),
+    Column("basket_first", "integer", None, "index of the first one"),
+    Column("basket_last", "integer", None, "index of the last one"),
+    Column("basket_bytes", "integers", "B", "sizes from first to last; only of first and last if there are many"),
+    Column("read_seconds", "number", "s", "waiting for storage; none if a thread pool reads baskets"),
     Column("decompress_seconds", "number", "s", "CPU time of the chunk's thread in decompression"),
     Column("interpret_seconds", "number", "s", "CPU time of the chunk's thread in interpretation"),
 )
 """One row for each branch that an attempt read. A basket that arrived with the tree (embedded) has size 0.
 
-Seconds are given to one part in 32,768, and never too many.
+Seconds are precise to one part in 32,768 and never too large.
 """
 
 SECTION_COLUMNS: Final[tuple[Column, ...]] = (
     Column("chunk", "integer", None, "identity of the attempt's record"),
-    Column("name", "text", None, "name of the section, after those that it stands in: outer/inner"),
+    Column("name", "text", None, "name of the section, with those around it: outer/inner"),
     Column("count", "integer", None, "how often it was passed"),
     Column("wall_seconds", "number", "s", "wall time in it"),
-    Column("self_seconds", "number", "s", "wall time in it and in no section inside of it"),
+    Column("self_seconds", "number", "s", "wall time in it and in no section inside it"),
     Column("cpu_seconds", "number", "s", "CPU time of the thread in it"),
     Column("max_seconds", "number", "s", "longest pass"),
     Column("bytes", "integer", "B", "requested from storage in it (track_bytes)"),
     Column("memory_peak", "integer", "B", "highest resident memory of the process in it (track_memory)"),
-    Column("memory_delta", "integer", "B", "growth of resident memory over its passes, summed (track_memory)"),
-    Column("errors", "integer", None, "passes that an exception ended"),
+    Column("memory_delta", "integer", "B", "growth of resident memory summed over its passes (track_memory)"),
+    Column("errors", "integer", None, "passes ended by an exception"),
 )
 """One row for each section of an attempt."""

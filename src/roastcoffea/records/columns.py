@@ -1,4 +1,4 @@
-"""How a bulky record is described: a table is a tuple of columns, each with unit and meaning."""
+"""Descriptions of bulky records: a table is a tuple of columns, each with unit and meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Column:
 
     `kind` is "text", "texts" (a list of text), "integer" (signed, 64 bits), "integers" (a list of them), "number"
     (64-bit float) or "values" (JSON of values by name; in a DataFrame a dictionary).
-    `unit` is None for what has none. A value that was not measured is None in every kind of column.
+    `unit` is None for columns without one. A value that was not measured is None in every kind of column.
     """
 
     name: str
@@ -30,5 +30,5 @@ class Column:
 
 
 def picked(columns: Sequence[Column], *names: str) -> list[Column]:
-    """Columns of these names, for a table that holds them as another one does."""
+    """Columns of these names, for a table that shares them with another."""
     return [column for name in names for column in columns if column.name == name]

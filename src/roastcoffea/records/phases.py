@@ -1,6 +1,6 @@
-"""One table of the phases of an attempt: their columns, metrics, stragglers, plots and exports read it.
+"""The phases of an attempt in one table, used by columns, metrics, stragglers, plots and exports.
 
-A new phase is one entry here, and what measures it.
+A new phase is one entry here, plus the code that measures it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ CHECKPOINT: Final = "checkpoint"
 OVERHEAD: Final = "task overhead"
 
 Part = Literal["opening", "CPU", "waiting", "saving"]
-"""What an attempt does in a phase. It opens its file and builds events, then it computes or waits in process(), and
-then it saves what came of that."""
+"""What an attempt does in a phase: open its file and build events, compute or wait in process(), save the result."""
 
 
 class Phase(NamedTuple):
@@ -29,10 +28,10 @@ class Phase(NamedTuple):
 
     name: str
     time_class: str
-    """Class of the time ledger that it belongs to."""
+    """Its class of the time ledger."""
     part: Part
     recorded: str
-    """What its column in the table of chunks holds, without the words that it is in process()."""
+    """What its column in the table of chunks holds, without the prefix for process()."""
     meaning: str
 
     @property
@@ -42,35 +41,35 @@ class Phase(NamedTuple):
 
     @property
     def in_process(self) -> bool:
-        """Whether it is a part of process()."""
+        """Whether it is part of process()."""
         return self.part in {"CPU", "waiting"}
 
 
 # fmt: off
 PHASES: Final = (
     Phase("open", OPEN, "opening", "opening the file",
-          "Wall time in which files were opened"),
-    Phase("build", OPEN, "opening", "building tree, schema and events, with what is preloaded",
-          "Wall time in which trees, schemata and events were built, and preloaded branches read"),
+          "Wall time to open files"),
+    Phase("build", OPEN, "opening", "building tree, schema and events, including preloaded branches",
+          "Wall time to build trees, schemas and events, including preloaded branches"),
     Phase("read", READ, "waiting", "waiting for storage",
-          "Time in process() that waited for storage"),
-    Phase("decompress", DECOMPRESS, "CPU", "CPU time of the thread in decompression",
-          "CPU time in process() of decompression, in the chunks' own threads"),
+          "Waiting for storage in process()"),
+    Phase("decompress", DECOMPRESS, "CPU", "CPU time of the thread spent decompressing",
+          "CPU time in process() spent decompressing, in the chunks' own threads"),
     Phase("interpret", INTERPRET, "CPU",
-          "CPU time of the thread in interpretation of baskets, from hand-over to final array",
-          "CPU time in process() of interpreting baskets, in the chunks' own threads"),
-    Phase("compute", COMPUTE, "CPU", "CPU time of the thread in all else",
-          "CPU time in process() of all else, in the chunks' own threads"),
-    Phase("contention", CONTENTION, "waiting", "runnable without a core, in reading too (Linux only)",
-          "Time in process() in which the chunks' threads could run and had no core"),
-    Phase("lock", LOCK, "waiting", "blocked while other threads held the interpreter's lock (estimated)",
-          "Time in process() blocked while other threads held the interpreter's lock (estimated)"),
-    Phase("blocked", BLOCKED, "waiting", "other time without CPU: sleep, locks, network services",
-          "Other time in process() without CPU: sleep, locks, network services"),
-    Phase(WAIT, WAIT, "waiting", "all time without CPU but reading: the sum of these three",
-          "Other time in process() without CPU: contention, the interpreter's lock, blocked"),
+          "CPU time of the thread spent interpreting baskets as arrays",
+          "CPU time in process() spent interpreting baskets, in the chunks' own threads"),
+    Phase("compute", COMPUTE, "CPU", "other CPU time of the thread",
+          "Other CPU time in process(), in the chunks' own threads"),
+    Phase("contention", CONTENTION, "waiting", "runnable without a free core, also while reading (Linux only)",
+          "Runnable in process() without a free core"),
+    Phase("lock", LOCK, "waiting", "blocked while other threads held the interpreter lock (estimated)",
+          "Blocked in process() while other threads held the interpreter lock (estimated)"),
+    Phase("blocked", BLOCKED, "waiting", "other time off the CPU: sleep, locks, network services",
+          "Other time off the CPU in process(): sleep, locks, network services"),
+    Phase(WAIT, WAIT, "waiting", "contention, interpreter lock and blocked combined",
+          "Contention, interpreter lock and blocked combined"),
     Phase("checkpoint", CHECKPOINT, "saving", "loading and saving the checkpoint",
-          "Wall time in which checkpoints were loaded and saved"),
+          "Wall time to load and save checkpoints"),
     Phase("result", OVERHEAD, "saving", "after process(): closing the file, coffea's own metrics",
           "Wall time after process(): closing the file, coffea's own metrics"),
 )
@@ -78,5 +77,5 @@ PHASES: Final = (
 # fmt: on
 
 UNSPLIT: Final = f"{WAIT}_seconds"
-"""Column that has the sum of the next ones, where a platform or an older version did not tell them apart."""
+"""Sum of the next columns, on platforms or in older versions that do not separate them."""
 SPLIT: Final = tuple(phase.column for phase in PHASES if phase.time_class in {CONTENTION, LOCK, BLOCKED})

@@ -1,4 +1,4 @@
-"""The statistical profile: stacks of the threads that ran chunks, sampled while they were in process()."""
+"""The statistical profile: stacks of the threads that ran chunks, sampled in process()."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Final
 from roastcoffea.records.columns import Column
 
 OTHER: Final = "(other stacks)"
-"""Stands for the function of stacks that a bounded record had no room for."""
+"""Placeholder function for stacks beyond the size limit of a record."""
 
 NOT_SAMPLED: Final = "(not sampled)"
-"""Stands for the function of time in which the sampler itself could not run."""
+"""Placeholder function for time in which the sampler itself could not run."""
 
 DEEPER: Final = "(more frames)"
-"""Stands for the frames in the middle of a very deep stack."""
+"""Placeholder for the middle frames of a very deep stack."""
 
 STATES: Final = ("core", "contention", "blocked")
-"""What a sampled thread did: it was on a core, waited for one, or waited for something else."""
+"""State of a sampled thread: on a core, waiting for a core, or waiting for something else."""
 
 PROFILE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("call", "text", None, "identity of the Runner call"),
     Column("dataset", "text", None, "dataset in the fileset"),
-    Column("functions", "texts", None, "functions of the stack, from process() on; none is process() about to begin"),
-    Column("files", "texts", None, "their files; those of installed packages relative to where packages are"),
-    Column("lines", "integers", None, "lines that they were at"),
-    Column("samples", "integer", None, "how often the stack was seen"),
-    Column("seconds", "number", "s", "thread time that these samples stand for"),
+    Column("functions", "texts", None, "functions of the stack, from process() down; empty before process() starts"),
+    Column("files", "texts", None, "their files; for installed packages relative to the directory of packages"),
+    Column("lines", "integers", None, "their lines"),
+    Column("samples", "integer", None, "samples of the stack"),
+    Column("seconds", "number", "s", "thread time covered by these samples"),
     Column("core_seconds", "number", "s", "of these, on a core"),
     Column("contention_seconds", "number", "s", "of these, runnable without a free core"),
     Column("blocked_seconds", "number", "s", "of these, blocked: storage, the interpreter lock, sleep, a service"),
 )
-"""One row for each stack, dataset and Runner call, over all attempts; seconds of no state are of one not known."""
+"""One row per stack, dataset and Runner call, over all attempts; seconds in no state are of unknown state."""

@@ -1,4 +1,4 @@
-"""A run: everything that was seen between entering and leaving one collector."""
+"""A run: everything recorded between entering and leaving one collector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ FINISHED: Final = "finished"
 FAILED: Final = "failed"
 
 OUTSIDE: Final = "outside"
-"""Key in `absent` of what is no part of the run by intention."""
+"""Key in `absent` of what is excluded from the run on purpose."""
+
+LONGEST_NAME: Final = 60
+"""Letters of a run's name where it stands for the run."""
 
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
 
@@ -31,26 +34,26 @@ class RunnerCall:
     outcome: str
     error: str | None = None
     chunks: int | None = None
-    """Chunks that were handed to the executor; None where it was never called."""
+    """Chunks given to the executor; None if it was not called."""
     files: int | None = None
-    """Files that were handed to the executor for preprocessing; None where it was never called."""
+    """Files given to the executor for preprocessing; None if it was not called."""
     fileset: str | None = None
     """SHA-256 over dataset, file, tree and file uuid of those chunks: equal for equal input."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The Runner's and the executor's settings that matter to speed, such as chunksize."""
+    """Settings of the Runner and executor that affect speed, such as chunksize."""
     report: Mapping[str, Any] | None = None
     """coffea's own metrics; None unless the Runner has savemetrics on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine that took part, and what processes of the run could use of it."""
+    """A machine of the run, and the resources that the run's processes could use."""
 
     name: str
     cores: int | None
-    """Cores that the processes could use together, by their control groups and affinity."""
+    """Cores available to all processes together, given their control groups and affinity."""
     memory: int | None
-    """Memory in bytes that the processes could use together."""
+    """Memory in bytes available to all processes together."""
     node_cores: int | None = None
     """Cores of the whole machine."""
     node_memory: int | None = None
@@ -59,7 +62,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """On what the run was made."""
+    """Versions and machines of the run."""
 
     versions: Mapping[str, str]
     client_host: str | None
@@ -67,12 +70,26 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What was seen of one run.
+class MergedRun:
+    """One of the independent runs that a run was merged from."""
 
-    Times are Unix seconds on the client's clock where a column does not say otherwise. Tables are Arrow tables with the
-    columns that the modules of `records` define. What was not measured at all is None, and
-    `absent` has the reason under the field's name.
+    id: str
+    name: str | None
+    start: float
+    stop: float
+    outcome: str
+    error: str | None
+    backend: str
+    client_host: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Run:
+    """The records of one run.
+
+    Times are Unix seconds on the client's clock unless a column says otherwise. Tables are Arrow tables with the
+    columns defined in the modules of `records`. A field that was not measured is None, and `absent` has the reason
+    under its name.
     """
 
     id: str
@@ -85,8 +102,10 @@ class Run:
     environment: Environment
     sampling_interval: float | None = None
     calls: tuple[RunnerCall, ...] = ()
+    merged: tuple[MergedRun, ...] = ()
+    """Independent runs that this one was merged from; empty for a recorded run."""
     asked: pa.Table | None = None
-    """What the Runner calls asked for."""
+    """Chunks and files that the Runner calls requested."""
     chunks: pa.Table | None = None
     branch_reads: pa.Table | None = None
     sections: pa.Table | None = None
@@ -98,29 +117,35 @@ class Run:
     lifetimes: pa.Table | None = None
     pauses: pa.Table | None = None
     sampling: pa.Table | None = None
-    """Samples that the scheduler took of itself, and those that it missed."""
+    """Samples that the scheduler took itself, and those it missed."""
     worker_states: pa.Table | None = None
-    """What it knew of each worker in them."""
+    """State of each worker in these samples, as known to the scheduler."""
     span_metrics: SpanMetrics | None = None
     span_metrics_per_worker: Mapping[str, SpanMetrics] | None = None
-    """What each worker counted in the run's tasks, and outside of tasks; by its address."""
+    """Each worker's counts inside and outside the run's tasks, by address."""
     coffea_report: Any = None
-    """What the user handed to `set_coffea_report`; None where it was not called."""
+    """Argument of `set_coffea_report`; None if it was not called."""
     custom_metrics: Any = None
     attempts: Mapping[str, int] | None = None
-    """Attempts of tasks by kind, as the scheduler counted them; None where it did not."""
+    """Attempts of tasks by kind, as counted by the scheduler; None if not counted."""
     scheduler_clock_offset: float | None = None
-    """Scheduler's clock less the client's, in seconds."""
+    """Scheduler's clock minus the client's, in seconds."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Rows that were lost because nobody could take them, by table."""
+    """Rows lost for lack of a receiver, by table."""
     reported: Mapping[str, Any] | None = None
     """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"
+        return (
+            f"<Run {(self.name or self.id)[:LONGEST_NAME]!r}: {self.outcome}, {self.stop - self.start:.3g} s{chunks}>"
+        )
+
 
 def unwatched_run(**known: Any) -> Run:
-    """Finished run that roastcoffea did not watch, with what is known of it."""
+    """Finished run that roastcoffea did not measure, with the known facts."""
     unknown = {"id": uuid.uuid4().hex, "name": None, "environment": Environment(versions={}, client_host=None)}
     return Run(outcome=FINISHED, error=None, **(unknown | known))

@@ -1,12 +1,12 @@
-"""Workers: when they were there and paused, what they reported, and what the scheduler knew of them at its own pace."""
+"""Workers: their lifetimes and pauses, what they reported, and what the scheduler knew of them."""
 
 from typing import Final
 
 from roastcoffea.records.columns import Column
 
 IN_THROTTLED_GROUPS: Final = (
-    "the worker's control groups (cgroups) were throttled in the run, summed over processors; workers of one group "
-    "share it, and it is not known of workers that left"
+    "throttling of the worker's control groups (cgroups) in the run, summed over processors; workers of one group "
+    "share it, and it is unknown for workers that left"
 )
 
 LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
@@ -15,39 +15,40 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("host", "text", None, "address of the host it ran on"),
     Column("process", "integer", None, "process on that host; workers that share one share its CPU time"),
     Column("threads", "integer", "threads", "threads for tasks (what Dask calls cores)"),
-    Column("memory_limit", "integer", "B", "memory that Dask may use there"),
+    Column("memory_limit", "integer", "B", "memory that Dask may use"),
     Column("start", "number", "s", "arrival, or start of the run (Unix time, the client's clock)"),
     Column("stop", "number", "s", "departure, or end of the run (Unix time, the client's clock)"),
-    Column("cpu_seconds", "number", "s", "CPU time of the worker's process in that time (operating system)"),
-    Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
+    Column("cpu_seconds", "number", "s", "CPU time of the worker's process in this time (operating system)"),
+    Column("clock_offset", "number", "s", "the worker's clock minus the client's, as bounded by its tasks"),
     Column("throttled_seconds", "number", "s", IN_THROTTLED_GROUPS),
-    Column("throttled_periods", "integer", "periods", "periods in which that happened"),
-    Column("steal_seconds", "number", "s", "time that the hypervisor took from the processors of the host in the run"),
-    Column("killed_memory", "integer", "B", "resident memory for which its nanny (Dask) ended it, where one did"),
+    Column("throttled_periods", "integer", "periods", "periods with such throttling"),
+    Column("steal_seconds", "number", "s", "time that the hypervisor took from the host's processors in the run"),
+    Column("killed_memory", "integer", "B", "resident memory when its nanny (Dask) killed it, if it did"),
+    Column("run", "text", None, "identity of its run, if independent runs were merged"),
 )
 WITHHELD: Final = ("throttled_seconds", "throttled_periods", "steal_seconds")
-"""Columns of lifetimes with what was withheld from a worker or its host."""
+"""Columns of lifetimes with CPU time withheld from a worker or its host."""
 
 PAUSE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the scheduler learned of its pause, or start of the run (the client's clock)"),
-    Column("stop", "number", "s", "when it went on or left, or end of the run (Unix time, the client's clock)"),
+    Column("stop", "number", "s", "when it resumed or left, or end of the run (Unix time, the client's clock)"),
 )
 
 SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
     Column("time", "number", "s", "when the worker measured (Unix time, the worker's clock)"),
-    Column("last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"),
+    Column("last_seen", "number", "s", "when the scheduler last heard from it (Unix time, the scheduler's clock)"),
     Column("noted", "number", "s", "when `processing`, `nbytes` and `occupancy` were read (the client's clock)"),
     Column("cpu_percent", "number", "%", "CPU use of the process; 100 is one core"),
     Column("memory", "integer", "B", "resident memory of the process"),
-    Column("memory_limit", "integer", "B", "memory that Dask may use there"),
+    Column("memory_limit", "integer", "B", "memory that Dask may use"),
     Column("processing", "integer", "tasks", "tasks that the scheduler has assigned to it"),
-    Column("executing", "integer", "tasks", "tasks that it was executing"),
-    Column("nbytes", "integer", "B", "size of the results that it holds"),
-    Column("occupancy", "number", "s", "work that the scheduler expects it to have"),
-    Column("spilled", "integer", "B", "results that it has spilled (their size in memory)"),
-    Column("cpu_seconds", "number", "s", "CPU time of the process since it was first seen by this run"),
+    Column("executing", "integer", "tasks", "tasks it was executing"),
+    Column("nbytes", "integer", "B", "size of the results it holds"),
+    Column("occupancy", "number", "s", "work that the scheduler expects from it"),
+    Column("spilled", "integer", "B", "results it has spilled (their size in memory)"),
+    Column("cpu_seconds", "number", "s", "CPU time of the process since this run first saw it"),
     Column("event_loop_seconds", "number", "s", "observed interval between ticks of its event loop"),
     Column("file_descriptors", "integer", None, "open file descriptors of the process"),
     Column("network_read", "number", "B/s", "network traffic into the host"),
@@ -55,24 +56,24 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("disk_read", "number", "B/s", "disk traffic of the host"),
     Column("disk_write", "number", "B/s", "disk traffic of the host"),
 )
-"""What a worker measured at a time of its own, and what the scheduler knew of it when the sample was taken."""
+"""What a worker reported at its own times, and what the scheduler knew of it when the sample was taken."""
 
 SAMPLING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("time", "number", "s", "when the sample was taken (Unix time, the client's clock)"),
-    Column("workers", "integer", "workers", "workers that were there"),
-    Column("late_seconds", "number", "s", "by how much the sample came after it was due"),
-    Column("missed", "integer", "samples", "samples due before it that a blocked event loop of the scheduler kept out"),
+    Column("workers", "integer", "workers", "workers present"),
+    Column("late_seconds", "number", "s", "delay of the sample"),
+    Column("missed", "integer", "samples", "samples missed before it while the scheduler's event loop was blocked"),
 )
-"""One row for each sample that the scheduler took of itself, at the sampling interval."""
+"""One row for each sample that the scheduler took itself, at the sampling interval."""
 
 WORKER_STATE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
     Column("time", "number", "s", "when the sample was taken (Unix time, the client's clock)"),
     Column("processing", "integer", "tasks", "tasks that the scheduler has assigned to it"),
-    Column("nbytes", "integer", "B", "size of the results that it holds"),
-    Column("occupancy", "number", "s", "work that the scheduler expects it to have"),
+    Column("nbytes", "integer", "B", "size of the results it holds"),
+    Column("occupancy", "number", "s", "work that the scheduler expects from it"),
 )
 """One row for each worker in each of these samples: what the scheduler knows without asking the worker."""
 
 OF_SCHEDULER: Final = ("processing", "nbytes", "occupancy")
-"""Columns of samples that are of `noted`, where it is known; the others are of `time`."""
+"""Columns of samples taken at `noted`, if known; the others are taken at `time`."""

@@ -1,1 +1,1 @@
-"""Recorded chunks on simulated workers."""
+"""Replaying recorded chunks on simulated workers."""

@@ -1,7 +1,7 @@
-"""A recorded run replayed on its own cluster, as it was and changed: what a change saves of the measured wall time.
+"""Replays of a recorded run on its own cluster, unchanged and changed: the wall time saved by a change.
 
-Long runs are replayed in samples: fewer workers with the chunks of so many, and then fewer chunks each. Each replay is
-repeated with other samples, or with chunks in about the same order, which tells how much of a saving is chance.
+Long runs are replayed in samples: fewer workers with their chunks, and then fewer chunks each. Each replay is repeated
+with other samples, or with slightly reordered chunks, which shows how much of a saving is chance.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
 
 MOST: Final = 2000
-"""Chunks of a replay: these take 40 ms, without anything to compile."""
+"""Most chunks of a replay: these take 40 ms, without anything to compile."""
 
 FEWEST_WORKERS: Final = 8
-"""Workers that a sample has at least, as far as there were so many."""
+"""Fewest workers of a sample, if there are as many."""
 
 MOST_REPEATS: Final = 8
 FEWEST_REPEATS: Final = 3
-"""Replays that tell the scatter of a saving."""
+"""Replays that determine the scatter of a saving."""
 
 NEGLIGIBLE: Final = 0.005
-"""Share of the wall time up to which a change of chunks is not replayed: no schedule makes more of it."""
+"""Share of the wall time below which a change of chunks is not replayed: no schedule saves more than that."""
 
 
 BUSY: Final = 0.8
-"""Share of the threads' time that chunks take where the scheduler was not the limit."""
+"""Least share of thread time in chunks for which the scheduler was not the limit."""
 
 UNHURRIED: Final = 0.5
-"""Share of the time that the scheduler is busy then, at most: tasks wait for it long before it is all."""
+"""Largest share of time that the scheduler is then busy: tasks wait for it long before it is always busy."""
 
 
 class Size(NamedTuple):
-    """Sample of a stage: `chunks` on `workers`. It stands for `rounds` times as many chunks of each worker."""
+    """Sample of a stage: `chunks` on `workers`, representing `rounds` times as many chunks per worker."""
 
     chunks: int
     workers: int
@@ -51,10 +51,10 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A change of a whole run, and what it is called.
+    """A change of a whole run.
 
-    `stages` are the kinds that are left out altogether. `balanced` has all threads work until the end, `client` leaves
-    out what lay outside of all stages.
+    `stages` are the kinds left out entirely. `balanced` keeps all threads busy to the end, `client` leaves out time
+    outside all stages.
     """
 
     scenario: Scenario = UNCHANGED
@@ -63,7 +63,7 @@ class Removal:
     client: bool = False
 
     def then(self, other: Removal) -> Removal:
-        """Both changes."""
+        """Both changes, in sequence."""
         return Removal(
             self.scenario.then(other.scenario),
             (*self.stages, *other.stages),
@@ -73,7 +73,7 @@ class Removal:
 
 
 class Saved(NamedTuple):
-    """Seconds of wall time that a change saves, its standard deviation by chance, and the error of the replay."""
+    """Wall time saved by a change in seconds, its standard deviation by chance, and the error of the replay."""
 
     seconds: float
     chance: float
@@ -81,12 +81,12 @@ class Saved(NamedTuple):
 
 
 class Calibrated:
-    """A run with the replay of itself.
+    """A run with its own replay.
 
     Parameters
     ----------
     run
-        The run as it was: see `recorded_with`.
+        The unchanged run: see `recorded_with`.
     """
 
     def __init__(self, run: Recorded) -> None:
@@ -94,7 +94,7 @@ class Calibrated:
 
     @property
     def chunks(self) -> list[Chunks]:
-        """Chunks of each stage that has some."""
+        """Chunks of each stage with any."""
         return [stage.chunks for stage in self._run.stages if stage.chunks is not None]
 
     @property
@@ -114,7 +114,7 @@ class Calibrated:
 
     @cached_property
     def own_share(self) -> float:
-        """Share of the waiting for cores that the run's own threads explain; the others belong to somebody else."""
+        """Share of the waiting for cores explained by the run's own threads; the rest is due to others."""
         cluster, waited = self._run.own_cluster, self._run.core_wait
         if waited is None or waited <= 1 or not _crowded(cluster):
             return 0.0
@@ -127,14 +127,14 @@ class Calibrated:
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """Stages whose chunks wait for cores as far as others had these."""
+        """Stages whose chunks wait for cores only as far as others used them."""
         return [self._fitted(stage) for stage in self._run.stages]
 
     def _fitted(self, stage: Stage) -> Stage:
         chunks, own = stage.chunks, self.own_share
         if chunks is None:
             return stage
-        # what a scheduler takes for a task is assumed: it cannot have been the limit where threads were busy
+        # a scheduler's time per task is assumed: it cannot have been the limit if threads were busy
         busy = float(chunks.parts.total.sum()) / (self.slots * stage.seconds)
         most = (1.0 if busy < BUSY else UNHURRIED) * stage.seconds / len(chunks)
         costs = stage.costs._replace(scheduler=min(stage.costs.scheduler, most))
@@ -142,7 +142,7 @@ class Calibrated:
 
     @cached_property
     def repeats(self) -> int:
-        """Replays of each change."""
+        """Number of replays of each change."""
         chunks = sum(self._size(len(stage.chunks or stage.load)).chunks for stage in self._run.stages)
         return int(np.clip(MOST // max(chunks, 1), FEWEST_REPEATS, MOST_REPEATS))
 
@@ -157,12 +157,12 @@ class Calibrated:
         return self._expected(self.base) / self.measured - 1
 
     def saved(self, removal: Removal) -> Saved:
-        """Wall time that a change saves."""
+        """Wall time saved by a change."""
         found = (self.base - self._seconds(removal)) / (1 + self.error)
         return Saved(self._expected(found), float(np.std(found, ddof=1)), abs(self.error) * self.measured)
 
     def negligible(self, change: Callable[[Chunks], Chunks]) -> bool:
-        """Whether a change of chunks saves next to nothing, however they are scheduled."""
+        """Whether a change of chunks saves next to nothing under any schedule."""
         most = 0.0
         for stage in self.stages:
             if stage.chunks is not None:
@@ -173,7 +173,7 @@ class Calibrated:
     # replays
 
     def _expected(self, repeats: Numbers) -> float:
-        """What a replay of the run's own chunks gave; the mean of samples."""
+        """Result of replaying the run's own chunks; the mean of samples."""
         return float(repeats[0] if self._whole else repeats.mean())
 
     @cached_property
@@ -182,7 +182,7 @@ class Calibrated:
         return all(self._size(len(chunks)).chunks == len(chunks) for chunks in self.chunks)
 
     def _size(self, chunks: int) -> Size:
-        """How many chunks of a stage, on how many workers, stand for it."""
+        """Numbers of chunks and workers that represent a stage."""
         workers = self._run.workers
         if chunks <= MOST:
             return Size(chunks, workers, 1.0)
@@ -209,7 +209,7 @@ class Calibrated:
         seconds = self._replayed(stage, load, removal.scenario, seed, self.own_share).seconds
         if not removal.balanced:
             return seconds
-        # what threads idle while results are merged is no matter of balance
+        # threads idle during merges are not a matter of balance
         apart = removal.scenario.then(Scenario(merging=lambda _: Merging()))
         done = self._replayed(stage, load, apart, seed, self.own_share)
         costs = apart.costs(stage.costs)
@@ -217,7 +217,7 @@ class Calibrated:
         return seconds - max(done.seconds - busy, 0.0)
 
     def _replayed(self, stage: Stage, load: Load, change: Scenario, seed: int, own: float) -> Replayed:
-        """A stage on the workers of its sample, in the seconds of all."""
+        """A stage on the workers of its sample, in seconds of the whole."""
         run, size = self._run, self._size(len(load))
         merging, costs = change.merging(stage.merging), change.costs(stage.costs)
         fewer = run.workers / size.workers
@@ -234,7 +234,7 @@ class Calibrated:
 
 
 def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
-    """Chunks that are replayed: one of each so many, or all of them, after the first time in another order."""
+    """Chunks to replay: a regular sample or all of them, reordered after the first repeat."""
     every, random = len(load), np.random.default_rng(seed)
     if chunks == every:
         order = np.arange(every)
@@ -242,7 +242,7 @@ def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
     edges = np.arange(chunks + 1) * every // chunks
     rows = edges[:-1] + (random.random(chunks) * np.diff(edges)).astype(np.int64)
     some = _taken(load, rows)
-    # as long as all are, so that what is rare does not come and go with samples
+    # scaled to the mean of all, so that rare chunks do not distort samples
     return Load(
         before=some.before * _as_long(some.before, load.before),
         wait=some.wait * _as_long(some.wait, load.wait),
@@ -261,13 +261,13 @@ def _as_long(some: Numbers, every: Numbers) -> float:
 
 
 def _crowded(cluster: Cluster) -> bool:
-    """Whether threads for tasks, and the scheduler, may share cores."""
+    """Whether tasks' threads and the scheduler may share cores."""
     scheduler = 1 if cluster.scheduler_here else 0
     return any(workers * cluster.threads + scheduler > cores for workers, cores in cluster.hosts)
 
 
 def _apart(cluster: Cluster, own: float) -> Cluster:
-    """The cluster with a core for each thread, where chunks have in them what they waited for cores."""
+    """The cluster with a core for each thread, if chunks include their waiting for cores."""
     if own:
         return cluster
     hosts = [(1, float("inf"))] * sum(workers for workers, _ in cluster.hosts)

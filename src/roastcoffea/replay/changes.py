@@ -1,6 +1,6 @@
-"""Changes of a recorded run: what each makes of its chunks, of preprocessing, and of Dask; and chunks of another size.
+"""Changes of a recorded run: effects on its chunks, preprocessing, and Dask; and chunks of another size.
 
-Size: where the recorded chunks tell what a chunk costs beside its events, a law is drawn from them.
+If the recorded chunks show the fixed cost of a chunk, a law is fitted for other sizes.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ AS_RECORDED: Final = "as recorded"
 STORAGE_FACTOR: Final = 2.0
 
 FEWEST: Final = 4
-"""Chunks of a dataset from which a law is drawn."""
+"""Fewest chunks of a dataset for a law."""
 
 VARIED: Final = 1.5
-"""Events of the largest chunks beside those of the smallest from which the fixed cost of a chunk shows."""
+"""Ratio of events in the largest and smallest chunks from which the fixed cost of a chunk shows."""
 
 SPREAD: Final = 0.15
-"""And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
+"""Least ratio of the standard deviation of events to their mean: one odd chunk at the end of each file is not
+enough."""
 
 KNOWN: Final = 0.9
-"""Least share of chunks in datasets with a law of their own: the few others share it, right or wrong."""
+"""Least share of chunks in datasets with a law of their own, for the others to share that law."""
 
 LEAST_FACTOR: Final = 0.1
 
 SCATTERED: Final = 20_000
-"""Chunks that tell how others scatter."""
+"""Fewest chunks that show the scatter of others."""
 
 ChunkLaw = Mapping[str, Numbers]
-"""For each dataset the fixed seconds and those of an event, a row each part of a chunk."""
+"""For each dataset the fixed seconds and those per event, one row per part of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A change: what it makes of chunks, of preprocessing, of what Dask takes, of merging, and of cores."""
+    """A change: functions of chunks, preprocessing, Dask's costs, merging, and cores."""
 
     chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
     preprocessing: Callable[[Load], Load] = lambda load: load
@@ -55,7 +56,7 @@ class Scenario:
     cores: Callable[[Cluster], Cluster] = lambda cluster: cluster
 
     def then(self, other: Scenario) -> Scenario:
-        """This change, and then another one."""
+        """This change followed by another one."""
         names = [each.name for each in fields(self)]
         return Scenario(**{name: _both(getattr(self, name), getattr(other, name)) for name in names})
 
@@ -81,14 +82,14 @@ def files_of(chunks: Chunks) -> Integers:
 
 
 def with_computing(chunks: Chunks, **parts: Numbers) -> Chunks:
-    """Chunks with some parts changed; they wait for cores, and for the interpreter, in proportion to their CPU time."""
+    """Chunks with some parts changed; waits for cores and the interpreter scale with their CPU time."""
     before, changed = chunks.parts.computing, chunks.with_parts(**parts)
     ratio = np.divide(changed.parts.computing, before, out=np.ones(len(before)), where=before > 0)
     return changed.with_parts(contention=changed.parts.contention * ratio, lock=changed.parts.lock * ratio)
 
 
 def faster_storage(times: float) -> Scenario:
-    """Storage that is so many times faster; what preprocessing waits for is taken for storage."""
+    """Storage this many times faster; waiting in preprocessing counts as storage."""
     return Scenario(
         lambda old: old.with_parts(open_wait=old.parts.open_wait / times, read=old.parts.read / times),
         preprocessing=lambda load: replace(load, wait=load.wait / times),
@@ -96,7 +97,7 @@ def faster_storage(times: float) -> Scenario:
 
 
 def _without_stragglers(chunks: Chunks) -> Chunks:
-    """Stragglers take what is expected of their events and bytes."""
+    """Chunks whose stragglers take the time expected from their events and bytes."""
     expected = chunks.parts.each(lambda seconds: seconds * chunks.factor)
     return replace(chunks, parts=expected._replace(overhead=chunks.parts.overhead))
 
@@ -108,14 +109,14 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
         "no metadata re-reads": Scenario(chunks=opened_once),
         "no stragglers": Scenario(chunks=_without_stragglers),
         f"storage {storage:g} x faster": faster_storage(storage),
-        "Dask's overhead gone": without_dask(),
+        "no Dask overhead": without_dask(),
     }
 
 
 def without_dask(*, outputs: bool = False) -> Scenario:
-    """Tasks that cost nothing but what they compute; processes have to begin all the same.
+    """Tasks that cost only their computing; processes still have to start.
 
-    With `outputs` those of chunks are large, so that it takes time to compress and to fetch them.
+    With `outputs`, chunks have large results that take time to compress and fetch.
     """
     scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0))
     if outputs:
@@ -131,7 +132,7 @@ def without_dask(*, outputs: bool = False) -> Scenario:
 
 
 class Pieces(NamedTuple):
-    """Files cut into chunks: the place of each chunk's file among the recorded chunks, and its entries."""
+    """Files split into chunks: the index of each chunk's file among the recorded chunks, and its entries."""
 
     row: Integers
     start: Integers
@@ -139,16 +140,16 @@ class Pieces(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """Chunks of another size if all that a chunk takes were fixed, and if only opening it were."""
+    """Chunks of another size if a chunk's entire cost were fixed, and if only opening were."""
 
     fixed: Chunks
     opening: Chunks
 
 
 def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
-    """What a chunk of so many events takes, by dataset, from all chunks of runs of the same analysis.
+    """Cost of a chunk by its events, for each dataset, from all chunks of runs of the same analysis.
 
-    A text says why what a chunk costs beside its events cannot be told.
+    A text says why the fixed cost of a chunk is unknown.
     """
     names = list(dict.fromkeys(name for chunks in runs for name in chunks.datasets))
     found = {name: _law_of_dataset(runs, name) for name in names}
@@ -164,16 +165,16 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
 
 
 def _law_of_dataset(runs: Sequence[Chunks], name: str) -> Numbers | str:
-    """Law of a dataset's own chunks; or why they tell none."""
+    """Law of a dataset's own chunks; or why there is none."""
     events, parts = _events_and_parts(runs, name)
     if len(events) < FEWEST:
-        return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
+        return f"{name} has {len(events)} chunks, too few to determine the fixed cost of a chunk"
     low, high = np.quantile(events, [0.05, 0.95])
     if high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events):
         return _fitted(events, parts)
     return (
-        f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk "
-        "costs beside its events cannot be told; give a run with another chunk size as well"
+        f"chunks of {name} have about {number(round(float(np.median(events))))} events each, so that the fixed cost "
+        "of a chunk is unknown; add a run with another chunk size"
     )
 
 
@@ -186,27 +187,27 @@ def _events_and_parts(runs: Sequence[Chunks], name: str) -> tuple[Numbers, Numbe
 
 
 def _fitted(events: Numbers, parts: Numbers) -> Numbers:
-    """Fixed seconds and those of an event, of each part."""
+    """Fixed seconds and those per event, of each part."""
     traits = np.column_stack([np.ones(len(events)), events])
     return np.array([nnls(traits, seconds)[0] for seconds in parts.T])
 
 
 def _through(pooled: Numbers, events: Numbers, parts: Numbers) -> Numbers:
-    """The law of others through the mean of these chunks: with their fixed seconds, as far as these took so long."""
+    """The law of others through the mean of these chunks, with their fixed seconds if these took as long."""
     mean = parts.mean(axis=0)
     fixed = np.minimum(pooled[:, 0], mean)
     return np.column_stack([fixed, (mean - fixed) / max(float(events.mean()), 1.0)])
 
 
 def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, npt.NDArray[np.bool_]]]:
-    """Runs that have chunks of a dataset, and which those are."""
+    """Runs with chunks of a dataset, and the indices of these chunks."""
     for chunks in runs:
         if name in chunks.datasets:
             yield chunks, chunks.dataset == chunks.datasets.index(name)
 
 
 def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
-    """Chunks of another size as the law has them, scattered about it as the recorded ones are."""
+    """Chunks of another size following the law, scattered like the recorded ones."""
     laws = np.array([law[name] for name in chunks.datasets])
     pieces = cut(chunks, size)
     events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
@@ -216,7 +217,7 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
 
 
 def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
-    """Factors about 1: larger chunks scatter less, as what differs within them averages out."""
+    """Factors about 1: larger chunks scatter less, because their variations average out."""
     expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
     found = chunks.parts.total
     ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
@@ -227,7 +228,7 @@ def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
 
 
 def bracket(chunks: Chunks, size: int) -> Bracket:
-    """Chunks of another size where it is not known what of a chunk is fixed."""
+    """Chunks of another size if the fixed cost of a chunk is unknown."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     fixed = chunks.parts.each(itemgetter(pieces.row))
@@ -236,9 +237,9 @@ def bracket(chunks: Chunks, size: int) -> Bracket:
 
 
 def cut(chunks: Chunks, size: int) -> Pieces:
-    """Cut files as coffea does: each into equal chunks of about that size.
+    """Split files like coffea: each into equal chunks of about that size.
 
-    A file ends where the last of its recorded chunks does.
+    A file ends with its last recorded chunk.
     """
     _, file = np.unique(files_of(chunks), return_inverse=True)
     order = np.lexsort((chunks.start, file))
@@ -249,7 +250,7 @@ def cut(chunks: Chunks, size: int) -> Pieces:
     turn = np.arange(len(of_file)) - np.repeat(np.cumsum(number_of) - number_of, number_of)
     step, last = -(-entries // number_of), entries[of_file]
     starts, stops = (np.minimum((turn + more) * step[of_file], last) for more in (0, 1))
-    # a piece is made of the recorded chunk of its file in which it begins
+    # a piece is derived from the recorded chunk of its file in which it starts
     width = int(entries.max(initial=0)) + 1
     begun = np.searchsorted((file * width + chunks.start)[order], of_file * width + starts, side="right") - 1
     first = np.searchsorted(file[order], of_file)

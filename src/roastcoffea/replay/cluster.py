@@ -1,6 +1,6 @@
-"""Chunks and merges on a simulated cluster: what their wall time would be.
+"""Wall time of chunks and merges on a simulated cluster.
 
-The simulation is compiled where there are many chunks, and runs as it is where there are few.
+The simulation is compiled for many chunks, and runs in plain Python for few.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from roastcoffea.replay.engine import Simulation
 from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
 
 MANY: Final = 10_000
-"""Chunks from which on compiling is worth its time."""
+"""Fewest chunks for which compiling pays off."""
 
 SATURATION: Final = 1.1
-"""Tasks that Dask gives to a worker beside its threads (`distributed.scheduler.worker-saturation`)."""
+"""Dask's tasks per worker, relative to its threads (`distributed.scheduler.worker-saturation`)."""
 
 ROOTISH: Final = 2
-"""Chunks beside all threads up to which Dask hands them out all at once."""
+"""Ratio of chunks to threads up to which Dask assigns all of them at once."""
 
 CROWDED: Final = 0.25
-"""How much more CPU time the same work takes for each doubling of the jobs on a core: they take its caches in turn.
+"""Increase of CPU time for each doubling of the jobs on a core, which share its caches.
 
 Measured on one machine of two cores, where chunks took 1.30 times as much with four processes as with two.
 """
@@ -35,7 +35,7 @@ Measured on one machine of two cores, where chunks took 1.30 times as much with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What there is to do: of each chunk, in the order of priority, seconds of CPU, of waiting, and of CPU again."""
+    """Work to do: for each chunk in order of priority, seconds of CPU, of waiting, and of CPU again."""
 
     before: Numbers
     wait: Numbers
@@ -49,8 +49,8 @@ class Load:
 class Merging:
     """How results are merged: `fan_in` at a time, in a tree.
 
-    A merge takes `cpu` and `wait` seconds for each result that it takes, and before it starts `fetch` to get them
-    together. Without merging `fan_in` is 0.
+    A merge takes `cpu` and `wait` seconds per result, after `fetch` seconds to collect them. Without merging `fan_in`
+    is 0.
     """
 
     fan_in: int = 0
@@ -63,7 +63,7 @@ class Merging:
 class Cluster:
     """Worker processes on hosts: `hosts` has the number of workers and of cores (inf: as many as needed) of each.
 
-    `scheduler_here` tells that the scheduler shares the cores of the last host.
+    `scheduler_here` means that the scheduler shares the cores of the last host.
     """
 
     threads: int
@@ -72,10 +72,10 @@ class Cluster:
 
 
 class Replayed(NamedTuple):
-    """What came of a simulated run.
+    """Result of a simulated run.
 
-    `seconds` is its wall time. `stretch` is how much longer computing took than its CPU time, for want of cores;
-    `scheduler_use` the share of the time in which the scheduler was busy. `busy` is what tasks took of the threads.
+    `seconds` is its wall time. `stretch` is the ratio of computing to its CPU time, due to CPU contention;
+    `scheduler_use` the share of time in which the scheduler was busy. `busy` is the thread time of tasks.
     """
 
     seconds: float
@@ -98,15 +98,15 @@ def replayed(
     Parameters
     ----------
     serial
-        Threads of a process compute one after the other, as under one interpreter that nobody releases.
+        Threads of a process compute serially, as if no work released the interpreter lock.
     compiled
-        Whether to compile the simulation, which takes 5 s; by default where there are many chunks.
+        Whether to compile the simulation, which takes 5 s; by default for many chunks.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
     merging = merging or Merging()
     setting, tasks = _work(load, cluster, merging, serial=serial)
-    # one type of costs, whatever integers are among them: each would be compiled anew
+    # one type of costs, even with integers among them: each type would be compiled separately
     given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster)
     done = _compiled()(*given) if (len(load) >= MANY if compiled is None else compiled) else _simulated(*given)
     return Replayed(
@@ -118,7 +118,7 @@ def replayed(
 
 
 def _stretch(longer: float, crowded: float) -> float:
-    """How much longer than its CPU time computing takes that takes so much longer than it would alone."""
+    """Ratio of computing to its CPU time, for work that took this much longer than alone."""
     stretch = longer
     for _ in range(20):  # steps towards the fixed point
         stretch = longer / (1 + crowded * log2(max(stretch, 1.0)))
@@ -126,7 +126,7 @@ def _stretch(longer: float, crowded: float) -> float:
 
 
 def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
-    """Merge that takes the result of each task (-1 for the last), and how many results each merge takes."""
+    """Merge for the result of each task (-1 for the last), and the number of results of each merge."""
     parents, inputs, first, width = [], [], 0, chunks
     while fan_in > 1 and width > 1:
         above = np.arange(width) // fan_in
@@ -138,7 +138,7 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
 
 
 def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tuple[Setting, Tasks]:
-    """Chunks and merges, and how many of them workers take."""
+    """Chunks and merges, and how many of them workers hold."""
     parent, inputs = tree(len(load), merging.fan_in)
     chunks, merges, workers = len(load), len(inputs), sum(workers for workers, _ in cluster.hosts)
     limit = chunks if chunks <= ROOTISH * workers * cluster.threads else ceil(SATURATION * cluster.threads)
@@ -153,16 +153,16 @@ def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tu
 
 
 def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Outcome:
-    """The simulation as it is, without anything compiled."""
+    """The simulation without compiling."""
     simulation = Simulation(setting, costs, tasks, hosts)
     for name, value in vars(simulation).items():
-        if isinstance(value, np.ndarray):  # lists are quicker where nothing is compiled
+        if isinstance(value, np.ndarray):  # lists are faster without compiling
             setattr(simulation, name, value.tolist())
     return simulation.until_done()
 
 
 def _hosts(cluster: Cluster) -> Hosts:
-    """Hosts with their jobs; the scheduler has one of its own where it shares none."""
+    """Hosts with their jobs; the scheduler has its own unless it shares one."""
     jobs, cores = ([*column] for column in zip(*cluster.hosts, strict=True))
     jobs = [workers * (cluster.threads + 1) for workers in jobs]
     if cluster.scheduler_here:
@@ -174,10 +174,10 @@ def _hosts(cluster: Cluster) -> Hosts:
 
 @cache
 def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
-    """The whole simulation, compiled as a class whose attributes have the types that they have in an example.
+    """The whole simulation, compiled as a class with attribute types from an example.
 
-    It begins and ends inside: a simulation that were handed out would be compiled for access from Python, which takes
-    as long again.
+    It starts and ends inside: returning a simulation would compile it for access from Python, which takes as long
+    again.
     """
     from numba import njit, typeof
     from numba.experimental import jitclass

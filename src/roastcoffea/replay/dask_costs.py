@@ -1,6 +1,6 @@
-"""Dask's part in the time of a recorded run: gaps between tasks, event loops, merges, and what processes take to begin.
+"""Dask's share of a recorded run's time: gaps between tasks, event loops, merges, and starting processes.
 
-The first task of a process loads and compiles what all others need.
+The first task of a process loads and compiles code that all others use.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from roastcoffea.replay.engine import MOST_OWN
 from roastcoffea.replay.inputs import Costs
 
 SCHEDULER_SECONDS: Final = 1.1e-3
-"""CPU time of Dask's scheduler for a task: assumed, as no run tells it."""
+"""CPU time of Dask's scheduler per task: assumed, because no run records it."""
 
 TYPICAL_GAP: Final = 1.5e-3
-"""Seconds between two tasks of a thread where a run has too few to tell."""
+"""Seconds between two tasks of a thread if a run has too few to measure it."""
 
 OF_CHUNKS: Final = ("wall", "core_wait", "cpu", "helper_cpu")
 
 FEWEST: Final = 3
-"""Tasks from which a median is taken."""
+"""Fewest tasks for a median."""
 
 ABOUT: Final = 0.25
-"""Relative difference of events up to which chunks are alike."""
+"""Relative difference of events below which chunks are alike."""
 
 ENOUGH: Final = 1000
-"""Tasks that tell a median well."""
+"""Tasks that are enough for a median."""
 
 COMPARED: Final = 20_000
-"""Tasks among which they are looked for."""
+"""Tasks among which similar ones are searched."""
 
 STANDS_OUT: Final = 2.0
-"""Standard deviations from which on the first tasks of processes take longer than others."""
+"""Standard deviations above which the first tasks of processes take longer than others."""
 
 
 def task_durations(tasks: pa.Table) -> Numbers:
-    """Seconds of each task; 0 where they are not known."""
+    """Seconds of each task; 0 if unknown."""
     return np.nan_to_num(moments(tasks, "stop") - moments(tasks, "start"))
 
 
 def costs_of(run: Run, tasks: pa.Table) -> Costs:
-    """What Dask adds to the tasks that began, failed ones too: worker processes spend CPU time on these as well."""
+    """Dask's costs for started tasks, including failed ones, on which worker processes spend CPU time as well."""
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
     own = _own(run, tasks, latency)
@@ -64,7 +64,7 @@ def _middle(tasks: pa.Table, later: str, earlier: str) -> float:
 
 
 def _gap(tasks: pa.Table) -> float:
-    """Median time between two tasks of a thread, the second of which was ready before the first ended."""
+    """Median time between two tasks of a thread, if the second was ready before the first ended."""
     thread, worker = codes(tasks["thread"]), codes(tasks["worker"])
     start, stop, ready = (moments(tasks, name) for name in ("start", "stop", "ready"))
     order = np.lexsort((start, thread, worker))
@@ -75,7 +75,7 @@ def _gap(tasks: pa.Table) -> float:
 
 
 def _own(run: Run, tasks: pa.Table, latency: float) -> float:
-    """CPU time of a worker's process, for each task, but for the tasks' and for its beginning: its event loop."""
+    """CPU time of a worker's event loop per task: that of the process without tasks and start-up."""
     if run.lifetimes is None or run.lifetimes["cpu_seconds"].null_count or not len(tasks):
         return 0.0
     busy = float(pc.sum(run.lifetimes["cpu_seconds"]).as_py())
@@ -85,20 +85,20 @@ def _own(run: Run, tasks: pa.Table, latency: float) -> float:
     of_tasks, longer = float(task_durations(tasks).sum()), 1.0
     if run.chunks is not None:
         wall, waited, *cpu = (float(amounts(run.chunks, f"{name}_seconds").sum()) for name in OF_CHUNKS)
-        # CPU time is that of chunks as it was measured, of all else their time
+        # measured CPU time for chunks, and total time for everything else
         of_tasks += sum(cpu) - wall
-        # how many times as long as they needed chunks took, as far as event loops compute more then
+        # slow-down of chunks, as far as event loops compute more then
         longer = min(wall / (wall - waited), MOST_OWN) if wall > waited else 1.0
     return max(busy - began - of_tasks, 0.0) / len(tasks) / longer
 
 
 def merging_of(run: Run, call: RunnerCall, results: int, merges: pa.Table) -> Merging:
-    """How results were merged, and what it took for each."""
+    """Form and costs of the merging of results."""
     fan_in = call.options.get("executor.treereduction")
     if not len(merges) or not isinstance(fan_in, int) or fan_in < 2:
         return Merging()
     each = float(task_durations(merges).sum()) / max(int(tree(results, fan_in)[1].sum()), 1)
-    # the share of CPU in the time of merges, as Dask metered it; 1 where it did not
+    # share of CPU in the time of merges, as measured by Dask; otherwise 1
     kinds = (("execute", MERGE_PREFIX, activity, "seconds") for activity in ("thread-cpu", "thread-noncpu"))
     cpu, other = ((run.span_metrics or {}).get(kind, 0.0) for kind in kinds)
     share = cpu / (cpu + other) if cpu + other else 1.0
@@ -110,10 +110,10 @@ def merging_of(run: Run, call: RunnerCall, results: int, merges: pa.Table) -> Me
 
 @dataclass(frozen=True, slots=True)
 class FirstTasks:
-    """Tasks that began before the first one of their process ended.
+    """Tasks that started before the first one of their process ended.
 
-    `alike` has for each of them later tasks to compare it with, `leaders` are the first of each process. Both are empty
-    where first tasks took no longer than others, or there is nothing to compare.
+    `alike` has similar later tasks for each of them, `leaders` are the first of each process. Both are empty if first
+    tasks took no longer than others, or cannot be compared.
     """
 
     alike: Mapping[int, Integers]
@@ -121,25 +121,25 @@ class FirstTasks:
     events: Numbers
 
     def warm(self, values: Numbers) -> Numbers:
-        """Values with those of the first tasks replaced by what is typical."""
+        """Values with those of the first tasks replaced by typical ones."""
         warm = values.copy()
         for row in self.alike:
             warm[row] = self.typical(values, row)
         return warm
 
     def excess(self, values: Numbers) -> float:
-        """What the first task of a process took beyond what is typical, in the mean."""
+        """Mean excess of a process's first task over the typical value."""
         beyond = [values[row] - self.typical(values, row) for row in self.leaders.tolist()]
         return max(float(np.mean(beyond)), 0.0) if beyond else 0.0
 
     def typical(self, values: Numbers, row: int) -> float:
-        """What is typical for a task of so many events."""
+        """Typical value for a task with this many events."""
         alike = self.alike[row]
         return float(np.median(values[alike] / self.events[alike]) * self.events[row])
 
 
 def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numbers) -> FirstTasks:
-    """First tasks of processes, of tasks in the order of their starts; those of a group are alike."""
+    """First tasks of processes, among tasks in order of start; those of a group are alike."""
     worker, start, stop = codes(tasks["worker"]), moments(tasks, "start"), moments(tasks, "stop")
     _, leaders = np.unique(worker, return_index=True)
     ended = np.zeros(worker.max() + 1)
@@ -150,14 +150,14 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
     first = FirstTasks(alike, leaders, np.maximum(events, 1.0))
     if all(len(others) >= FEWEST for others in alike.values()):
         spread = np.mean([np.std(seconds[alike[row]]) for row in leaders.tolist()])
-        # whether first tasks took longer than chance makes of so few
+        # whether first tasks took longer than expected by chance
         if first.excess(seconds) > STANDS_OUT * spread / len(leaders) ** 0.5:
             return first
     return FirstTasks({}, leaders[:0], events)
 
 
 def _alike(row: int, others: Flags, group: Integers, events: Numbers) -> Integers:
-    """Tasks of the same group with about as many events, as far as there are enough; not more than tell a median."""
+    """Tasks of the same group with about as many events, if there are enough; at most as many as a median needs."""
     of_group = others & (group[: len(others)] == group[row])
     of_size = np.abs(events[: len(others)] - events[row]) <= ABOUT * events[row]
     for some in (of_group & of_size, of_group, others):
@@ -168,7 +168,7 @@ def _alike(row: int, others: Flags, group: Integers, events: Numbers) -> Integer
 
 
 def late_start(tasks: pa.Table, latency: float) -> float:
-    """Seconds between assignment and start of the first task of a process, beyond the way: unpickling, imports."""
+    """Seconds between assignment and start of a process's first task, without latency: unpickling, imports."""
     _, leaders = np.unique(codes(tasks["worker"]), return_index=True)
     late = (moments(tasks, "start") - moments(tasks, "assigned"))[leaders]
     return max(float(np.nanmean(late)) - latency, 0.0) if np.isfinite(late).any() else 0.0

@@ -1,9 +1,9 @@
-"""A cluster that works through chunks and merges, simulated event by event.
+"""Event-by-event simulation of a cluster that processes chunks and merges.
 
-Hosts share their cores equally among all that compute on them (processor sharing): threads of tasks, the workers' event
-loops, and the scheduler where it lives there. Waiting takes no core. The scheduler hands out chunks as Dask does: a
-worker holds few more than it has threads, gets another for each that the scheduler knows to have ended, and one that
-has nothing takes from those that hold too many.
+Hosts share their cores equally among everything that computes on them (processor sharing): task threads, the workers'
+event loops, and the scheduler if it is there. Waiting takes no core. The scheduler assigns chunks like Dask: a worker
+holds few more than its threads, gets another one for each reported end, and an idle worker steals from those that hold
+too many.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy as np
 from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
 
 BEFORE, WAITING, AFTER, STARTING = range(4)
-"""Stages of a task on its thread: computing, waiting, computing, and the way to its start."""
+"""Stages of a task on its thread: computing, waiting, computing, and waiting to start."""
 
 INFINITY: Final = np.inf
 
 MOST_OWN: Final = 2.0
-"""What an event loop computes meanwhile, where tasks wait for cores, beside what it does where they do not.
+"""Extra computing of an event loop while tasks wait for cores, relative to its usual amount.
 
-It looks after itself each 10 ms, but gets the interpreter only when the task's thread is at work.
+It runs every 10 ms, but gets the interpreter only while the task's thread computes.
 """
 
 
 class Simulation:
-    """A cluster with its tasks; `until_done` lets it work. It runs as it is, and compiled: see `simulated`.
+    """A cluster with its tasks; `until_done` runs it, in plain Python or compiled: see `simulated`.
 
-    Jobs are those that compute or wait: of each worker its threads and then its event loop, at the end the scheduler.
-    `clock` has the next moment of each job that waits, of each host the next end of a job, and at the end that of the
-    first merge which fetches its inputs; `heap` orders it, `place` is where each is.
+    Jobs compute or wait: each worker's threads followed by its event loop, and finally the scheduler. `clock` has the
+    next moment of each waiting job, the next end of a job on each host, and finally that of the first merge that
+    fetches its inputs; `heap` orders it, `place` is the index of each.
     """
 
     def __init__(self, setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> None:
@@ -52,12 +52,12 @@ class Simulation:
         self.idle, self.turn = np.full(workers, setting.threads), np.full(workers, NOTHING)
         self.held, self.ready = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
         self.cold = np.ones(workers, np.int64)
-        # the chunks that each worker holds, then the merges
+        # the chunks held by each worker, then the merges
         self.head, self.tail = np.full(2 * workers, NOTHING), np.full(2 * workers, NOTHING)
         self.following = np.full(count, NOTHING)
         # of each host
         self.virtual, self.last, self.active = np.zeros(places), np.zeros(places), np.zeros(places, np.int64)
-        # ends that the scheduler has not yet taken note of, and merges that fetch their inputs
+        # ends not yet handled by the scheduler, and merges that fetch their inputs
         self.ended, self.ended_on = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.merging, self.merging_on = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.merging_at = np.zeros(count)
@@ -72,7 +72,7 @@ class Simulation:
     # clocks
 
     def _set_clock(self, which: int, time: float) -> None:
-        """Give a clock its next moment: it goes up to where none above is later, then down to where none is earlier."""
+        """Set the next moment of a clock: move it up until none above is later, then down until none is earlier."""
         clock, heap, place = self.clock, self.heap, self.place
         clock[which] = time
         at = place[which]
@@ -101,7 +101,7 @@ class Simulation:
         self.last[host] = time
 
     def _share(self, host: int) -> float:
-        """Seconds that each job of a host computes in a second."""
+        """Computed seconds per second for each job of a host."""
         load = self.active[host] / self.cores[host]
         return 1.0 if load <= 1.0 else 1.0 / (load * (1.0 + self.costs.crowded * math.log2(load)))
 
@@ -123,7 +123,7 @@ class Simulation:
         self._set_clock(clock, time)
 
     def _compute(self, job: int, seconds: float, time: float) -> None:
-        """Begin to compute."""
+        """Start computing."""
         host = self.host[job]
         self._advance(host, time)
         self.target[job] = self.virtual[host] + seconds
@@ -132,7 +132,7 @@ class Simulation:
         self._look_ahead(host)
 
     def _take_core(self, job: int, seconds: float, time: float) -> None:
-        """Compute, or queue where the process has one interpreter for all its threads and it is in use."""
+        """Compute, or queue if the threads of the process share one interpreter that is in use."""
         self.computed += seconds
         if self.setting.serial:
             worker = job // (self.threads + 1)
@@ -143,7 +143,7 @@ class Simulation:
         self._compute(job, seconds, time)
 
     def _pass_turn(self, job: int, time: float) -> None:
-        """Give the interpreter to a thread of the process that waits for it."""
+        """Pass the interpreter to a waiting thread of the process."""
         worker = job // (self.threads + 1)
         self.pending[job] = 0.0
         self.turn[worker] = NOTHING
@@ -157,7 +157,7 @@ class Simulation:
     # tasks on threads
 
     def _step(self, job: int, time: float) -> None:
-        """Take a task to its next stage; those that take no time are passed."""
+        """Take a task to its next stage, skipping those without time."""
         worker, task = job // (self.threads + 1), self.task[job]
         if self.stage[job] == STARTING:
             seconds = self.before[task]
@@ -186,7 +186,7 @@ class Simulation:
         self._end(job, time)
 
     def _end(self, job: int, time: float) -> None:
-        """End a task: tell the scheduler, and go on with what the worker holds."""
+        """End a task: tell the scheduler, and continue with what the worker holds."""
         worker, task = job // (self.threads + 1), self.task[job]
         self.task[job] = NOTHING
         self.ended[self.ended_last], self.ended_on[self.ended_last] = task, worker
@@ -194,7 +194,7 @@ class Simulation:
         self._take_note(time)
         loop = worker * (self.threads + 1) + self.threads
         needed = self.before[task] + self.wait[task] + self.after[task]
-        # how many times as long as it needs it took, as far as the event loop computes more meanwhile
+        # slow-down of the task, as far as the event loop computes more then
         longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
         self.pending[loop] += self.costs.own * longer
         self._loop(loop, time)
@@ -202,14 +202,14 @@ class Simulation:
         self._go_on(worker, time, self.costs.gap)
 
     def _loop(self, loop: int, time: float) -> None:
-        """Have an event loop do what it has to, if it is not at it."""
+        """Run an event loop if it has work and is idle."""
         if self.target[loop] == INFINITY and self.pending[loop] > 0.0:
             seconds = self.pending[loop]
             self.pending[loop] = 0.0
             self._compute(loop, seconds, time)
 
     def _go_on(self, worker: int, time: float, delay: float) -> None:
-        """Have free threads of a worker begin what it holds: chunks, then merges."""
+        """Let free threads of a worker start what it holds: chunks, then merges."""
         while self.idle[worker] > 0:
             queue = worker if self.head[worker] != NOTHING else self.workers + worker
             task = self.head[queue]
@@ -222,7 +222,7 @@ class Simulation:
             self._occupy(worker, task, time + delay)
 
     def _occupy(self, worker: int, task: int, time: float) -> None:
-        """Have a free thread of a worker begin a task at a later time."""
+        """Let a free thread of a worker start a task at a later time."""
         first = worker * (self.threads + 1)
         for job in range(first, first + self.threads):
             if self.task[job] == NOTHING:
@@ -243,14 +243,14 @@ class Simulation:
     # the scheduler
 
     def _take_note(self, time: float) -> None:
-        """Have the scheduler take the next end of a task, if it is not at one."""
+        """Let the scheduler handle the next end of a task if it is idle."""
         scheduler = len(self.task) - 1
         if self.target[scheduler] == INFINITY and self.ended_first < self.ended_last:
             self.scheduling += self.costs.scheduler
             self._compute(scheduler, self.costs.scheduler, time)
 
     def _react(self, time: float) -> None:
-        """Have the scheduler react to the end of a task."""
+        """Let the scheduler react to the end of a task."""
         task, worker = self.ended[self.ended_first], self.ended_on[self.ended_first]
         self.ended_first += 1
         self.held[worker] -= 1
@@ -260,7 +260,7 @@ class Simulation:
             self.missing[merge] -= 1
             if self.missing[merge] == 0:
                 self._send_merge(merge, worker, time)
-        # it assigns chunks to a worker until that holds what it may
+        # it assigns chunks to a worker up to its limit
         while self.held[worker] < self.setting.limit and self.next_chunk < self.chunks:
             self._assign(worker, time)
         if self.idle[worker] > 0:
@@ -268,7 +268,7 @@ class Simulation:
         self._take_note(time)
 
     def _send_merge(self, merge: int, worker: int, time: float) -> None:
-        """Assign a merge; it has its inputs after a while, as do those that were assigned before."""
+        """Assign a merge; its inputs arrive after a while, like those of earlier ones."""
         self.held[worker] += 1
         at = self.merging_last
         self.merging[at], self.merging_on[at] = merge, worker
@@ -297,7 +297,7 @@ class Simulation:
         self._go_on(worker, time, self.costs.latency)
 
     def _steal(self, thief: int, time: float) -> None:
-        """Take chunks from the worker that holds the most which it has not begun."""
+        """Take chunks from the worker that holds the most unstarted ones."""
         while self.idle[thief] > 0 and self.ready_chunks > 0:
             victim = int(np.argmax(self.ready))
             task = self.head[victim]
@@ -311,8 +311,8 @@ class Simulation:
     # the whole
 
     def until_done(self) -> Outcome:
-        """Work until the scheduler knows of the last task."""
-        # each worker gets its first tasks, one after the other
+        """Run until the scheduler has handled the last task."""
+        # each worker gets its first tasks in turn
         for _ in range(self.setting.limit):
             for worker in range(self.workers):
                 if self.next_chunk < self.chunks:
@@ -333,7 +333,7 @@ class Simulation:
         return Outcome(time, self.computing, self.computed, self.scheduling)
 
     def _job_ends(self, host: int, time: float) -> None:
-        """Go on after a job of a host has computed what it had to."""
+        """Continue after a job of a host has finished computing."""
         self._advance(host, time)
         job = self._first_job(host)
         self.target[job] = INFINITY

@@ -1,4 +1,4 @@
-"""What a simulation takes and gives, by name: it is handed to compiled code, which knows no other structures."""
+"""Inputs and outputs of a simulation by name, in structures that compiled code supports."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final, NamedTuple
 from roastcoffea.metrics.statistics import Integers, Numbers
 
 NOTHING: Final = -1
-"""In place of a task, a merge or a job where there is none."""
+"""Placeholder for no task, merge or job."""
 
 STEAL_SECONDS: Final = 0.05
-"""Until a worker without work gets some of another's: Dask looks each 0.1 s."""
+"""Seconds until an idle worker steals: Dask balances every 0.1 s."""
 
 
 class Costs(NamedTuple):
-    """What Dask and the start of processes add, in seconds.
+    """Costs of Dask and of starting processes, in seconds.
 
-    `gap` lies between two tasks of a thread, `latency` between an assignment and its start where a thread is free; the
-    scheduler takes `scheduler` CPU for each task, the event loop of a worker `own` for one that has a core to itself.
-    `cold_cpu` and `cold_wait` are what the first task of a process takes more. `crowded` is no time: so much more CPU
-    time the same work takes for each doubling of the jobs on a core.
+    `gap` is between two tasks of a thread, `latency` between an assignment and its start on a free thread; the
+    scheduler takes `scheduler` CPU per task, the event loop of a worker `own` for a task with its own core. `cold_cpu`
+    and `cold_wait` are the extra time of a process's first task. `crowded` is not a time but the increase of CPU time
+    for each doubling of the jobs on a core.
     """
 
     gap: float = 0.0
@@ -33,10 +33,10 @@ class Costs(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Size of a simulation: `chunks` on `workers` of so many `threads`.
+    """Size of a simulation: `chunks` on `workers` with `threads` each.
 
-    A worker holds `limit` tasks at most. A merge has its inputs `fetch` seconds after it was assigned. With `serial`
-    the threads of a process compute one after the other.
+    A worker holds at most `limit` tasks. A merge has its inputs `fetch` seconds after its assignment. With `serial` the
+    threads of a process compute serially.
     """
 
     chunks: int
@@ -48,10 +48,10 @@ class Setting(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """Chunks in the order of their priority, then merges.
+    """Chunks in order of priority, then merges.
 
-    `before`, `wait` and `after` are seconds of each: CPU, waiting, CPU. `parent` is the merge that takes its result, or
-    -1; `missing` counts the results that a merge takes.
+    `before`, `wait` and `after` are seconds of each: CPU, waiting, CPU. `parent` is the merge of its result, or -1;
+    `missing` is the number of results of a merge.
     """
 
     before: Numbers
@@ -62,17 +62,17 @@ class Tasks(NamedTuple):
 
 
 class Hosts(NamedTuple):
-    """Hosts with their `cores`; the jobs of each lie between its `first_job` and the next one's."""
+    """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's."""
 
     cores: Numbers
     first_job: Integers
 
 
 class Outcome(NamedTuple):
-    """What came of a simulation, in seconds.
+    """Result of a simulation, in seconds.
 
-    `wall` is when the scheduler knows of the last task. Tasks were `computing` for what they would have `computed` with
-    a core each; the scheduler was at work while `scheduling`.
+    `wall` is when the scheduler has handled the last task. `computing` is the time of tasks that would have `computed`
+    that long with a core each; `scheduling` is the scheduler's busy time.
     """
 
     wall: float

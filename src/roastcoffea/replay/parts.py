@@ -1,7 +1,6 @@
 """Recorded chunks with the seconds of their parts.
 
-Parts of a chunk are what it took, waiting for a core apart; `Chunks.with_cores` makes them what it would take with a
-core to itself.
+Waiting for a core is a part of its own; `Chunks.with_cores` removes it, as if a chunk had its own core.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Parts(NamedTuple):
 
     `open_cpu` and `open_wait` are opening the file and building its events, `read` is waiting for storage in process(),
     `decompress` CPU in decompression, `cpu` all other CPU, `lock` blocked while others hold the interpreter, `wait`
-    other time without CPU. `contention` is waiting for a core, `first` what a first task of a process takes beyond
-    what is typical: 0 where the replay adds its own. `failed` is the time of a failed attempt, which has no other part.
-    `overhead` is the rest of the task.
+    other time without CPU. `contention` is waiting for a core, `first` the extra time of a process's first task: 0 if
+    the replay adds its own. `failed` is the time of a failed attempt, which has no other part. `overhead` is the rest
+    of the task.
     """
 
     open_cpu: Numbers
@@ -45,7 +44,7 @@ class Parts(NamedTuple):
 
     @property
     def total(self) -> Numbers:
-        """What each chunk takes, as far as it is in its parts."""
+        """Time of each chunk in its parts."""
         return np.asarray(sum(self))
 
     @property
@@ -54,17 +53,17 @@ class Parts(NamedTuple):
         return self.open_cpu + self.decompress + self.cpu
 
     def each(self, change: Callable[[Numbers], Numbers]) -> Parts:
-        """All of them changed alike."""
+        """Apply a change to all parts."""
         return Parts(*map(change, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """Chunks in the order in which they began, with the seconds of their parts; what processes take to begin is gone.
+    """Chunks in order of their start, with the seconds of their parts, without starting processes.
 
-    `dataset` is a place in `datasets`, `file` a number of its own for each file. `factor` is what an expected chunk
-    takes of what a straggler took, and 1 for others. `row` is the place of each in the table of chunks that counted.
-    A failed attempt has -1 as dataset, file and row.
+    `dataset` is an index into `datasets`, `file` a number for each file. `factor` is the expected share of a
+    straggler's time, and 1 for others. `row` is the index of each in the table of chunks that counted. A failed attempt
+    has -1 as dataset, file and row.
     """
 
     datasets: tuple[str, ...]
@@ -85,7 +84,7 @@ class Chunks:
         return (self.stop - self.start).astype(np.float64)
 
     def load(self) -> Load:
-        """What there is to do."""
+        """Work to do."""
         parts = self.parts
         waiting = parts.open_wait + parts.read + parts.lock + parts.wait + parts.contention + parts.first + parts.failed
         return Load(before=parts.open_cpu, wait=waiting, after=parts.decompress + parts.cpu + parts.overhead)
@@ -98,7 +97,7 @@ class Chunks:
         return replace(self, parts=self.parts.each(itemgetter(rows)), **picked)
 
     def recut(self, made_of: Integers, start: Integers, stop: Integers, parts: Parts) -> Chunks:
-        """Other chunks of the same files, each made of a recorded one."""
+        """Other chunks of the same files, each derived from a recorded one."""
         places = self.take(made_of)
         return replace(places, start=start, stop=stop, parts=parts, factor=np.ones(len(made_of)))
 
@@ -107,9 +106,9 @@ class Chunks:
         return replace(self, parts=self.parts._replace(**parts))
 
     def with_cores(self, own: float) -> Chunks:
-        """Chunks without this share of what they waited for cores, and as if they had a core to themselves for it.
+        """Chunks without this share of their waiting for cores, as if they had their own core.
 
-        A job that shares a core also takes more CPU time; a replay puts in its own.
+        Jobs that share a core also take more CPU time; a replay adds its own.
         """
         parts = self.parts
         alone = 1 / (1 + CROWDED * np.log2(own * ratio(parts.contention, parts.computing) + 1))
@@ -118,7 +117,7 @@ class Chunks:
 
 
 def needed(chunks: pa.Table) -> pa.Table:
-    """Columns of chunks that parts are made of: a copy of these is not one of all."""
+    """Columns of chunks needed for parts: copying these costs less than copying all."""
     seconds = (*OF_CHUNKS, *(phase.column for phase in PHASES), LOCK, BLOCKED)
     names = dict.fromkeys(("id", "dataset", "file", "entry_start", "entry_stop", *seconds))
     return chunks.select([name for name in names if name in chunks.column_names])
@@ -127,18 +126,18 @@ def needed(chunks: pa.Table) -> pa.Table:
 def chunks_in_parts(
     chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Table | str = "not needed", rows: Integers | None = None
 ) -> Chunks:
-    """Parts of chunks as they were recorded.
+    """Parts of chunks as recorded.
 
     Parameters
     ----------
     chunks
         Attempts of chunks that counted.
     task_seconds
-        What the task of each took.
+        Duration of each chunk's task.
     stragglers
-        Those of them that took longer than expected; or why they are not known.
+        Those that took longer than expected; or why they are unknown.
     rows
-        Place of each in the table of all that counted; by default these are all.
+        Index of each in the table of chunks that counted; by default all of them.
     """
     wall, core_wait, *cpus = (amounts(chunks, name) for name in OF_CHUNKS)
     cpu = np.minimum(sum(cpus), wall)
@@ -147,7 +146,7 @@ def chunks_in_parts(
     decompress = np.minimum(_seconds_in(chunks, "CPU", DECOMPRESS), cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.clip(wall - cpu - contention, 0.0, None)
-    # where waiting for a core was much, all waiting is less: opening and reading keep their shares of what is left
+    # if waiting for a core was long, all other waiting is reduced: opening and reading keep their proportions
     opened, blocked = np.clip(opening - open_cpu, 0.0, None), _waiting(chunks)
     share = np.minimum(ratio(waited, opened + blocked), 1.0)
     read = _seconds_in(chunks, "waiting", *OF_STORAGE) * share
@@ -186,11 +185,11 @@ UNSPLIT: Final = "wait_seconds"
 CONTENTION: Final = "contention_seconds"
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
-"""Columns of waiting in process(): as one, and told apart, which older runs lack."""
+"""Columns of waiting in process(): combined, and separate, which older runs lack."""
 
 
 def _waiting(chunks: pa.Table) -> Numbers:
-    """Seconds of each chunk in process() without CPU and not for want of a core, as far as that is told apart."""
+    """Seconds of each chunk off the CPU in process() without CPU contention, if recorded separately."""
     whole = _known(chunks, UNSPLIT)
     if BLOCKED in chunks.column_names:
         whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
@@ -199,23 +198,23 @@ def _waiting(chunks: pa.Table) -> Numbers:
 
 
 def _known(chunks: pa.Table, column: str) -> Numbers:
-    """Seconds of each chunk; 0 where the column is lacking."""
+    """Seconds of each chunk; 0 if the column is missing."""
     return amounts(chunks, column) if column in chunks.column_names else np.zeros(len(chunks))
 
 
 def _seconds_in(chunks: pa.Table, part: Part, *classes: str) -> Numbers:
-    """Seconds of each chunk in the phases of a part, or in those of them that belong to these classes."""
+    """Seconds of each chunk in the phases of a part, or in those of these classes."""
     phases = (phase for phase in PHASES if phase.part == part and (not classes or phase.time_class in classes))
     return sum_of(chunks, tuple(phase.column for phase in phases))
 
 
-def ratio(amount: Numbers, beside: Numbers) -> Numbers:
-    """Ratio of two amounts; 0 where the second is."""
-    return np.divide(amount, beside, out=np.zeros(len(amount)), where=beside > 0)
+def ratio(amount: Numbers, divisor: Numbers) -> Numbers:
+    """Ratio of two amounts; 0 if the second is 0."""
+    return np.divide(amount, divisor, out=np.zeros(len(amount)), where=divisor > 0)
 
 
 def _factors(chunks: pa.Table, stragglers: pa.Table | str) -> Numbers:
-    """What an expected chunk takes of what each straggler took; 1 for the others."""
+    """Expected share of each straggler's time; 1 for the others."""
     if isinstance(stragglers, str) or not len(stragglers):
         return np.ones(len(chunks))
     place = places(chunks["id"], stragglers["id"].combine_chunks())

@@ -1,4 +1,4 @@
-"""A recorded run as a replay needs it: its chunks, its cluster, and what lay around them."""
+"""A recorded run prepared for a replay: its chunks, its cluster, and the time around them."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ from roastcoffea.units import FRACTION, number
 Value = TypeVar("Value")
 
 ABSENT_THREADS: Final = 0.02
-"""Share of the thread time that may be missing because workers came late or left."""
+"""Largest share of thread time that may be missing because workers joined late or left."""
 
 FOREIGN: Final = 0.05
-"""Share of the thread time from which on tasks of others are told."""
+"""Share of the thread time above which tasks of others are mentioned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A run as a replay needs it.
+    """A run prepared for a replay.
 
-    `calls` are its Runner calls, one after the other: the processor of each, and the fingerprint of its files (None
-    where it is not known). `client` is the part of `seconds` that lies outside of all stages. `cores` is that of one
-    host; None where it is not known. `core_wait` is how much longer chunks computed, for want of cores, than their CPU
-    time; None where nothing tells. `branches` are those that it read. `doubts` tells what makes predictions from it
-    doubtful.
+    `calls` are its Runner calls in sequence: the processor of each, and the fingerprint of its files (None if unknown).
+    `client` is the part of `seconds` outside all stages. `cores` are those of one host; None if unknown. `core_wait` is
+    the ratio of computing to CPU time due to CPU contention; None if unknown. `branches` are those it read. `doubts`
+    are caveats of predictions from it.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Recorded:
 
     @property
     def configuration(self) -> tuple[int, int, int | None]:
-        """What repeats have in common: workers, threads of each, chunk size."""
+        """Common to repeats: workers, threads per worker, chunk size."""
         return self.workers, self.threads, self.chunksize
 
     @property
@@ -74,11 +73,11 @@ class Recorded:
 
     @property
     def own_cluster(self) -> Cluster:
-        """The cluster on which it was made."""
+        """The cluster on which it ran."""
         return self.cluster(self.workers, self.threads, same_host=self.hosts == 1)
 
     def cluster(self, workers: int, threads: int, *, same_host: bool) -> Cluster:
-        """Cluster of so many workers: each brings cores as the recorded ones had, or all share those of one host."""
+        """Cluster of this many workers: each adds cores like the recorded ones, or all share those of one host."""
         cores = float("inf") if self.cores is None else float(self.cores)
         if same_host:
             return Cluster(threads=threads, hosts=[(workers, cores)], scheduler_here=self.scheduler_here)
@@ -89,45 +88,45 @@ class Recorded:
 
 
 OF_TASKS: Final = ("key", "run_id", "prefix", "kind", "worker", "thread", "outcome", *MOMENTS)
-"""Columns of tasks that a replay looks at: a copy of these is not one of all."""
+"""Columns of tasks that a replay uses: copying these costs less than copying all."""
 
 
 class Known(NamedTuple):
-    """What is known of a run beside its records."""
+    """Facts about a run in addition to its records."""
 
     workers: float
-    """How many there were on average."""
+    """Average number of workers."""
     counted: pa.Table | None = None
-    """Attempts of chunks that counted, where they were looked for already."""
-    stragglers: pa.Table | str = "not looked for"
+    """Attempts of chunks that counted, if already determined."""
+    stragglers: pa.Table | str = "not determined"
     ledger: TimeLedger | None = None
 
 
 def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
-    """What a run tells a replay that has other clusters.
+    """A run prepared for replays on other clusters.
 
     Raises
     ------
     NotMeasuredError
-        If it lacks what a replay needs; the text says what.
+        If it lacks data for a replay; the text says which.
     """
     known = Known(metrics.get("avg_workers") or 0.0, None, metrics.tables["stragglers"], metrics.get("time_ledger"))
     return recorded_with(run, known, name)
 
 
 def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False) -> Recorded:
-    """What a run tells a replay.
+    """A run prepared for a replay.
 
     Parameters
     ----------
     as_it_was
-        Its chunks take what they took, with what they waited for cores and what the start of processes took, and
-        failed attempts are among them. Else a replay puts in its own, which other clusters need.
+        Keep the chunks' recorded times, including waiting for cores and starting processes, and failed attempts.
+        Otherwise a replay adds its own, as other clusters require.
 
     Raises
     ------
     NotMeasuredError
-        If it lacks what a replay needs; the text says what.
+        If it lacks data for a replay; the text says which.
     """
     try:
         return _recorded(run, known, name, as_it_was)
@@ -136,13 +135,15 @@ def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False)
 
 
 def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
+    if run.merged:
+        raise NotMeasuredError("it was merged from independent runs: each can be replayed by itself")
     tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
     chunks = counted_chunks(recorded(run, "chunks")) if known.counted is None else known.counted
     if not len(chunks) or not len(lifetimes):
-        raise NotMeasuredError("no chunk of it gave a result, or no worker was seen")
+        raise NotMeasuredError("no chunk has a result, or no worker was recorded")
     calls = sorted(run.calls, key=lambda call: call.start)
     if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
-        raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be told apart")
+        raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be separated")
     tasks = tasks.select(OF_TASKS)
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
@@ -151,7 +152,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
-        raise NotMeasuredError("no task of its chunks was seen")
+        raise NotMeasuredError("no task of its chunks was recorded")
     size = only(call.options.get("chunksize") for call in calls)
     return Recorded(
         name=name,
@@ -174,7 +175,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
 
 
 def only(values: Iterable[Value]) -> Value | None:
-    """The value that all have; None where they differ, or there is none."""
+    """The common value of all; None if they differ, or there is none."""
     different = set(values)
     return different.pop() if len(different) == 1 else None
 
@@ -190,24 +191,24 @@ def _core_wait(chunks: pa.Table) -> float | None:
 
 
 def _doubts(run: Run, ledger: TimeLedger | None, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
-    """What makes predictions doubtful."""
-    found = ["the recorded run failed: what it had not begun is no part of it"] if run.outcome == FAILED else []
+    """Caveats of predictions."""
+    found = ["the recorded run failed, and is incomplete"] if run.outcome == FAILED else []
     if chunks["core_wait_seconds"].null_count:
-        found.append("it is not known how long chunks waited for a core while recording: other load is in their times")
+        found.append("waiting for cores was not recorded: times of chunks may include other load")
     if only(host.cores for host in run.environment.hosts) is None:
-        found.append("the cores of its hosts are not known, or differ: nothing is said of sharing them")
+        found.append("the cores of its hosts are unknown or differ: sharing them is not modelled")
     if len(lifetimes["threads"].unique()) > 1:
-        found.append("its workers have different numbers of threads: the median stands for all")
+        found.append("its workers have different numbers of threads: the median is used")
     starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
     threads = amounts(lifetimes, "threads")
     missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
     if missing > ABSENT_THREADS:
         share = FRACTION.text(missing)
-        found.append(f"workers came late or left while recording: {share} of the threads' time was missing")
+        found.append(f"workers joined late or left while recording: {share} of the thread time was missing")
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
     if lost:
         found.append(f"{number(lost)} attempts of tasks failed while recording; they are left out")
     foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
     if foreign > FOREIGN:
-        found.append(f"tasks of others took {FRACTION.text(foreign)} of the threads' time while recording")
+        found.append(f"tasks of others took {FRACTION.text(foreign)} of the thread time while recording")
     return found

@@ -24,9 +24,9 @@ from roastcoffea.replay.parts import Chunks, Parts, chunks_in_parts, needed, rat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A part of a Runner call in which tasks of one kind ran: from the first that could to the last that was reported.
+    """A part of a Runner call with tasks of one kind: from the first runnable to the last reported.
 
-    `seconds` is what it took. Without `chunks` its load is fixed, as that of preprocessing is.
+    `seconds` is its duration. Without `chunks` its load is fixed, as for preprocessing.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What stages are made of: a run with its chunks that counted and its tasks that ended well."""
+    """Records for stages: a run with its chunks that counted and its successful tasks."""
 
     run: Run
     chunks: pa.Table
@@ -47,12 +47,12 @@ class Records:
     costs: Costs
     stragglers: pa.Table | str = "not needed"
     failed: pa.Table | None = None
-    """Attempts of processor tasks that failed, where chunks are to be as they were recorded: each with what it waited
-    for cores and what the start of its process took, and failed ones among them."""
+    """Failed attempts of processor tasks, if chunks keep their recorded times: with waiting for cores, starting
+    processes, and failed attempts."""
 
 
 def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
-    """Preprocessing and processing of a Runner call, as far as there were tasks."""
+    """Preprocessing and processing of a Runner call, if they had tasks."""
     runnable = _runnable(records.tasks)
     here = rows_where(records.tasks, (runnable >= call.start) & (runnable <= call.stop))
     kinds = (task_records.PREPROCESSING, task_records.PROCESSOR, task_records.MERGE)
@@ -64,13 +64,13 @@ def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
 
 
 def _runnable(tasks: pa.Table) -> Numbers:
-    """When tasks could run; where that was not recorded, when they began."""
+    """When tasks became runnable; if not recorded, when they started."""
     runnable = moments(tasks, "runnable")
     return np.where(np.isnan(runnable), moments(tasks, "start"), runnable)
 
 
 def _lasted(*tasks: pa.Table) -> float:
-    """From the first that could run to the last that was reported."""
+    """Time from the first runnable to the last reported task."""
     every = pa.concat_tables(tasks)
     ends = np.fmax(moments(every, "seen"), moments(every, "stop"))
     return float(ends.max() - np.nanmin(_runnable(every)))
@@ -92,13 +92,13 @@ def _preprocessing(call: RunnerCall, records: Records, tasks: pa.Table) -> Stage
 
 
 def _with_start(costs: Costs, first: FirstTasks, tasks: pa.Table, cpu: Numbers, wait: Numbers) -> Costs:
-    """Costs with what the first task of a process takes beyond the others."""
+    """Costs with the extra time of a process's first task."""
     cold_cpu = first.excess(cpu) + late_start(tasks, costs.latency)
     return costs._replace(cold_cpu=cold_cpu, cold_wait=first.excess(wait))
 
 
 def _preprocessing_cpu(run: Run, tasks: pa.Table, wall: Numbers) -> Numbers:
-    """CPU time of openings; all of their time where it is not known."""
+    """CPU time of openings; their entire time if unknown."""
     if run.preprocessing is None:
         return wall
     sums = run.preprocessing.group_by("key").aggregate([("cpu_seconds", "max")])
@@ -111,11 +111,11 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     rows = _rows_of_tasks(tasks, records.chunks)
     if not (rows >= 0).any():
         raise NotMeasuredError("its chunks left no records")
-    # tasks that left a record, in the order of their starts, each with its chunk
+    # tasks with a record, in order of start, each with its chunk
     places = np.flatnonzero(rows >= 0)
     places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
     tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
-    # of a million chunks one form at a time
+    # for a million chunks, hold one form at a time
     chunks = chunks_in_parts(
         needed(records.chunks).take(pa.array(rows)), task_durations(tasks), records.stragglers, rows
     )
@@ -135,11 +135,11 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
 
 
 OF_TASKS: Final = ("worker", "assigned", "start", "stop")
-"""Columns of tasks that tell of the chunks of theirs."""
+"""Columns of tasks that describe their chunks."""
 
 
 def _warm(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks, Costs]:
-    """Chunks without what the first tasks of processes took more, and costs with that."""
+    """Chunks without the extra time of processes' first tasks, and costs with it."""
     parts = chunks.parts
     first = first_tasks(tasks, chunks.dataset, chunks.events, parts.total)
     warm = replace(chunks, parts=parts.each(first.warm))
@@ -149,12 +149,12 @@ def _warm(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks, Costs]
 
 
 def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:
-    """Chunks that took what they took, of which what first tasks took more is a part of its own."""
+    """Chunks with their recorded times, with the extra time of first tasks as a part of its own."""
     total = chunks.parts.total
     first = first_tasks(tasks, chunks.dataset, chunks.events, total)
     beyond = np.clip(total - np.fmax(first.warm(total), _as_in_their_files(chunks, first, total)), 0.0, None)
     if len(first.leaders):
-        # what most processes take: one whose first task took longer than that is slow for another reason
+        # limit for most processes: a first task above it is slow for another reason
         usual = np.sort(beyond[first.leaders])[(len(first.leaders) - 1) // 2]
         beyond = np.minimum(beyond, usual)
     rest = 1 - ratio(beyond, total)
@@ -163,7 +163,7 @@ def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:
 
 
 def _as_in_their_files(chunks: Chunks, first: FirstTasks, seconds: Numbers) -> Numbers:
-    """Seconds of first tasks if they were as later ones of their file; NaN for others, and without later ones."""
+    """Seconds of first tasks if they were like later ones of their file; NaN for others, and without later ones."""
     found, early = np.full(len(chunks), np.nan), np.fromiter(first.alike, np.int64)
     file = files_of(chunks)
     later = np.isin(file, file[early])
@@ -184,7 +184,7 @@ def _during(call: RunnerCall, tasks: pa.Table) -> pa.Table:
 
 
 def _with_failed(chunks: Chunks, starts: Numbers, failed: pa.Table) -> Chunks:
-    """Chunks with failed attempts among them, in the order of their starts."""
+    """Chunks including failed attempts, in order of start."""
     if not len(failed):
         return chunks
     began = moments(failed, "start")
@@ -203,7 +203,7 @@ def _with_failed(chunks: Chunks, starts: Numbers, failed: pa.Table) -> Chunks:
 
 
 def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
-    """Row of the chunk that each task computed; -1 where there is none."""
+    """Row of the chunk of each task; -1 if there is none."""
     of_chunks, of_tasks = identities(tasks, chunks)
     order = np.argsort(of_chunks, kind="stable")
     place = np.minimum(np.searchsorted(of_chunks, of_tasks, sorter=order), len(order) - 1)

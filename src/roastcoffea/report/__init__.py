@@ -1,1 +1,1 @@
-"""Tables for the terminal and the reference of metrics."""
+"""Tables, pages and exports of a run, and the reference of metrics."""

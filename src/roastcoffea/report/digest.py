@@ -6,15 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from roastcoffea.diagnosis.completeness import INTERRUPT, Incompleteness
+import pyarrow.compute as pc
+
+from roastcoffea.diagnosis.completeness import INTERRUPT, Incompleteness, shortened
 from roastcoffea.diagnosis.finding import Finding, Verdict
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
-from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, Family
+from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, Family
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.summary import amount_of, title_of
-from roastcoffea.units import BYTE, SECOND, Unit, counted, moment, number
+from roastcoffea.report.summary import amount_of
+from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
+
+COMPLETE: Final = "complete"
+INCOMPLETE: Final = "incomplete"
+BROKEN: Final = "failed"
+INTERRUPTED: Final = "interrupted"
+NOTHING: Final = "nothing was run"
+NO_RUNNER: Final = "no Runner was called"
 
 TILES: Final = {
     "elapsed_time_seconds": "elapsed",
@@ -25,6 +35,12 @@ TILES: Final = {
 }
 """Metrics that are key numbers, with their labels."""
 
+LEAST_SHOWN: Final = {"elapsed_time_seconds": 1e-3}
+"""Amounts up to which a key number tells nothing; 0 where none is given."""
+
+LEAST_OF_OTHERS: Final = 0.1
+"""Cores that other processes must have taken away for a word about them."""
+
 NEGLIGIBLE: Final = 1e-3
 """Share of a ledger that may be unaccounted without a word."""
 
@@ -32,11 +48,17 @@ OUTWEIGHS: Final = 2 / 3
 """Share of a family above which a bar names the class that has it, not the family."""
 
 
+ALMOST_ALL: Final = 0.9
+"""Share of a family above which a bar names the two classes that have it."""
+
+
 class Tile(NamedTuple):
     """A key number with its label."""
 
     value: str
     label: str
+    note: str = ""
+    """What it is to be compared with."""
 
 
 class Share(NamedTuple):
@@ -50,12 +72,23 @@ class Share(NamedTuple):
     classes: Mapping[str, str]
     """Amounts of the classes in it, largest first."""
     main: str = ""
-    """Class that has most of it; empty where none outweighs the others."""
+    """Class that has most of it, or two that have almost all; empty where there are more."""
 
     @property
     def label(self) -> str:
-        """Its main class, else its family."""
+        """Its main classes, else its family."""
         return self.main or self.family.label
+
+
+class Lacking(NamedTuple):
+    """What the result lacks."""
+
+    what: str
+    """What is missing, and of which files."""
+    how_much: str
+    """Events that are lost."""
+    remedy: str | None
+    """Line to copy that runs the rest; None where nothing that is known is missing."""
 
 
 class Bar(NamedTuple):
@@ -77,9 +110,14 @@ class Digest:
     name : str
         Name of the run, else its processors.
     state : str
-        "complete", "incomplete", "failed", "interrupted" or "nothing was run".
+        "complete", "incomplete", "failed", "interrupted", "nothing was run", or "no Runner was called" where other
+        tasks ran.
     coverage : str
-        How much of what was asked for the result has.
+        How much of what was asked for the result has, and how many attempts failed.
+    error : str
+        The cause of what ended the run; empty where it finished.
+    lacking : Lacking or None
+        What the result lacks; None where it has all, or that is not known.
     facts : sequence of str
         What ran, on which data, where and when.
     tiles : sequence of Tile
@@ -97,6 +135,8 @@ class Digest:
     name: str
     state: str
     coverage: str
+    error: str
+    lacking: Lacking | None
     facts: Sequence[str]
     tiles: Sequence[Tile]
     time: Bar | None
@@ -110,16 +150,20 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     """The first look at a run."""
     verdict: Verdict | None = metrics.get("verdict")
     missing = _missing(metrics)
+    fruitless = run.outcome == FAILED and not metrics.get("num_chunks")
     return Digest(
-        name=title_of(run),
+        name=name_of(run) or f"run {run.id[:8]}",
         state=_state(run, missing),
-        coverage=_coverage(metrics),
+        coverage=_coverage(run, metrics),
+        error=shortened(run.error or "no error text was kept") if run.outcome == FAILED else "",
+        lacking=None if missing is None or missing.complete else _lacking(missing),
         facts=list(_facts(run, metrics)),
-        tiles=list(_tiles(metrics)),
+        tiles=list(_tiles(run, metrics)),
         time=_bar("thread time", metrics.get("time_ledger"), SECOND),
         bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
-        findings=[] if verdict is None else list(verdict),
-        verdict="" if verdict is None else verdict.conclusion,
+        # a run that failed at once is not one to make faster
+        findings=[one for one in verdict or () if one.incomplete or not fruitless],
+        verdict="" if fruitless else _no_verdict(metrics) if verdict is None else verdict.conclusion,
         problems=[*run.problems, *metrics.problems],
     )
 
@@ -132,41 +176,102 @@ def _missing(metrics: Metrics) -> Incompleteness | None:
     return found
 
 
+def _lacking(missing: Incompleteness) -> Lacking:
+    known = missing.files or missing.chunks
+    return Lacking(missing.what, missing.how_much if known else "", missing.remedy)
+
+
+def _no_verdict(metrics: Metrics) -> str:
+    return f"No bottleneck can be named: {metrics.missing['verdict']}."
+
+
 def _state(run: Run, missing: Incompleteness | None) -> str:
     if run.outcome == FAILED:
-        return "interrupted" if missing is not None and missing.run_error == INTERRUPT else "failed"
-    if not run.calls and not (run.tasks is not None and len(run.tasks)):
-        return "nothing was run"
-    return "incomplete" if missing is not None and not missing.complete else "complete"
+        # what interrupts after the last Runner call leaves its output whole
+        error = missing.run_error if missing is not None and missing.run_error else run.error or ""
+        return INTERRUPTED if error.partition(":")[0].strip() == INTERRUPT else BROKEN
+    if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
+        return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
+    return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
 
 
-def _coverage(metrics: Metrics) -> str:
-    """Chunks in the result, of those that were asked for, and their events."""
-    done, lacking, events = (metrics.get(name) for name in ("num_chunks", "num_missing_chunks", "total_events"))
-    if done is None:
-        return ""
-    of_all = f"{number(done)} of {counted(done + lacking, 'chunk')}" if lacking is not None else counted(done, "chunk")
-    return of_all if events is None else f"{of_all}, {number(events)} events"
+def _coverage(run: Run, metrics: Metrics) -> str:
+    """Chunks in the result, of those that were asked for, their events, and failed attempts."""
+    if not run.calls and run.tasks is not None and len(run.tasks):
+        return counted(len(run.tasks), "other task")
+    names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
+    done, lacking, files, events, failed = (metrics.get(name) for name in names)
+    parts = []
+    if done is not None:
+        of_all = counted(done if lacking is None else done + lacking, "chunk")
+        parts.append(of_all if lacking is None else f"{number(done)} of {of_all}")
+    parts += [f"{number(events)} events"] if events else []
+    parts += [f"{counted(files, 'file')} missing"] if files else []
+    parts += [counted(failed, "failed attempt")] if failed else []
+    return ", ".join(parts)
 
 
 def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
-    """Datasets, workers and time."""
+    """Processor, datasets, workers, version and time."""
+    if run.name and (processors := list(dict.fromkeys(call.processor for call in run.calls))):
+        yield ", ".join(processors)
     datasets = list(metrics.get("per_dataset") or {})
-    files = len(set(run.chunks["file"].to_pylist())) if run.chunks is not None else 0
+    files = pc.count_distinct(run.chunks["file"]).as_py() if run.chunks is not None else 0
     if datasets:
         more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
         yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
+    yield from _workers(run, metrics)
+    yield from _others(run, metrics)
+    yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
+    yield from [f"as reported by {run.reported_by}"] if run.reported is not None else []
+    yield minute(run.start)
+
+
+def _workers(run: Run, metrics: Metrics) -> Iterator[str]:
+    """Workers with their threads, and where they were."""
     workers, hosts = metrics.get("peak_workers"), {host.name for host in run.environment.hosts}
-    if workers:
-        where = next(iter(hosts)) if len(hosts) == 1 else counted(len(hosts), "host")
-        yield f"{counted(int(workers), 'worker')} on {where}"
-    yield moment(run.start)
+    if not workers:
+        return
+    threads = set() if run.lifetimes is None else set(run.lifetimes["threads"].drop_null().to_pylist())
+    of_each = f" x {counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
+    where = next(iter(hosts)) if len(hosts) == 1 else counted(len(hosts), "host")
+    yield f"{counted(int(workers), 'worker')}{of_each}{f' on {where}' if hosts else ''}"
 
 
-def _tiles(metrics: Metrics) -> Iterator[Tile]:
+def _others(run: Run, metrics: Metrics) -> Iterator[str]:
+    """Cores that other processes took from the workers, where they had a core for each thread.
+
+    A thread that could run and did not, on a host with a core for each, waited for somebody else's process.
+    """
+    waited, elapsed = metrics.get(f"time_{CONTENTION}_seconds"), metrics.get("elapsed_time_seconds")
+    threads, hosts = metrics.get("total_cores"), run.environment.hosts
+    if not waited or not elapsed or threads is None or len(hosts) != 1 or hosts[0].cores is None:
+        return
+    of_limits = 0.0 if run.lifetimes is None else pc.sum(run.lifetimes["throttled_seconds"], min_count=0).as_py()
+    taken = (waited - of_limits) / elapsed
+    if threads <= hosts[0].cores and taken >= LEAST_OF_OTHERS:
+        yield f"other processes took {number(round(taken, 1))} of {counted(hosts[0].cores, 'core')}"
+
+
+def _tiles(run: Run, metrics: Metrics) -> Iterator[Tile]:
     for name, label in TILES.items():
-        if name in metrics:
-            yield Tile(str(amount_of(metrics, name)), label)
+        if (metrics.get(name) or 0.0) > LEAST_SHOWN.get(name, 0.0):  # a rate of 0 tells nothing
+            yield Tile(str(amount_of(metrics, name)), label, _note(name, run, metrics))
+
+
+def _note(name: str, run: Run, metrics: Metrics) -> str:
+    """What a key number is to be compared with."""
+    match name:
+        case "event_rate_elapsed_khz" if "event_rate_core_khz" in metrics:
+            return f"{amount_of(metrics, 'event_rate_core_khz')} per core"
+        case "data_rate_gbps" if metrics.get("useful_fraction"):
+            return f"{amount_of(metrics, 'useful_fraction')} useful"
+        case "core_efficiency" if "total_cores" in metrics:
+            return f"of {counted(three_digits(metrics['total_cores']), 'core')}"
+        case "peak_memory_bytes" if run.lifetimes is not None:
+            limit = pc.min(run.lifetimes["memory_limit"]).as_py()
+            return f"of {BYTE.text(limit)}" if limit else ""
+    return ""
 
 
 def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Unit) -> Bar | None:
@@ -184,9 +289,21 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
         amount = sum(classes.values())
         if amount > 0:
             texts = {name: unit.text(part) for name, part in classes.items()}
-            main = next(name for name in classes) if max(classes.values()) > OUTWEIGHS * amount else ""
+            main = _main(classes, amount)
+            if unit is BYTE:  # families are named after time
+                main = main or ", ".join(classes)
             shares.append(Share(family, amount / total, unit.text(amount), texts, main))
     rest = ledger.residual or 0
     closes = abs(rest) < NEGLIGIBLE * total
     remark = "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
     return Bar(title, unit.text(total), shares, remark)
+
+
+def _main(classes: Mapping[str, float], amount: float) -> str:
+    """The class that has most of a family, or the two that have almost all; idle time has one name then."""
+    (first, most), *others = classes.items()
+    if most > OUTWEIGHS * amount:
+        return first
+    second, more = others[0]
+    of_two = most + more > ALMOST_ALL * amount and FAMILY_OF[first] is not IDLING
+    return f"{first}, {second}" if of_two else ""

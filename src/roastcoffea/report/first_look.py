@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TROUBLE, Family
-from roastcoffea.report.digest import Bar, Digest, Share, Tile
-from roastcoffea.report.markup import rendered, text
+from roastcoffea.metrics.phases import FAMILIES, RESIDUAL
+from roastcoffea.report import cards
+from roastcoffea.report.cards import Card, Drawn, Segment
+from roastcoffea.report.digest import COMPLETE, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.glossary import linked, page_address
+from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading
-from roastcoffea.units import SECOND
-from roastcoffea.visualization.colours import ink_on
 
-COMPLETE: Final = "complete"
-NOTHING: Final = "nothing was run"
-NO_RUNNER: Final = "No Runner was called while the collector was open: call it inside of the `with`."
-NARROW: Final = 0.03
-"""Share below which a part of a bar has no label in it."""
+CALL_IT: Final = "No Runner was called while the collector was open: call it inside the `with` block."
 
 TITLES: Final = {"time": "Where the time went", "bytes": "Where the bytes went"}
 
@@ -46,46 +42,6 @@ OF_CAUSE: Final = {
 }
 ANYWHERE: Final = ("over-time", "tables-ledgers")
 """Parts of a page that show any cause."""
-
-
-class Segment(NamedTuple):
-    """A part of a bar: what stands in it, and below it."""
-
-    family: Family
-    width: str
-    label: str
-    """In it; empty where there is no room."""
-    name: str
-    """Below it."""
-    percent: str
-    amount: str
-    details: str
-    """Its classes, in words."""
-    ink: str
-    """Colour of what stands in it, on a light background."""
-
-
-class Drawn(NamedTuple):
-    """A bar with its title."""
-
-    title: str
-    note: str
-    spoken: str
-    """What a screen reader says in its place."""
-    segments: Sequence[Segment]
-
-
-class Card(NamedTuple):
-    """A finding."""
-
-    title: str
-    saving: str
-    what: Markup
-    advice: str
-    remedy: str | None
-    family: Family
-    evidence: str
-    """Anchor of what shows it; empty where nothing does."""
 
 
 class Look(NamedTuple):
@@ -115,19 +71,17 @@ class Look(NamedTuple):
         )
 
 
-def look_of(digest: Digest, anchors: Collection[str] = (), names: Mapping[str, str] = MappingProxyType({})) -> Look:
+def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
     """What the first look shows.
 
     Parameters
     ----------
     anchors
         Parts of the page that findings may lead to.
-    names
-        Names of workers by address, as they stand in the page's pictures.
     """
     bars = [_bar(name, bar) for name, bar in (("time", digest.time), ("bytes", digest.bytes)) if bar]
     if digest.state == NOTHING:
-        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=NO_RUNNER)
+        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=CALL_IT)
     return Look(
         name=digest.name,
         chip=" · ".join(filter(None, [digest.state, digest.coverage])),
@@ -135,86 +89,39 @@ def look_of(digest: Digest, anchors: Collection[str] = (), names: Mapping[str, s
         facts=digest.facts,
         tiles=digest.tiles,
         bars=bars,
-        cards=[_card(finding, anchors, names) for finding in digest.findings],
+        cards=[_card(finding, anchors) for finding in digest.findings],
         verdict=digest.verdict,
         problems=digest.problems,
     )
 
 
-def notebook_look(digest: Digest, heading: Heading, names: Mapping[str, str]) -> Markup:
-    """The first look in a notebook: without scripts, in the colours around it; `names` are those of workers."""
+def notebook_look(digest: Digest, heading: Heading) -> Markup:
+    """The first look in a notebook: without scripts, in the colours around it."""
     palettes = Markup(palette("light")), Markup(palette("dark"))
-    return rendered("first_look_of_notebook.html", look=look_of(digest, (), names), heading=heading, palettes=palettes)
+    return rendered(
+        "first_look_of_notebook.html", look=look_of(digest), heading=heading, palettes=palettes, linked=linked
+    )
 
 
 def _bar(name: str, bar: Bar) -> Drawn:
-    segments = [_segment(share, of_bytes=name == "bytes") for share in bar.shares]
-    spoken = ", ".join(f"{segment.name} {segment.percent}" for segment in segments)
     note = "; ".join(filter(None, [f"{bar.total} in all", bar.remark]))
-    return Drawn(TITLES[name], note, f"{TITLES[name]}: {spoken}", segments)
+    return cards.drawn(TITLES[name], note, [_segment(share, of_bytes=name == "bytes") for share in bar.shares])
 
 
 def _segment(share: Share, *, of_bytes: bool) -> Segment:
     """A part of a bar. Families are named after time: below bytes stand their classes."""
     details = ", ".join(f"{name} {amount}" for name, amount in share.classes.items())
     name = _named(", ".join(share.classes)) if of_bytes else share.family.label
-    width = f"{100 * share.fraction:.2f}"
-    label, ink = _named(share.label) if share.fraction >= NARROW else "", ink_on(share.family.light)
-    return Segment(share.family, width, label, name, percent_of(share.fraction), share.amount, details, ink)
+    return cards.segment(share.family, share.fraction, name, share.amount, label=_named(share.label), details=details)
 
 
 def _named(classes: str) -> str:
     return classes.replace(RESIDUAL, "unaccounted")
 
 
-def percent_of(share: float) -> str:
-    """A share of a bar, as exact as people look at it."""
-    return "< 1 %" if share < 0.005 else f"{100 * share:.0f} %"
-
-
-def _card(finding: Finding, anchors: Collection[str], names: Mapping[str, str]) -> Card:
-    cause = finding.cause
-    return Card(
-        title=f"{cause[:1].upper()}{cause[1:]}",
-        saving=_saving(finding),
-        what=_with_culprits(finding, names),
-        advice=_advice(finding),
-        remedy=finding.remedy,
-        family=_family(finding),
-        evidence=next((anchor for anchor in _evidence(finding) if anchor in anchors), ""),
-    )
-
-
-def _advice(finding: Finding) -> str:
-    """What to do, without the line to copy: that stands below it."""
-    if not finding.remedy or finding.remedy not in finding.advice:
-        return finding.advice
-    advice = finding.advice.replace(f": {finding.remedy}", "")
-    return "" if advice == f"Use {finding.remedy}." else advice
-
-
-def _saving(finding: Finding) -> str:
-    if finding.incomplete:
-        return "result incomplete"
-    if finding.seconds is None:
-        return ""
-    return f"saves {'at most' if finding.at_most else 'about'} {SECOND.text(finding.seconds)}"
-
-
-def _with_culprits(finding: Finding, names: Mapping[str, str]) -> Markup:
-    """What is slow and where, with the first culprit in bold; workers by name."""
-    before, name, after = (
-        finding.what.partition(finding.culprits[0].name) if finding.culprits else (finding.what, "", "")
-    )
-    if not name:
-        return text(before)
-    return Markup("{}<b>{}</b>{}").format(text(before), text(names.get(name, name)), text(after))
-
-
-def _family(finding: Finding) -> Family:
-    """Family of the class that has the most of its time."""
-    known = {name: seconds for name, seconds in finding.rows.items() if name in FAMILY_OF}
-    return FAMILY_OF[max(known, key=lambda name: known[name])] if known else TROUBLE
+def _card(finding: Finding, anchors: Collection[str]) -> Card:
+    evidence = next((one for one in _evidence(finding) if one in anchors), "")
+    return finding.card._replace(evidence=evidence, page=page_address(finding.page))
 
 
 def _evidence(finding: Finding) -> Iterator[str]:
@@ -229,8 +136,7 @@ def _evidence(finding: Finding) -> Iterator[str]:
 
 def palette(scheme: str) -> str:
     """Colours of the families as variables of CSS, with the ink that is legible on each."""
-    colours = {family.name: getattr(family, scheme) for family in FAMILIES}
-    return " ".join(f"--rc-{name}: {colour}; --rc-on-{name}: {ink_on(colour)};" for name, colour in colours.items())
+    return cards.palette(FAMILIES, scheme)
 
 
 def share_image(look: Look) -> str:

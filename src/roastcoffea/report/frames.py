@@ -1,4 +1,4 @@
-"""Tables of a run as DataFrames: what was recorded, what is derived from it, and breakdowns of the ledgers."""
+"""Tables of a run as DataFrames: recorded ones, derived ones, and breakdowns of the ledgers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 class Table(NamedTuple):
-    """A table: its columns, what makes it (None where nothing was recorded), and the field of the run behind it."""
+    """A table: its columns, the function that makes it (None if nothing was recorded), and the run's field behind
+    it."""
 
     columns: Sequence[Column]
     make: Callable[[Run, Metrics], pa.Table | None]
@@ -52,7 +53,7 @@ def _recorded(field: str, columns: Sequence[Column]) -> Table:
 
 
 def _derived(name: str, columns: Sequence[Column]) -> Table:
-    """A table that is in the catalogue of metrics, by its name there."""
+    """A table from the catalogue of metrics, by its name there."""
     return Table(columns, lambda _, metrics: metrics.evaluator.value(name))
 
 
@@ -78,11 +79,11 @@ TABLES: Final[Mapping[str, Table]] = {
     "worker_memory": _derived("worker_memory", WORKER_MEMORY_COLUMNS),
     "dataset_memory": _derived("dataset_memory", DATASET_MEMORY_COLUMNS),
 }
-"""Tables that are attributes of a measurement."""
+"""Tables available as attributes of a measurement."""
 
 
 class Breakdown(NamedTuple):
-    """A ledger, by what it can be split, and what the columns of that mean."""
+    """A ledger, its possible breakdowns, and the meanings of their columns."""
 
     ledger: type[ByteLedger | TimeLedger]
     by: Sequence[str]
@@ -94,11 +95,11 @@ BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
     "time_ledger": Breakdown(TimeLedger, time_metrics.BREAKDOWNS, time_metrics.MEANINGS),
 }
 NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
-"""All tables, the ledgers' breakdowns among them."""
+"""All tables, including breakdowns of the ledgers."""
 
 
 def frame_named(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
-    """One of the tables; empty, with the reason in `attrs["absent"]`, where it cannot be made.
+    """One of the tables; if it is not available, it is empty with the reason in `attrs["absent"]`.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def frame_named(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
         If there is no such table.
     """
     if name not in NAMES:
-        raise ValueError(f"there is no table {name!r}; see `tables`")
+        raise ValueError(f"unknown table {name!r}; see `tables`")
     ledger, _, what = name.partition("_by_")
     return _frame(name, run, metrics) if name in TABLES else _breakdown(ledger, what, metrics)
 
@@ -122,7 +123,7 @@ def _frame(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
 
 
 def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:
-    """Breakdown of a ledger; empty, with the reason, where it cannot be made."""
+    """Breakdown of a ledger; if it is not available, it is empty with the reason."""
     ledger, _, meanings = BREAKDOWNS[name]
     try:
         with metrics.computing(f"{name}.by({what!r})"):

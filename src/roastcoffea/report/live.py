@@ -12,23 +12,19 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, TextIO
+from typing import Any, ClassVar, Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, counted, number, three_digits
+from roastcoffea.report.progress import BETWEEN, NAME, Progress, Rates, line_of
 
 INTERVAL: Final = 0.5
 """Seconds between two looks."""
-
-SPAN: Final = 20.0
-"""Seconds over which rates are averaged: records come chunk by chunk, about once in a second."""
 
 SHARE: Final = 20.0
 """How many times longer than it takes to make the lines they stay as they are."""
@@ -38,21 +34,6 @@ PATIENCE: Final = 2.0
 
 FEWEST_ROWS: Final = 4
 """In a terminal with fewer rows nothing is drawn; so many less one are left to all else."""
-
-NAME: Final = "roastcoffea"
-
-
-class Progress(NamedTuple):
-    """How far a run has come; None is not known."""
-
-    chunks: int
-    chunks_asked: int
-    files: int
-    files_asked: int
-    failed: int
-    events: int
-    bytes: int | None
-    workers: int | None
 
 
 class LiveText:
@@ -132,53 +113,11 @@ class LiveLine(LiveText):
         return line_of(progress, self._rates, whole=whole)
 
 
-class Rates:
-    """Events and bytes in a second, over the last seconds or from the beginning."""
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-        self._points: deque[tuple[float, int, int | None]] = deque([(self.began, 0, 0)])
-
-    def add(self, moment: float, progress: Progress) -> None:
-        """Take how far the run had come at a moment."""
-        self._points.append((moment, progress.events, progress.bytes))
-        while len(self._points) > 2 and self._points[1][0] <= moment - SPAN:
-            self._points.popleft()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return self._points[-1][0] - self.began
-
-    def in_a_second(self, *, whole: bool = False) -> tuple[float, float | None]:
-        """Events and bytes in a second, from the beginning where `whole`; None is not known."""
-        first, events_before, bytes_before = (self.began, 0, 0) if whole else self._points[0]
-        last, events, size = self._points[-1]
-        seconds = max(last - first, 1e-9)
-        return (events - events_before) / seconds, None if size is None else (size - (bytes_before or 0)) / seconds
-
-
-def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
-    """The line: what is done of what was asked for, rates (of the `whole` run), workers, and the time."""
-    events, size = rates.in_a_second(whole=whole)
-    parts = [
-        _done(progress),
-        f"{number(three_digits(events))} events/s" if progress.chunks else "",
-        GIGABIT_PER_SECOND.text(8e-9 * size) if progress.chunks and size is not None else "",
-        counted(progress.workers, "worker") if progress.workers is not None else "",
-        f"{number(progress.failed)} failed" if progress.failed else "",
-        SECOND.text(float(round(rates.elapsed))),
-    ]
-    return f"{NAME}  {', '.join(filter(None, parts))}"
-
-
-def _done(progress: Progress) -> str:
-    """Chunks that gave a result; before there are any, files that were opened."""
-    if progress.chunks_asked:  # a result that was lost came twice
-        done, asked, things = progress.chunks, progress.chunks_asked, "chunks"
-    else:
-        done, asked, things = progress.files, progress.files_asked, "files opened"
-    return f"{number(min(done, asked))} of {number(asked)} {things}" if asked else "no chunks yet"
+def fitted(line: str, width: int) -> str:
+    """As many whole parts of the line as fit a width: a number that is cut off would be another number."""
+    if len(line) <= width or not line.startswith(NAME):
+        return line[:width]
+    return line[: width + len(BETWEEN)].rpartition(BETWEEN)[0][:width] or line[:width]
 
 
 def display_for(stream: TextIO) -> NotebookLine | BottomRow | None:
@@ -203,7 +142,7 @@ class NotebookLine:
         self._handle.update({"text/plain": line}, raw=True)
 
     def end(self, line: str | None) -> None:
-        """Leave this as the last state; None leaves the one that is there."""
+        """Leave this as the last state; None keeps the present one."""
         if line is not None:
             self.show(line)
 
@@ -264,7 +203,7 @@ class BottomRow:
         lines = [line for own in area.lines.values() for line in own]
         size = os.get_terminal_size(self._terminal)
         room = size.lines - FEWEST_ROWS + 1
-        drawn = [self._styled(line[: size.columns - 1]) for line in lines[: max(room, 0)]]
+        drawn = [self._styled(fitted(line, size.columns - 1)) for line in lines[: max(room, 0)]]
         before, held = area.size, area.rows
         first = size.lines - len(drawn)
         top = min(first, size.lines - held) if before == size else first

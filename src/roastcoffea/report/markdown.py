@@ -1,4 +1,4 @@
-"""Sheets as Markdown, as GitHub shows it."""
+"""Sheets as GitHub-flavoured Markdown."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from roastcoffea.report.sheets import Heading, Sheet, flat
 from roastcoffea.units import number
 
 SIGNS: Final = "\\`*_[]<>|~$&#"
-"""What Markdown would take for more than text."""
+"""Characters with a meaning in Markdown."""
 
 
 def markdown(sheets: Iterable[Sheet]) -> str:
-    """Sheets below each other."""
+    """Sheets in sequence."""
     return "\n".join(f"{block}\n" for sheet in flat(sheets) for block in _blocks(sheet))
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Text escaped for Markdown, in one line."""
     line = " ".join(text.split())
     return "".join(f"\\{letter}" if letter in SIGNS else letter for letter in line)
 
 
 def _blocks(sheet: Sheet) -> Iterator[str]:
-    """What a blank line stands between."""
+    """Blocks to separate by blank lines."""
     if sheet.title:
         yield f"{'##' if isinstance(sheet, Heading) else '###'} {plain(sheet.heading)}"
     yield from map(plain, sheet.lead)

@@ -1,4 +1,4 @@
-"""HTML from templates, in which every text is escaped."""
+"""HTML from templates, with all text escaped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\
 
 
 def text(content: object) -> Markup:
-    """Content as text; what a notebook would take for a formula stays as it is written.
+    """Content as text; notebooks do not render formulas in it.
 
-    In templates every expression is such a text, but for attributes: these have the filter `e`.
+    Every expression in a template is such a text, except in attributes, which use the filter `e`.
     """
     if isinstance(content, Markup):
         return content
@@ -25,13 +25,13 @@ def text(content: object) -> Markup:
 
 
 def rendered(template: str, /, **values: Any) -> Markup:
-    """Template of `report/templates` with these values."""
+    """A template of `report/templates` filled with these values."""
     return Markup(_environment().get_template(template).render(values))
 
 
 @cache
 def _environment() -> Environment:
-    """Templates of this process: each is read and compiled once."""
+    """Templates of this process, each read and compiled once."""
     blocks: dict[str, Any] = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True}
     templates = PackageLoader(__package__)
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)

@@ -1,4 +1,4 @@
-"""Titles and turns of phrase that several rooms use."""
+"""Titles and phrases used in several rooms."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ BYTE_LEDGER: Final = "byte ledger"
 TIME_LEDGER: Final = "time ledger: worker threads x time"
 THREAD_TIME: Final = "thread time"
 TRANSFERRED: Final = "transferred"
+UNACCOUNTED: Final = "unaccounted"
 NOT_MEASURED: Final = "not measured"
-NO_PROBLEMS: Final = "no problems with the measuring"
+NO_PROBLEMS: Final = "measurement problems: none"
 
 
 def absence(reason: str) -> str:
-    """What stands in place of something that was not measured."""
+    """Text in place of something that was not measured."""
     return f"Not measured: {reason}."

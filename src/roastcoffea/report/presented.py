@@ -1,4 +1,4 @@
-"""Results that show themselves: each gives its sheets, and the renderers do the rest."""
+"""Results that display themselves: each provides sheets, and renderers do the rest."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from roastcoffea.report.sheets import Sheet
 
 
 class Presented:
-    """A result that is printed, shown in a notebook and written as Markdown from its sheets."""
+    """A result that prints, displays in a notebook and writes Markdown from its sheets."""
 
     __slots__ = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """What there is to show, in order."""
+        """Contents, in order."""
         raise NotImplementedError
 
     def print(self, file: IO[str] | None = None) -> None:
-        """Print it to the terminal, or into a file."""
+        """Print it to the terminal or into a file."""
         from roastcoffea.report.terminal import print_sheets
 
         print_sheets(self.sheets(), file)
 
     def to_markdown(self) -> str:
-        """Text that GitHub and notebooks show as tables."""
+        """Markdown with tables, for GitHub and notebooks."""
         from roastcoffea.report.markdown import markdown
 
         return markdown(self.sheets())

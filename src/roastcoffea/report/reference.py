@@ -1,4 +1,4 @@
-"""The reference of metrics, written from the catalogue."""
+"""The reference of metrics, generated from the catalogue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ result was used: the last of each chunk.
 
 
 def metric_reference() -> str:
-    """Markdown of the whole catalogue: of each metric its unit, source, alias, meaning and formula."""
+    """Markdown of the whole catalogue: unit, source, alias, meaning and formula of each metric."""
     lines = [HEADING]
     for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
         lines.append(f"## {group.capitalize()}\n")
@@ -35,7 +35,7 @@ def _entry(metric: Metric) -> str:
 
 
 def print_reference(file: IO[str] | None = None) -> None:
-    """Print the catalogue for people, to the terminal or into a file."""
+    """Print the catalogue in readable form, to the terminal or into a file."""
     from rich.padding import Padding
     from rich.text import Text
 

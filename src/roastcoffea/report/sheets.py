@@ -1,23 +1,25 @@
-"""Sheets: the one form in which results are handed to terminal, Markdown, notebook and page."""
+"""Sheets: the common form of results for terminal, Markdown, notebook and page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Self
 
-from roastcoffea.units import COUNT, Unit
+from roastcoffea.report.cards import Card, Drawn
+from roastcoffea.units import COUNT, RATES, Unit
 
 NOT_KNOWN: Final = "-"
 
 Form = Literal["sortable", "plain"]
-"""How pages show rows: as a table that sorts and filters, or as they stand."""
+"""Layout of rows on pages: a table to sort and filter, or plain."""
 
 
 class Amount(NamedTuple):
-    """A cell with a unit, or a text, of its own: `value` is what it is sorted by, None where it is not known."""
+    """A cell with its own unit or text; `value` is its sort key, None if unknown."""
 
     value: float | None
     unit: Unit = COUNT
@@ -30,37 +32,47 @@ class Amount(NamedTuple):
 
 
 class Reason(str):
-    """A cell that says why its amount is missing."""
+    """A cell with the reason why its amount is missing."""
 
     __slots__ = ()
 
 
 Cell = str | float | Amount | None
-"""What stands in a row: a number is in the unit of its column, None is not known."""
+"""Content of a cell: a number is in its column's unit, None is unknown."""
+
+Writers = Mapping[str, Callable[[float], str]]
+"""Writers of amounts by the symbol of their unit, in place of the unit's own."""
+
+NO_WRITERS: Final[Writers] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Head of a column: words where it has no unit, else amounts, flush right."""
+    """Head of a column: words if it has no unit, otherwise right-aligned amounts."""
 
     name: str
     unit: Unit | None = None
     meaning: str = ""
     dispensable: int = 0
-    """Rank in being left out where a terminal is too narrow: 1 goes first, of equals the last; 0 always stays."""
+    """Order of removal if a terminal is too narrow: 1 first, of equals the last; 0 is never removed."""
     width: int | None = None
-    """Letters in a terminal, where tables below each other line up."""
+    """Characters in a terminal, for tables that line up below each other."""
     bars: bool = False
-    """Whether its amounts are shares, beside which HTML shows bars."""
+    """Whether its amounts are shares that HTML shows with bars."""
 
-    def text(self, cell: Cell) -> str:
-        """A cell as people read it."""
+    def text(self, cell: Cell, writers: Writers = NO_WRITERS) -> str:
+        """A cell as people read it, its amount by the writer of its unit where there is one."""
         if cell is None:
             return NOT_KNOWN
-        return str(cell) if isinstance(cell, str | Amount) or self.unit is None else self.unit.text(cell)
+        if isinstance(cell, str) or (self.unit is None and not isinstance(cell, Amount)):
+            return str(cell)
+        amount = cell if isinstance(cell, Amount) else Amount(cell, self.unit or COUNT)
+        if amount.text is not None or amount.value is None or amount.unit.symbol not in writers:
+            return str(amount)
+        return writers[amount.unit.symbol](amount.value)
 
     def value(self, cell: Cell) -> float | None:
-        """What a cell is sorted by; None for text, and for what is not known."""
+        """Sort key of a cell; None for text and unknown values."""
         value = cell.value if isinstance(cell, Amount) else cell
         if not isinstance(value, Real) or (self.unit is None and value is cell):
             return None
@@ -73,11 +85,11 @@ def columns(unit: Unit | None, *names: str) -> list[Column]:
 
 
 LABELS: Final = Column("", width=26)
-"""Labels in tables below each other, which line up."""
+"""Label column of tables that line up below each other."""
 
 
 class Shown(NamedTuple):
-    """A cell as it is shown."""
+    """A cell as displayed."""
 
     text: str
     value: float | None
@@ -85,23 +97,38 @@ class Shown(NamedTuple):
     missing: bool
 
     @classmethod
-    def of(cls, column: Column, cell: Cell) -> Self:
+    def of(cls, column: Column, cell: Cell, writers: Writers = NO_WRITERS) -> Self:
         """A cell of a column."""
-        return cls(column.text(cell), column.value(cell), column, isinstance(cell, Reason))
+        return cls(column.text(cell, writers), column.value(cell), column, isinstance(cell, Reason))
 
 
 class Picture(NamedTuple):
-    """A drawing by its name, for renderers that can show one."""
+    """A plot by name, for renderers that can show one."""
 
     plot: str
     caption: str = ""
+
+
+class Link(str):
+    """A cell of words that lead somewhere on a page; elsewhere they are words."""
+
+    target: str
+
+    def __new__(cls, text: str, target: str = "") -> Self:
+        """A text with the address that it leads to; an empty one leads nowhere."""
+        link = super().__new__(cls, text)
+        link.target = target
+        return link
+
+    def __str__(self) -> str:
+        return self  # so that it still leads there when it is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """A title, lines and a list below it, a table whose first column holds names, notes, pictures, and parts.
 
-    A sheet without a title continues the one before.
+    A sheet without a title continues the previous one.
     """
 
     title: str = ""
@@ -115,23 +142,34 @@ class Sheet:
     """Lines below the table."""
     pictures: Sequence[Picture] = ()
     parts: Sequence[Sheet] = ()
-    """Sheets of lower rank that belong to it."""
+    """Subordinate sheets."""
 
     things: str = "rows"
     """What the rows are, in the plural."""
     total: int | None = None
-    """Rows that there are in all, where that is more than stand here."""
+    """Total number of rows, if more than shown here."""
     first: int | None = None
-    """Rows that a page shows at first; None for all."""
+    """Rows that a page shows initially; None for all."""
     form: Form = "sortable"
     folded: bool = False
-    """Whether HTML shows it only when its title is clicked."""
+    """Whether HTML shows it only after a click on its title."""
     beside: bool = False
-    """Whether HTML shows its parts beside each other, where there is room."""
+    """Whether HTML shows its parts side by side if there is room."""
+    bars: Sequence[Drawn] = ()
+    """What HTML draws above its rows, which it folds then."""
+    cards: Sequence[Card] = ()
+    """What HTML shows in place of its items; its rows are folded then."""
+    caption: str = ""
+    """Line of HTML above its cards."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it brings more than text."""
+        return bool(self.bars or self.cards)
 
     @property
     def heading(self) -> str:
-        """The title, as it stands above the table."""
+        """The title as shown above the table."""
         return f"{self.title[:1].upper()}{self.title[1:]}"
 
     @property
@@ -141,15 +179,27 @@ class Sheet:
 
     @property
     def left_out(self) -> int:
-        """Number of rows that do not stand here."""
+        """Number of rows not shown here."""
         return 0 if self.total is None else self.total - len(self.rows)
 
     def cells(self) -> list[list[Shown]]:
-        """Rows as people read them, and as they are sorted."""
-        return [[Shown.of(*pair) for pair in zip(self.columns, row, strict=True)] for row in self.rows]
+        """Rows as people read them, and as they are sorted; rates of one kind have one prefix."""
+        writers = self._writers()
+        return [[Shown.of(*pair, writers) for pair in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def _writers(self) -> Writers:
+        """Writers of rates, with the prefix of the largest one in the table."""
+        largest: dict[str, float] = {}
+        for row in self.rows:
+            for column, cell in zip(self.columns, row, strict=True):
+                unit = cell.unit if isinstance(cell, Amount) else column.unit
+                if unit is not None and unit.symbol in RATES:
+                    size = abs(column.value(cell) or 0.0)
+                    largest[unit.symbol] = max(size, largest.get(unit.symbol, 0.0))
+        return {symbol: RATES[symbol](like=size) for symbol, size in largest.items() if size}
 
     def without(self, place: int) -> Self:
-        """It without a column."""
+        """The sheet without one column."""
         columns = [column for number, column in enumerate(self.columns) if number != place]
         rows = [[cell for number, cell in enumerate(row) if number != place] for row in self.rows]
         return replace(self, columns=columns, rows=rows)
@@ -157,21 +207,21 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading(Sheet):
-    """The first sheet of a document: its title is what the document is about, with facts in `lead`."""
+    """First sheet of a document: its title is the subject, with facts in `lead`."""
 
     label: str = ""
-    """What kind of document it is."""
+    """Kind of document."""
     alarm: str = ""
     """What went wrong."""
 
     @property
     def heading(self) -> str:
-        """The title, which may be a name, as it is."""
+        """The title as it is, since it may be a name."""
         return self.title
 
 
 def flat(sheets: Iterable[Sheet]) -> Iterator[Sheet]:
-    """Sheets and their parts, one after the other."""
+    """Sheets, each followed by its parts."""
     for sheet in sheets:
         yield sheet
         yield from flat(sheet.parts)

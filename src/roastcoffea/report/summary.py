@@ -11,17 +11,30 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import root_cause
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
+from roastcoffea.errors import root_cause, unknown
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
-from roastcoffea.metrics.phases import TOTAL
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, counted, moment, number
+from roastcoffea.units import (
+    BYTE,
+    COUNT,
+    FRACTION,
+    RATIO,
+    SECOND,
+    SMALLEST_SHARE,
+    STRUCTURE,
+    WORD,
+    Unit,
+    counted,
+    moment,
+    number,
+)
 
 MOST_BRANCHES: Final = 10
 MOST_FILES: Final = 10
@@ -86,19 +99,60 @@ OF_BRANCH: Final = {"bytes_payload": "payload", "bytes_reread": "re-read", "byte
 BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_BRANCH.items()})
 
 
-def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
-    """Metrics by group, with the reason where one is missing, and what else people look at first."""
-    yield heading(run)
-    yield from own_sheets(metrics, "verdict")
-    yield from failing_files(metrics)
-    shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
-    for group, members in groupby(shown, key=lambda metric: metric.group):
-        yield from _group(group, list(members), metrics)
-    yield from _workers(metrics.tables["worker_balance"])
-    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
-    yield from _sections(metrics.get("sections") or {})
-    yield from _custom(metrics.get("custom") or {})
-    yield problems([*run.problems, *metrics.problems])
+def summary(run: Run, metrics: Metrics, group: str | None = None) -> Iterator[Sheet]:
+    """All tables: metrics by group, with the reason where one is missing, and what else people look at.
+
+    Parameters
+    ----------
+    group
+        Name of the only group to give.
+
+    Raises
+    ------
+    ValueError
+        If there is no such group.
+    """
+    if group is None:
+        yield heading(run)
+        for name in GROUPS:
+            yield from _sheets(name, run, metrics)
+        return
+    if group not in GROUPS:
+        raise ValueError(f"{unknown('group of tables', group, GROUPS)}; there are {', '.join(GROUPS)}")
+    found = list(_sheets(group, run, metrics))
+    yield from found or [Sheet(lead=[f"This run has no {group}."])]
+
+
+def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Tables of a group."""
+    match group:
+        case "verdict":
+            yield from own_sheets(metrics, "verdict")
+        case "failures":
+            yield from failing_files(metrics)
+        case "workers":
+            yield from _workers(metrics.tables["worker_balance"], metrics.evaluator.value("worker_names"))
+        case "datasets":
+            yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
+        case "sections":
+            yield from _sections(metrics.get("sections") or {})
+        case "values":
+            yield from _custom(metrics.get("custom") or {})
+        case "problems":
+            yield problems([*run.problems, *metrics.problems])
+        case _:
+            yield from _group(group, OF_METRICS[group], metrics)
+
+
+OF_METRICS: Final[Mapping[str, Sequence[Metric]]] = {
+    group: list(members)
+    for group, members in groupby(
+        (metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE),
+        key=lambda metric: metric.group,
+    )
+}
+GROUPS: Final = ("verdict", "failures", *OF_METRICS, "workers", "datasets", "sections", "values", "problems")
+"""Groups of tables, in their order."""
 
 
 def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
@@ -175,11 +229,23 @@ def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[
         return
     name, title, in_ledger = LEDGERS[group]
     ledger, *advice = metrics[name].sheets()
-    yield replace(ledger, title=title)
+    yield replace(_without_zeros(ledger, metrics[name]), title=title)
     yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
     yield from advice
     if group == BYTES:
         yield from _branches(metrics[name])
+
+
+def _without_zeros(sheet: Sheet, ledger: ByteLedger | TimeLedger) -> Sheet:
+    """A ledger's table without the classes that have next to nothing; a note names them."""
+    least = SMALLEST_SHARE * (ledger.total or 0)
+    small = [name for name, amount in ledger.items() if amount is not None and abs(amount) < least]
+    small = [UNACCOUNTED if name == RESIDUAL else name for name in small]
+    if not small:
+        return sheet
+    share = FRACTION.text(SMALLEST_SHARE)
+    rows = [row for row in sheet.rows if row[0] not in small]
+    return replace(sheet, rows=rows, notes=[*sheet.notes, f"Less than {share}: {', '.join(small)}."])
 
 
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
@@ -268,11 +334,13 @@ def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
         yield keyed_sheet("section, dataset", rows, columns, title="sections")
 
 
-def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
+def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Sheet]:
     """Workers side by side, those with the least to do first."""
     if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
         return
-    rows = workers.sort_by("busy_share").to_pylist()
+    rows = [
+        row | {"worker": names.get(row["worker"], row["worker"])} for row in workers.sort_by("busy_share").to_pylist()
+    ]
     shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
     if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
         shown.discard("clock_offset")
@@ -288,9 +356,10 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     if rows:
-        yield keyed_sheet("branch", rows[:MOST_BRANCHES], BRANCH_COLUMNS, title="branches", total=len(rows))
+        columns = [each for each in BRANCH_COLUMNS if any(row[each[0]] != 0 for row in rows)]
+        yield keyed_sheet("branch", rows[:MOST_BRANCHES], columns, title="branches", total=len(rows))
 
 
 def problems(found: Sequence[str]) -> Sheet:
     """What could not be measured as it should."""
-    return Sheet(title=f"problems ({len(found)})" if found else NO_PROBLEMS, items=found)
+    return Sheet(title=f"measurement problems ({len(found)})" if found else NO_PROBLEMS, items=found)

@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIRST_ROWS: Final = 30
-"""Rows of a table that stand in a page itself; scripts show more."""
+"""Rows of a table in the page itself; scripts show more."""
 
 MOST_ROWS: Final = 2000
-"""Rows of a table that are in a page at all."""
+"""Most rows of a table in a page."""
 
 MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
-"""Seconds that are a moment and no duration: the meaning of their column says so."""
+"""Seconds that are a moment rather than a duration, according to the meaning of their column."""
 
 _BEFORE_REASON: Final = "Not measured: "
 
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
-"""Units of columns that have none of their own, being quotients."""
+"""Units of columns that are quotients without a unit of their own."""
 
 IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
-"""Columns of numbers that nobody adds: they are shown with all of their digits."""
+"""Columns of numbers that are never added: shown with all digits."""
 
 
 def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: int = MOST_ROWS) -> Sheet:
-    """Sheet of a DataFrame, with the meaning of its columns; the reason where it is absent.
+    """Sheet of a DataFrame with the meanings of its columns, or the reason for its absence.
 
-    Units and meanings are those of `frame.attrs`, as measurements have them.
+    Units and meanings come from `frame.attrs`, as set by measurements.
 
     Parameters
     ----------
     things
         What its rows are, in the plural.
     most
-        Rows that are taken, from the first on.
+        Largest number of rows, from the first.
     """
     if "absent" in frame.attrs:
         return not_measured(frame.attrs["absent"], title)
@@ -56,12 +56,12 @@ def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: i
 
 
 def not_measured(reason: str, title: str = "") -> Sheet:
-    """What stands in place of a table that is absent."""
+    """Text in place of an absent table."""
     return Sheet(title=title, lead=[f"{_BEFORE_REASON}{reason}."])
 
 
 def reason_in(sheet: Sheet) -> str | None:
-    """Why a table is absent, of what stands in its place; None of any other sheet."""
+    """Reason for an absent table, from its sheet; None for any other sheet."""
     lead = sheet.lead[0] if len(sheet.lead) == 1 else ""
     return lead.removeprefix(_BEFORE_REASON).removesuffix(".") if lead.startswith(_BEFORE_REASON) else None
 
@@ -83,7 +83,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _cell(value: Any) -> Cell:
-    """Value of a frame in the types of Python."""
+    """Value of a frame in Python types."""
     import pandas as pd
 
     if isinstance(value, Mapping):

@@ -23,13 +23,15 @@ NARROWEST_NAME: Final = 12
 REASON: Final = "italic dim"
 
 
-def print_sheets(sheets: Iterable[Sheet], file: IO[str] | None = None) -> None:
+def print_sheets(sheets: Iterable[Sheet], file: IO[str] | None = None, width: int | None = None) -> None:
     """Print sheets below each other, to the terminal or into a file.
 
-    Colours appear only where the output is a terminal and NO_COLOR is not set. Tables take the terminal's width up to
-    100 columns, and 80 where the output is no terminal.
+    Colours appear only where the output is a terminal and NO_COLOR is not set. Tables take this width; without one,
+    the terminal's width up to 100 columns, and 80 where the output is no terminal.
     """
-    show(console_for(file), sheets)
+    console = console_for(file)
+    console.width = width or console.width
+    show(console, sheets)
 
 
 def for_terminal(sheets: Iterable[Sheet]) -> str:
@@ -43,11 +45,16 @@ def for_terminal(sheets: Iterable[Sheet]) -> str:
     return captured.get()
 
 
-def console_for(file: IO[str] | None) -> Console:
-    """Console that takes no markup from what it prints."""
+def console_for(file: IO[str] | None, narrowest: int = 80) -> Console:
+    """Console that takes no markup from what it prints.
+
+    Parameters
+    ----------
+    narrowest
+        Columns below which lines run on: a number of a table that is cut would be another number.
+    """
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    # In a narrower terminal lines run on: a number that is cut would be another number.
-    console.width = min(max(console.width, 80), 100)
+    console.width = min(max(console.width, narrowest), 100)
     return console
 
 

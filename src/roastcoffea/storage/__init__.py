@@ -1,1 +1,1 @@
-"""A run on disk."""
+"""Runs on disk."""

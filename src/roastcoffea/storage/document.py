@@ -1,4 +1,4 @@
-"""`run.json`: everything of a run but its tables, and how many rows each of these has."""
+"""`run.json`: everything of a run except its tables, and their numbers of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.run import Environment, Host, Run, RunnerCall
+from roastcoffea.records.run import Environment, Host, MergedRun, Run, RunnerCall
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
 from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
@@ -22,13 +22,13 @@ FORMAT: Final = "roastcoffea_run"
 RUN_FILE: Final = "run.json"
 
 DEEPEST_JSON: Final = 4 * DEEPEST
-"""Levels of nesting in `run.json`: a dictionary of schema 7 whose keys are no text takes three."""
+"""Most levels of nesting in `run.json`: a dictionary of schema 7 with non-text keys takes three."""
 LATEST_TIME: Final = 253_370_764_800
 """The year 9999, near the end of what `datetime` can show."""
 
 
 class Described(TypedDict):
-    """What `run.json` tells of a table."""
+    """A table as described in `run.json`."""
 
     rows: int
     columns: dict[str, str]
@@ -54,32 +54,33 @@ def write_document(folder: Path, run: Run, tables: Tables) -> None:
 
 
 def _body(run: Run) -> Body:
-    """JSON form of everything but the tables; its problems tell what could not be kept."""
+    """JSON form of everything except the tables; its problems list what could not be kept."""
     parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
     parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
     parts["calls"] = [*map(fields_by_name, run.calls)]
+    parts["merged"] = [*map(fields_by_name, run.merged)]
     problems: list[str] = []
     body = {name: plain(value, name, problems) for name, value in parts.items()}
     return body | {"problems": plain([*run.problems, *problems], "problems", [])}
 
 
 def fields_by_name(record: Any) -> dict[str, Any]:
-    """Fields of a record, not of those in it."""
+    """Fields of a record, without fields of nested records."""
     return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def read_document(path: Path) -> Document:
-    """What a `run.json` holds."""
+    """Content of a `run.json`."""
     with reading(path):
         found = json.loads(content_of(path))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise UnreadableMeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
+            raise UnreadableMeasurementError(f"{path} was not written by roastcoffea; pass the folder of a measurement")
         schema = found["schema"]
         if schema > SCHEMA:
             reads = f"this version reads up to {SCHEMA}: update roastcoffea"
             raise UnreadableMeasurementError(f"{path} has schema {schema}; {reads}")
         if schema not in range(1, SCHEMA + 1):
-            raise ValueError(f"there is no schema {schema}")
+            raise ValueError(f"unknown schema {schema}")
         if deeper_than(found, DEEPEST_JSON):
             raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
         body = untagged(found["run"]) if schema <= LAST_TAGGED else _restored(found["run"])
@@ -96,7 +97,7 @@ def read_document(path: Path) -> Document:
 
 
 def _restored(form: Mapping[str, Any]) -> Body:
-    """Body of a run of which this was written."""
+    """Body of a run from its JSON form."""
     body = {name: restored(value) for name, value in form.items()}
     if body.get("reported") is not None:
         body["reported"] = with_python_types(body["reported"])
@@ -104,20 +105,20 @@ def _restored(form: Mapping[str, Any]) -> Body:
 
 
 def _check_times(body: Body) -> None:
-    """Raise where a run has no outcome, or its times are none."""
+    """Raise if a run has no outcome, or invalid times."""
     check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
     if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
-        raise ValueError("start and stop are no times")
+        raise ValueError("start and stop are not times")
 
 
 def check_body(body: Body) -> None:
-    """Raise where the fields of a run are not of the types that the records give."""
+    """Raise if the fields of a run are not of the types of the records."""
     if not body.keys().isdisjoint(TABLES):
-        raise TypeError("tables are not kept there")
-    environment, calls = body["environment"], body.get("calls", [])
-    if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
-        raise TypeError("calls or hosts are no list")
-    parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
+        raise TypeError("tables do not belong there")
+    environment, calls, merged = body["environment"], body.get("calls", []), body.get("merged", [])
+    if not all(isinstance(records, list) for records in (calls, merged, environment["hosts"])):
+        raise TypeError("calls, hosts or merged runs are not lists")
+    parts = {"environment": Environment(versions={}, client_host=None), "calls": (), "merged": ()}
     check_fields(body | parts, Run, "the run")
     check_fields({**environment, "hosts": ()}, Environment, "the environment")
     for host in environment["hosts"]:
@@ -125,6 +126,9 @@ def check_body(body: Body) -> None:
     for call in calls:
         check_fields(call, RunnerCall, "a Runner call")
         _check_times(call)
+    for run in merged:
+        check_fields(run, MergedRun, "a merged run")
+        _check_times(run)
 
 
 def run_of(body: Body, tables: Tables) -> Run:
@@ -134,6 +138,7 @@ def run_of(body: Body, tables: Tables) -> Run:
     parts: dict[str, Any] = {
         "environment": Environment(**{**environment, "hosts": hosts}),
         "calls": tuple(RunnerCall(**call) for call in body["calls"]),
+        "merged": tuple(MergedRun(**run) for run in body.get("merged", [])),
         "problems": tuple(body["problems"]),
     }
     return Run(**{**body, **parts, **fields_of(tables)})

@@ -1,6 +1,6 @@
-"""Folders and files that appear whole or not at all.
+"""Folders and files that appear complete or not at all.
 
-What is being written lies in a hidden folder or file beside its place, see `left_overs`.
+Unfinished output is in a hidden folder or file next to its destination, see `left_overs`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from unicodedata import category
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy
 
-OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
+OVERWRITE: Final = "overwrite=True"
+OR_OVERWRITE: Final = f"choose another name, or {OVERWRITE} to replace it"
 
-_STAYS: Final = "is not overwritten, as it is no measurement or export, or holds other files; choose another name"
+_STAYS: Final = "is not overwritten: it is not a measurement or export, or holds other files; choose another name"
 
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
-"""Modes of what is written: records tell of paths, hosts and errors, which are nobody else's business."""
+"""Permissions of output: records contain private paths, hosts and errors."""
 
 
 _AT_FDCWD: Final = -100
@@ -33,38 +34,38 @@ _EXCHANGE: Final = 2
 """RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
 
 _REFUSALS: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOTTY)
-"""What systems and file systems say that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
+"""Errors of systems and file systems that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
 
 
 LONGEST_NAME: Final = 255
-"""Bytes in the name of a file, on all common file systems."""
+"""Most bytes in the name of a file, on all common file systems."""
 
 UNSEEN: Final = ("Cc", "Zl", "Zp")
-"""Categories of control characters, and of separators of lines, of which a name in a list would break it."""
+"""Categories of control characters and line separators, which would break a name in a list."""
 
 
 def file_name(name: str) -> str:
-    """Name, checked to stay in its folder and to be seen there."""
+    """The name, checked to stay in its folder and to be visible there."""
     if not isinstance(name, str):
         raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
     if unseen := next((each for each in name if category(each) in UNSEEN), None):
-        take = f"it has the control character {unseen!r}; take one without"
+        take = f"it contains the control character {unseen!r}; choose a name without"
         raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
     if not name.strip() or name.startswith(".") or any(character in name for character in "/\\"):
-        take = "take one without slashes, not beginning with a dot"
+        take = "choose a name without slashes that does not begin with a dot"
         raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError as error:
-        raise MeasurementError(f"{name!r} cannot name a measurement or file: {error.reason}; take another") from None
+        raise MeasurementError(f"{name!r} cannot name a measurement or file: {error.reason}; choose another") from None
     if length > LONGEST_NAME:
-        take = f"it has {length} bytes; take one of {LONGEST_NAME} at most"
+        take = f"it has {length} bytes; choose one of at most {LONGEST_NAME}"
         raise MeasurementError(f"{name[:40] + '...'!r} cannot name a measurement or file: {take}")
     return name
 
 
 def holds_only(folder: Path, names: Collection[str]) -> bool:
-    """Whether a folder holds some of these files, and nothing else."""
+    """Whether a folder holds only files of these names."""
     try:
         with os.scandir(folder) as entries:
             ours = [entry.name in names and entry.is_file(follow_symlinks=False) for entry in entries]
@@ -75,7 +76,7 @@ def holds_only(folder: Path, names: Collection[str]) -> bool:
 
 @contextmanager
 def synced_file(path: Path) -> Iterator[BinaryIO]:
-    """New file of the user's own, on disk and not only in memory when it is closed; removed where writing fails."""
+    """New private file that is synced to disk when it is closed; removed if writing fails."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), OWN_FILE)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -89,13 +90,14 @@ def synced_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
-    """New file that appears at its path when all is in it, or not at all; another is replaced with `overwrite` only."""
+    """New file that appears at its path when it is complete, or not at all; it replaces another one only with
+    `overwrite`."""
     if path.is_dir():
         raise MeasurementError(f"{path} is a folder; choose the name of a file")
     if path.exists() and not overwrite:
         raise MeasurementError(f"{path} exists; {OR_OVERWRITE}")
     if not path.parent.is_dir():
-        raise MeasurementError(f"{path.parent} is no folder; make it, or choose another")
+        raise MeasurementError(f"{path.parent} is not a folder; create it, or choose another")
     tidy(path.parent)
     hidden = hidden_path(path.parent)
     try:
@@ -105,7 +107,7 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
             hidden.replace(path)
         else:
             try:
-                path.hardlink_to(hidden)  # another may have taken the name meanwhile
+                path.hardlink_to(hidden)  # another process may have taken the name in the meantime
             except FileExistsError:
                 raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
             except OSError:  # a file system without links
@@ -116,7 +118,7 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk, on the systems and file systems that can."""
+    """Sync the names in a folder to disk, if the system and file system can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -128,7 +130,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class NewFolder:
-    """A folder that is filled out of sight, in `path`, and then moved to its place in one step."""
+    """A folder that is filled invisibly in `path`, and then moved to its destination in one step."""
 
     def __init__(self, hidden: Path, name: str) -> None:
         self._hidden = hidden
@@ -138,14 +140,14 @@ class NewFolder:
 
     @contextmanager
     def late_file(self, name: str) -> Iterator[BinaryIO]:
-        """File that appears in the folder when all is in it, or not at all."""
+        """File that appears in the folder when it is complete, or not at all."""
         unfinished = self._hidden / UNFINISHED / name
         with synced_file(unfinished) as file:
             yield file
         unfinished.rename(self.path / name)
 
     def complete(self) -> None:
-        """Let it be found under its name from now on, also where this process is killed."""
+        """Let it be found under its name from now on, even if this process is killed."""
         sync_folder(self.path)
         place = self._hidden / COMPLETE / self.path.name
         place.parent.mkdir(OWN_FOLDER)
@@ -153,11 +155,11 @@ class NewFolder:
         self.path = place
 
     def put_in_place(self, target: Path, replaces: Callable[[Path], bool] | None = None) -> bool:
-        """Move it to its place; False where something is and nothing may be replaced.
+        """Move it to its destination; False if that exists and may not be replaced.
 
-        What `replaces` allows to be replaced is there until the new folder is. An empty folder counts as nothing.
+        A folder that `replaces` allows to be replaced exists until the new one does. Empty folders are always replaced.
         """
-        while not _moved(self.path, target):  # another process may fill or leave the place meanwhile
+        while not _moved(self.path, target):  # another process may create or remove the destination in the meantime
             if replaces is None:
                 return False
             found = _inode(target)
@@ -170,19 +172,20 @@ class NewFolder:
         return True
 
     def _took_place_of(self, target: Path, replaces: Callable[[Path], bool]) -> bool:
-        """Whether it is where the other was; False where the place was left meanwhile."""
+        """Whether it replaced the other folder; False if that disappeared in the meantime."""
         try:
             if not exchange(self.path, target):
                 return self._replaced(target, replaces)
         except FileNotFoundError:
             return False
-        if not replaces(self.path):  # it was changed between the look at it and the exchange
+        if not replaces(self.path):  # it changed between the check and the exchange
             exchange(self.path, target)
             raise MeasurementError(f"{target} {_STAYS}")
         return True
 
     def _replaced(self, target: Path, replaces: Callable[[Path], bool]) -> bool:
-        """The same in two steps, where the file system cannot exchange folders; `left_overs` finds it in between."""
+        """The same in two steps, if the file system cannot exchange folders; `left_overs` handles the state in
+        between."""
         aside = self._hidden / REPLACED / target.name
         aside.parent.mkdir(OWN_FOLDER, exist_ok=True)
         try:
@@ -198,13 +201,13 @@ class NewFolder:
             with suppress(OSError):
                 aside.rename(target)
             raise
-        shutil.rmtree(aside, ignore_errors=True)  # who took the place has replaced it
+        shutil.rmtree(aside, ignore_errors=True)  # another process took the name and replaced it
         return False
 
 
 @contextmanager
 def new_folder(parent: Path, name: str) -> Iterator[NewFolder]:
-    """Folder of this name to be filled and put in place; it is removed where that did not happen."""
+    """Folder of this name to fill and move to its destination; removed if that does not happen."""
     tidy(parent)
     hidden = hidden_path(parent)
     hidden.mkdir(OWN_FOLDER)
@@ -231,7 +234,7 @@ def _inode(path: Path) -> int | None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders exchange their names in one step; False where the system or file system cannot."""
+    """Let two folders exchange their names in one step; False if the system or file system cannot."""
     names = os.fsencode(one), os.fsencode(other)
     try:
         library: Any = ctypes.CDLL(None, use_errno=True)

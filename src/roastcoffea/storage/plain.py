@@ -1,9 +1,9 @@
 """Values in the types of standard JSON: None, truth, numbers, text, lists, and dictionaries with text as keys.
 
 Numbers and arrays of numpy become Python's, tuples and sets become lists, times become ISO text, and durations seconds.
-A key that is no text becomes the text that Python prints of it, as 0.1.2 had it: a tuple can be read again from that. A
-number that is not finite is the text "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read as a number. A
-text that is one of these gets a backslash before it, and so does one that differs from them by backslashes alone.
+A key that is not text becomes its repr, as in 0.1.2, from which a tuple can be restored. A number that is not finite
+becomes the text "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read as a number. A text equal to one of
+these, apart from leading backslashes, gets another backslash.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NOT_FINITE: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf,
 LIKE_A_NUMBER: Final = re.compile(rf"\\*({'|'.join(NOT_FINITE)})")
 """Texts that are written with one more backslash."""
 DEEPEST: Final = 64
-"""Levels of nesting that are kept; the parser's own limit lies at a few hundred."""
+"""Most levels of nesting kept; the parser's own limit is a few hundred."""
 MOST_BITS: Final = 1000
-"""Of a whole number that is kept as one: a larger one is no float."""
+"""Largest integer in bits that is kept as one: a larger one has no float."""
 LONGEST_TEXT: Final = 10_000
-"""Characters kept of a value that only its text can stand for."""
+"""Most characters of a value that is kept only as text."""
 LONGEST_PLACE: Final = 60
-"""Characters of a key that names the place of a value."""
+"""Most characters of a key in the path of a value."""
 
 LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
     type(None): lambda _: None,
@@ -46,7 +46,7 @@ LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
     np.datetime64: str,
     np.timedelta64: str,
 }
-"""Values without parts: their standard forms, past what a subclass has overridden."""
+"""Values without parts: their standard forms, bypassing overrides in subclasses."""
 
 ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
     **{kind: kind.__iter__ for kind in (list, tuple, set, frozenset)},
@@ -57,7 +57,7 @@ ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
 
 
 def plain(value: Any, name: str, problems: list[str]) -> Any:
-    """Standard form of a value; `problems` gets a line for each type of which only a text could be kept."""
+    """Standard form of a value; `problems` gets a line for each type that could only be kept as text."""
     walk = _Walk()
     form = walk.form(value, (name,))
     for what, places in walk.as_text.items():
@@ -67,12 +67,12 @@ def plain(value: Any, name: str, problems: list[str]) -> Any:
 
 
 def restored(form: Any) -> Any:
-    """What was written of a value, with numbers in the place of texts that stand for them.
+    """A value read back, with numbers restored from their texts.
 
     Raises
     ------
     OverflowError
-        A number is larger than any that is written.
+        A number is larger than any that would be written.
     """
     if isinstance(form, dict):
         return {key: restored(item) for key, item in form.items()}
@@ -86,25 +86,25 @@ def restored(form: Any) -> Any:
 
 
 def number(value: float) -> float | str:
-    """A number, or the text that stands for one that is not finite."""
+    """A number, or the text for one that is not finite."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 class _Walk:
-    """One walk through a value."""
+    """One pass through a value."""
 
     def __init__(self) -> None:
         self._above: set[int] = set()
-        """Identities of the collections that the walk is inside of."""
+        """Identities of the collections around the current value."""
         self.as_text: dict[str, list[str]] = {}
-        """What was kept as text, and where."""
+        """Types kept as text, and where."""
         self._keys = 0
-        """Keys that the walk is inside of: no number is read from their text."""
+        """Keys around the current value: no number is restored from their text."""
 
     def form(self, value: Any, path: tuple[Any, ...]) -> Any:
-        """Standard form of the value at a place."""
+        """Standard form of the value at a path."""
         if type(value) is np.ndarray:
             return self.form((value.astype(str) if value.dtype.kind in "mM" else value).tolist(), path)
         base = next((base for base in type(value).__mro__ if base in LEAVES or base in ITEMS), None)
@@ -144,7 +144,7 @@ class _Walk:
 
 
 def _printable(value: Any, longest: int) -> str:
-    # reprlib survives a __repr__ that raises.
+    # reprlib survives a __repr__ that raises
     shortened = reprlib.Repr()
     shortened.maxother = longest
     return shortened.repr_instance(value, 1).encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Reading of files that may be damaged, or be no files at all; whether values in them are of the types of records."""
+"""Reading files that may be damaged or not regular, and checking values against the types of records."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from roastcoffea.errors import MeasurementError, MissingMeasurementError, Unread
 
 _OF_FILES: Final = (MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException)
 _OF_CONTENT: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Signs of damage: what reading of a file raises, and the making of records of what it holds."""
+"""Errors that indicate damage, from reading files and from building records of their content."""
 
 LARGEST_FILE: Final = 2**30
-"""Bytes of a file that is read as a whole; the largest `run.json` seen had some tens of MB."""
+"""Largest file that is read at once, in bytes; the largest `run.json` seen had some tens of MB."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a missing or damaged file causes into an error that names it."""
-    way_out = "restore it from a copy, or measure again"
+    """Turn any error caused by a missing or damaged file into one that names it."""
+    way_out = "restore it from a copy, or repeat the measurement"
     try:
         yield
     except MeasurementError:
@@ -47,11 +47,11 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> BinaryIO:
-    """File for reading; OSError for anything but a regular file, as to open a pipe would wait for its writer."""
+    """Open a regular file; OSError for anything else, because opening a pipe would wait for its writer."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -59,16 +59,16 @@ def opened(path: Path) -> BinaryIO:
 
 
 def content_of(path: Path) -> bytes:
-    """Content of a regular file; ValueError where it is too large to be one of ours."""
+    """Content of a regular file; ValueError if it is too large to be one of ours."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_FILE:
-            raise ValueError(f"it has {size} bytes; at most {LARGEST_FILE} are read")
+            raise ValueError(f"it has {size} bytes; the maximum is {LARGEST_FILE}")
         return file.read()
 
 
 def has_format(file: Path, mark: str) -> bool:
-    """Whether a file is JSON of a format; of a damaged one the beginning tells, where our writers put it."""
+    """Whether a file is JSON of a format; for a damaged one, its beginning decides, where our writers put it."""
     content = b""
     try:
         content = content_of(file)
@@ -79,11 +79,11 @@ def has_format(file: Path, mark: str) -> bool:
 
 
 MOST_BITS: Final = 63
-"""Of a whole number in a record: tables and other programs have no larger ones."""
+"""Largest integer in a record, in bits: tables and other programs have no larger ones."""
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; a list will do for a tuple, and a whole number for a float."""
+    """Whether a value is of an annotated type; a list is accepted for a tuple, and an integer for a float."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind is Any:
         return True
@@ -96,7 +96,7 @@ def _is_mapping_of(value: Any, of_key: Any, of_value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is a whole number that tables can hold."""
+    """Whether it is an integer that tables can hold."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= MOST_BITS
 
 
@@ -107,7 +107,7 @@ CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
     Mapping: _is_mapping_of,
     **dict.fromkeys((Union, UnionType), lambda value, *hints: any(fits(value, hint) for hint in hints)),
 }
-"""Types for which more is asked than to be an instance, with the check of a value and the type's arguments."""
+"""Types with more than an instance check, with a function of a value and the type's arguments."""
 
 
 @cache
@@ -117,7 +117,7 @@ def _hints(record: type) -> Mapping[str, Any]:
 
 
 def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
-    """Raise TypeError or ValueError where a value does not fit its field in a record, or is a number that is none."""
+    """Raise TypeError or ValueError if a value does not fit its field in a record, or is NaN."""
     hints = _hints(record)
     for name, value in values.items():
         if name in hints and not fits(value, hints[name]):
@@ -132,12 +132,12 @@ def literal(text: str) -> Hashable:
         value: Hashable = ast.literal_eval(text)
         hash(value)
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
-        raise ValueError(f"{text[:100]!r} is no literal that can be a key") from error
+        raise ValueError(f"{text[:100]!r} is not a literal that can be a key") from error
     return value
 
 
 def deeper_than(value: Any, levels: int) -> bool:
-    """Whether lists and dictionaries of parsed JSON are nested deeper than so many levels."""
+    """Whether lists and dictionaries of parsed JSON are nested deeper than this."""
     level = [value]
     for _ in range(levels + 1):
         items = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)

@@ -1,27 +1,26 @@
-"""Runs on disk: a folder with `run.json`, a Parquet file per table, and nothing that is ever unpickled."""
+"""Runs on disk: a folder with `run.json`, a Parquet file per table, and no pickles."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
-from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
-from roastcoffea.storage.folders import file_name, holds_only, new_folder
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.tables import TABLES, check_columns, check_end, read_table, table_file, tables_of, write_table
 from roastcoffea.storage.upgrades import upgraded
 
 METRICS_FILE: Final = "metrics.json"
@@ -29,15 +28,18 @@ METRICS_FILE: Final = "metrics.json"
 
 MONITOR_FILE: Final = "monitor.json"
 MONITOR_FORMAT: Final = "roastcoffea-monitor"
-"""What a `TaskMonitor` saves: no measurement, but easily taken for one."""
+"""Output of a `TaskMonitor`, which is not a measurement but easily mistaken for one."""
 
-OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, *(f"{name}.parquet" for name in TABLES)))
+PAGE_FILE: Final = "report.html"
+"""Page for a browser, where one was made."""
+
+OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, PAGE_FILE, *(f"{name}.parquet" for name in TABLES)))
 """Files of a measurement, by the versions since 1.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A measurement in a folder, without its tables; `error` says why it cannot be read, where it cannot."""
+    """A measurement in a folder, without its tables; `error` says why it cannot be read."""
 
     path: Path
     name: str
@@ -46,6 +48,12 @@ class StoredRun:
     outcome: str | None = None
     elapsed: float | None = None
     error: str | None = None
+    run_error: str | None = None
+    """Error that ended the run."""
+    processors: tuple[str, ...] = ()
+    """Processors of its Runner calls; empty where none was called."""
+    reported: Mapping[str, Any] | None = None
+    """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
 
 
 def save_run(
@@ -56,19 +64,19 @@ def save_run(
     overwrite: bool = False,
     metrics_json: Callable[[], bytes] | None = None,
 ) -> Path:
-    """Path of the new folder that holds the run.
+    """Save a run and return the path of its new folder.
 
-    Everything is written to a hidden folder beside it and moved into place in one step: whatever fails, what
-    was there stays as it was. The records are written first: they are saved also where `metrics_json` raises.
+    Everything is written to a hidden folder next to it and moved into place in one step, so that a failure leaves
+    existing data unchanged. The records are written first: they are saved even if `metrics_json` raises.
 
     Parameters
     ----------
     name
-        Name of the new folder; None takes the UTC time of the run's start and a running number.
+        Name of the new folder; by default the UTC time of the run's start and a number.
     overwrite
-        Replace a measurement of that name; a folder that holds anything else is never replaced.
+        Overwrite a measurement of that name; a folder that holds anything else is never overwritten.
     metrics_json
-        Gives the content of `metrics.json`.
+        Returns the content of `metrics.json`.
     """
     folder = Path(folder)
     tables = tables_of(run)
@@ -78,7 +86,7 @@ def save_run(
     target = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # what killed saves of older versions left, unless it is whole: then it is listed under its hidden name
+        # left by killed saves of older versions, unless complete: then it is listed under its hidden name
         for hidden in older_left_overs(folder):
             with suppress(OSError):
                 if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
@@ -98,8 +106,7 @@ def save_run(
                 places = (folder / each for each in chain([first], names))
                 target = next((place for place in places if new.put_in_place(place, replaces)), None)
                 if target is None:
-                    exists = f"{folder / first} exists"
-                    raise MeasurementError(f"{exists}; choose another name, or overwrite=True to replace it")
+                    raise MeasurementError(f"{folder / first} exists; {OR_OVERWRITE}")
     except OSError as error:
         what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
         raise MeasurementError(f"{what}: {error}") from error
@@ -107,7 +114,7 @@ def save_run(
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Run that was saved in a folder, by this version or an older one; its `run.json` will do as well."""
+    """Run saved in a folder by this or an older version; the path of its `run.json` works as well."""
     path = Path(path)
     try:
         return read_whole(path.parent if path.name == RUN_FILE and path.is_file() else path, _load)
@@ -118,49 +125,49 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
 
 def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
-    """Measurements that lie in a folder, oldest first; those that cannot be read come last."""
+    """Measurements in a folder, oldest first; unreadable ones come last."""
     folder = Path(folder)
     try:
         paths = [folder / name for name in names_in(folder)]
     except OSError as error:
-        raise MeasurementError(f"{folder} cannot be listed: {error}; give a folder with measurements") from error
+        raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
     read = ((path, read_whole(path, _stored)) for path in (*paths, *older_left_overs(folder)))
     found = [replace(run, path=path) for path, run in read if run is not None]
     return sorted(found, key=lambda run: (run.start is None, run.start or 0, run.name))
 
 
 def is_measurement(path: Path) -> bool:
-    """Whether a measurement is found under a path, be it damaged."""
+    """Whether there is a measurement at a path, even a damaged one."""
     places = path, left_overs(path.parent).get(path.name, path)
     return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
 
 
 def is_monitor(path: Path) -> bool:
-    """Whether a folder holds what a `TaskMonitor` saved."""
+    """Whether a folder holds output of a `TaskMonitor`."""
     return has_format(path / MONITOR_FILE, MONITOR_FORMAT)
 
 
 def not_a_measurement(path: Path) -> str:
-    """What to do with a folder that a `TaskMonitor` saved."""
-    return f"{path} holds what a TaskMonitor recorded, and no measurement; load it with TaskMonitor.load({str(path)!r})"
+    """How to load a folder that a `TaskMonitor` saved."""
+    return f"{path} was saved by a TaskMonitor and is not a measurement; load it with TaskMonitor.load({str(path)!r})"
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a folder holds a measurement, be it damaged, and nothing but the files of one."""
+    """Whether a folder holds only a measurement, even a damaged one."""
     ours = holds_only(path, OWN_FILES) and has_format(path / RUN_FILE, FORMAT)
     return ours or (holds_only(path, legacy.FILES) and has_format(path / legacy.METADATA_FILE, legacy.FORMAT))
 
 
 def _load(folder: Path) -> Run:
     if not folder.is_dir():
-        raise MissingMeasurementError(f"there is no folder {folder}; give the folder of a measurement")
+        raise MissingMeasurementError(f"there is no folder {folder}; pass the folder of a measurement")
     file = folder / RUN_FILE
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():
             return legacy.load_legacy(folder)
         if is_monitor(folder):
             raise MissingMeasurementError(not_a_measurement(folder))
-        raise MissingMeasurementError(f"{folder} is no measurement: it has no {RUN_FILE}; give the folder of one")
+        raise MissingMeasurementError(f"{folder} is not a measurement: it has no {RUN_FILE}; pass the folder of one")
     document = read_document(file)
     tables = {name: read_table(folder, name, table["rows"]) for name, table in document.tables.items()}
     with reading(file):
@@ -173,14 +180,43 @@ def _load(folder: Path) -> Run:
 
 
 def _stored(path: Path) -> StoredRun | None:
-    """Entry of a list; None for what does not look like a measurement."""
+    """Entry of a list; None for a folder that does not look like a measurement."""
     try:
         if (path / RUN_FILE).exists():
-            start, stop, outcome = itemgetter("start", "stop", "outcome")(read_document(path / RUN_FILE).body)
-        elif (path / legacy.METADATA_FILE).exists():
-            start, stop, outcome = attrgetter("start", "stop", "outcome")(legacy.load_legacy(path))
-        else:
-            return None
+            return _stored_now(path)
+        if (path / legacy.METADATA_FILE).exists():
+            run = legacy.load_legacy(path)
+            return StoredRun(
+                path=path,
+                name=path.name,
+                start=run.start,
+                elapsed=run.stop - run.start,
+                outcome=run.outcome,
+                reported=run.reported or {},
+            )
     except (MeasurementError, OSError) as error:
         return StoredRun(path=path, name=path.name, error=str(error))
-    return StoredRun(path=path, name=path.name, start=start, outcome=outcome, elapsed=stop - start)
+    return None
+
+
+def _stored_now(path: Path) -> StoredRun:
+    """Entry of a measurement of this version or an older one since 1.0."""
+    document = read_document(path / RUN_FILE)
+    body, damage = document.body, None
+    try:
+        for name in document.tables:
+            check_end(path, name)
+    except MeasurementError as error:
+        damage = str(error)
+    with reading(path / RUN_FILE):
+        return StoredRun(
+            path=path,
+            name=path.name,
+            start=body["start"],
+            outcome=None if damage else body["outcome"],
+            elapsed=body["stop"] - body["start"],
+            error=damage,
+            reported=body.get("reported"),
+            run_error=body["error"],
+            processors=tuple(dict.fromkeys(str(call["processor"]) for call in body["calls"])),
+        )

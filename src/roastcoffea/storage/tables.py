@@ -1,12 +1,13 @@
 """Tables of a run on disk: a Parquet file for each.
 
-Dask's own metrics are tables as well: a key is its context, a task prefix if it is of a task, an activity and a unit.
-What a program counts under other keys is kept in the same columns: "parts: ('a', 'b')" stands for an activity of
-several parts, and "literal: 3" for a part that is no text.
+Dask's own metrics are tables as well: a key has a context, a task prefix if it belongs to a task, an activity and a
+unit. Counts under other keys use the same columns: "parts: ('a', 'b')" is an activity of several parts, and "literal:
+3" a part that is not text.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -51,24 +52,29 @@ RECORDS: Final[Mapping[str, Sequence[Column]]] = {
     "sampling": SAMPLING_COLUMNS,
     "worker_states": WORKER_STATE_COLUMNS,
 }
-"""Tables that a run holds as they are."""
+"""Tables that a run holds unchanged."""
 
 SPANS: Final = "span_metrics"
 WORKER_SPANS: Final = "span_metrics_per_worker"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS, WORKER_SPANS: WORKER_SPAN_COLUMNS}
 
+LAST_BYTES: Final = b"PAR1"
+"""End of each Parquet file."""
 SMALLEST_VALUE: Final = 4
-"""Bytes that a value takes in memory, at the least: the offset of a text."""
+"""Least bytes of a value in memory: the offset of a text."""
+
+FEW_ROWS: Final = 100_000
+"""Rows below which a table is read in one thread: sharing out its columns takes longer than reading them."""
 
 PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
-"""Columns of shorter keys: what is not of a task has no prefix."""
+"""Columns of shorter keys: those outside tasks have no prefix."""
 
 SEVERAL: Final = "parts: "
 LITERAL: Final = "literal: "
-"""Before the Python literal of an activity's parts, and of a part that is no text."""
+"""Prefixes of the Python literal of an activity's parts, and of a part that is not text."""
 COUNTED: Final = ("bytes", "count")
-"""Units of whole numbers."""
+"""Units of integers."""
 
 
 def span_table(metrics: SpanMetrics) -> pa.Table:
@@ -77,7 +83,7 @@ def span_table(metrics: SpanMetrics) -> pa.Table:
 
 
 def worker_span_table(by_worker: Mapping[str, SpanMetrics]) -> pa.Table:
-    """Table of each worker's metrics; one that counted nothing has a row without them."""
+    """Table of each worker's metrics; a worker without counts has a row without them."""
     rows = [row | {"worker": worker} for worker, metrics in by_worker.items() for row in (*_rows(metrics),) or ({},)]
     return table_of_rows(WORKER_SPAN_COLUMNS, rows)
 
@@ -101,7 +107,7 @@ def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
 
 
 def _add(metrics: dict[tuple[Hashable, ...], float], key: tuple[Hashable, ...], amount: float) -> None:
-    """Add to a key's amount: keys of parts that are neither text nor literals can have become the same texts."""
+    """Add to a key's amount: keys whose parts are neither text nor literals may have become equal texts."""
     metrics[key] = metrics[key] + amount if key in metrics else amount
 
 
@@ -116,19 +122,19 @@ def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
 
 
 def _text(part: Hashable) -> str:
-    """Text that stands for a part of a key: itself, if it cannot be taken for that of something else."""
+    """Text of a part of a key: the part itself, unless it could be mistaken for something else."""
     if isinstance(part, str) and not part.startswith((SEVERAL, LITERAL)):
         return part
     return f"{LITERAL}{part!r}" if _is_literal(part) else str(part)
 
 
 def _several(parts: tuple[Hashable, ...]) -> str:
-    """Text that stands for an activity of several parts."""
+    """Text of an activity of several parts."""
     return f"{SEVERAL}{tuple(part if _is_literal(part) else str(part) for part in parts)!r}"
 
 
 def _is_literal(part: Hashable) -> bool:
-    """Whether what Python prints of it can be read again."""
+    """Whether its repr can be read again."""
     try:
         return literal(repr(part)) == part
     except ValueError:
@@ -136,7 +142,7 @@ def _is_literal(part: Hashable) -> bool:
 
 
 def _parts(text: str) -> tuple[Hashable, ...]:
-    """Parts of a key that a text stands for."""
+    """Parts of a key from its text."""
     with suppress(ValueError):
         if text.startswith(LITERAL):
             return (literal(text.removeprefix(LITERAL)),)
@@ -149,16 +155,16 @@ def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], f
     for row in table.to_pylist():
         key = tuple(chain.from_iterable(_parts(row[part]) for part in PARTS if row[part] is not None))
         amount = row["amount"]
-        # the column has floats: Dask's whole numbers are whole again
+        # the column has floats: restore Dask's integers
         yield row.get("worker"), key, int(amount) if row["unit"] in COUNTED and amount.is_integer() else amount
 
 
 SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}
-"""What makes a table of a run's field, and the field of a table, where a run does not hold the table as it is."""
+"""Functions that convert a run's field to a table and back, for fields that are not tables."""
 
 
 def tables_of(run: Run) -> Tables:
-    """What was measured of a run, by the names of its fields."""
+    """Measured tables of a run, by the names of its fields."""
     measured = {name: value for name in TABLES if (value := getattr(run, name)) is not None}
     tables = {name: SPAN_FORMS[name][0](value) if name in SPAN_FORMS else value for name, value in measured.items()}
     for name, table in tables.items():
@@ -167,7 +173,7 @@ def tables_of(run: Run) -> Tables:
 
 
 def fields_of(tables: Tables) -> dict[str, object]:
-    """Fields of a run that its tables hold."""
+    """Fields of a run from its tables."""
     return {name: SPAN_FORMS[name][1](table) if name in SPAN_FORMS else table for name, table in tables.items()}
 
 
@@ -176,24 +182,32 @@ def table_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.parquet"
 
 
+def check_end(folder: Path, name: str) -> None:
+    """Raise where a table's file is missing, or its end is: a copy of it is not finished."""
+    with reading(table_file(folder, name)), opened(table_file(folder, name)) as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - len(LAST_BYTES), 0))
+        if file.read() != LAST_BYTES:
+            raise ValueError("its end is missing")
+
+
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
-    """Write a table to its file, which is not there yet."""
+    """Write a table to its new file."""
     with synced_file(table_file(folder, name)) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True, use_compliant_nested_type=False)
 
 
 def read_table(folder: Path, name: str, rows: int) -> pa.Table:
-    """Table of a file that has so many rows."""
+    """Table of a file with this number of rows."""
     path = table_file(folder, name)
     with reading(path):
         with opened(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as stored:
             _check_rows(stored.metadata.num_rows, rows)
             needed, memory = SMALLEST_VALUE * rows * stored.metadata.num_columns, psutil.virtual_memory().total
-            if needed > memory:  # a few bytes can promise any number of rows
-                raise MemoryError(f"{rows} rows need {needed} bytes of memory; there are {memory}")
-            table = stored.read()
+            if needed > memory:  # a few bytes can claim any number of rows
+                raise MemoryError(f"{rows} rows need {needed} bytes of memory; {memory} are available")
+            table = stored.read(use_threads=rows > FEW_ROWS)
         _check_rows(table.num_rows, rows)
-        # another program may have written it again with similar types
+        # another program may have rewritten it with similar types
         ours = {field.name: field for field in arrow_schema(TABLES[name])}
         return table.cast(pa.schema([ours.get(field.name, field) for field in table.schema]))
 
@@ -204,8 +218,8 @@ def _check_rows(found: int, expected: int) -> None:
 
 
 def check_columns(table: pa.Table, name: str, where: str) -> None:
-    """Raise where a table lacks columns."""
+    """Raise if a table lacks columns."""
     if missing := ", ".join(column.name for column in TABLES[name] if column.name not in table.column_names):
         raise UnreadableMeasurementError(
-            f"{where} lacks the columns {missing}; restore it from a copy, or measure again"
+            f"{where} lacks the columns {missing}; restore it from a copy, or repeat the measurement"
         )

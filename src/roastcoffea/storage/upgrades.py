@@ -1,4 +1,4 @@
-"""Runs of older schemas: each is made into one of the next schema, up to the present one."""
+"""Runs of older schemas, upgraded step by step to the present one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roastcoffea.records.run import SpanMetrics
 from roastcoffea.storage.reading import fits
 from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
-SCHEMA: Final = 11
+SCHEMA: Final = 12
 LAST_TAGGED: Final = 7
 """The last schema with values of `compat.tagged_json` in `run.json`."""
 
@@ -25,17 +25,17 @@ NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
     8: ("sampling", "worker_states"),
     9: ("profile",),
 }
-"""Fields of a run that the schema after this one brought."""
+"""Fields of a run that the schema after this one added."""
 
 NO_TREE: Final = "None"
-"""What records up to schema 6 have in place of a tree, where a file has none."""
+"""Text that records up to schema 6 have for the tree of a file without one."""
 OF_TREES: Final = ("chunks", "preprocessing")
 
 Body = dict[str, Any]
 
 
 def upgraded(body: Body, tables: Tables, schema: int) -> tuple[Body, Tables]:
-    """A run of an older schema as one of the present one; columns that it did not know were not measured."""
+    """A run of an older schema in the present one; columns that it did not have were not measured."""
     if schema == SCHEMA:
         return body, tables
     absent = {name: NOT_RECORDED for older, names in NEW_FIELDS.items() if older >= schema for name in names}
@@ -49,7 +49,7 @@ def upgraded(body: Body, tables: Tables, schema: int) -> tuple[Body, Tables]:
 
 
 def _without_text_for_trees(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 7: 6 wrote "None" for the tree of a file that has none."""
+    """Run of schema 7: 6 wrote "None" for the tree of a file without one."""
     if "asked" in tables and NO_TREE in tables["asked"]["tree"].unique().to_pylist():
         return body, tables
     changed = {}
@@ -80,4 +80,4 @@ def _checked(metrics: SpanMetrics) -> SpanMetrics:
 
 
 UPGRADES: Final = {6: _without_text_for_trees, 7: _with_tables_of_spans}
-"""For an older schema what makes the next one of it, where that is more than columns and fields that it lacks."""
+"""Upgrades from older schemas to the next one that do more than add columns and fields."""

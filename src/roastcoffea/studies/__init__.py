@@ -1,1 +1,1 @@
-"""Studies over several runs, and over what a run would be elsewhere."""
+"""Studies of several runs, and of a run under other conditions."""

@@ -1,4 +1,4 @@
-"""What studies are made of: a measurement, a collector, a run, or the folder of one."""
+"""Sources of studies: a measurement, a collector, a run, or the folder of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Source: TypeAlias = "Measurement | MetricsCollector | Run | str | PathLike[str]"
 
 
 def measurement_of(source: Source) -> Measurement:
-    """Measurement of what stands for one."""
+    """Measurement from any of the sources."""
     if isinstance(source, str | PathLike):
         return load(source)
     found = getattr(source, "measurement", source)
@@ -24,11 +24,11 @@ def measurement_of(source: Source) -> Measurement:
         return Measurement(found)
     if isinstance(found, Measurement):
         return found
-    raise TypeError(f"give a measurement, a collector, a Run or a path, not {type(source).__name__}")
+    raise TypeError(f"pass a measurement, a collector, a Run or a path, not {type(source).__name__}")
 
 
 def name_of(source: Source) -> str:
-    """Name by which people know it: that of its folder, else its own, else its identity."""
+    """Name of the run: that of its folder, otherwise its own, otherwise its identity."""
     if isinstance(source, str | PathLike):
         return Path(source).resolve().name
     run = measurement_of(source).run

@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.phases import FAMILY_OF, Family
+from roastcoffea.report import cards
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +58,9 @@ OF_PHASES: Final = LIGHT.of_phases
 
 def scheme_of(ax: Axes) -> Scheme:
     """Colours for these axes: what is labelled in a light colour has a dark background, transparent or not."""
-    return DARK if luminance(str(ax.xaxis.label.get_color())) > MIDDLE else LIGHT
-
-
-MIDDLE: Final = 0.179
-"""Luminance at which black and white have the same contrast."""
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on a colour: its contrast is 4.5:1 at least."""
-    return "#000000" if luminance(colour) > MIDDLE else "#FFFFFF"
+    return DARK if luminance(str(ax.xaxis.label.get_color())) > cards.MIDDLE else LIGHT
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of a colour, from 0 (black) to 1 (white), as contrasts are computed from it (WCAG 2)."""
-    linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour))
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    """Relative luminance of a colour, from 0 (black) to 1 (white)."""
+    return cards.luminance(to_rgb(colour))

@@ -25,7 +25,7 @@ MOST_POINTS: Final = 3000
 """Points that are drawn one by one; more are drawn as a density."""
 
 MANY_TIMES: Final = 100
-"""Spread of values, the largest divided by the smallest, from which on an axis is logarithmic."""
+"""Spread of values, the largest divided by the smallest, above which an axis is logarithmic."""
 
 NARROW: Final = 0.01
 """Spread of values, divided by the largest, below which they count as one."""
@@ -47,7 +47,7 @@ class Group(NamedTuple):
 
 
 def groups_of(ax: Axes, names: Sequence[str | None]) -> list[Group]:
-    """Groups by name, the largest first; the smallest of many are one."""
+    """Groups by name, largest first; the smallest of many are one."""
     named = np.array([NAMELESS if name is None else str(name) for name in names], dtype=object)
     kinds, sizes = np.unique(named, return_counts=True)
     ordered = kinds[np.argsort(-sizes, kind="stable")].tolist()

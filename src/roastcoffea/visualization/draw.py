@@ -137,7 +137,7 @@ def text_beside(ax: Axes, x: float, y: float, text: str, size: float) -> None:
 
 
 def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], list[int]]:
-    """Numbers of those with a bar of their own, the largest first, and of the others."""
+    """Numbers of those with a bar of their own, largest first, and of the others."""
     order = np.argsort(-totals, kind="stable").tolist()
     return (order, []) if len(order) <= most else (order[: most - 1], order[most - 1 :])
 

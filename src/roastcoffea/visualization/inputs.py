@@ -78,7 +78,7 @@ def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: An
     return Evaluator(PLOT_INPUTS, values | made.inputs, below)
 
 
-# Records, of which there is at least one; moments are on the client's clock
+# Records, at least one; moments are on the client's clock
 
 
 @plot_input

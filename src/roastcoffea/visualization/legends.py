@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, Family
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.visualization.colours import ink_on
+from roastcoffea.report.cards import ink_on
 
 MOST_ABOVE: Final = 0.15
 """Share of the height of axes that a legend within them takes at most; a higher one stands beside them."""

@@ -76,7 +76,7 @@ def _looks(ax: Axes) -> Iterator[tuple[str, Any]]:
 
 
 def worker_mean(ax: Axes, series: Series, span: Span, label: str) -> None:
-    """Draw the mean over the workers that are there, in a band from the least to the most."""
+    """Draw the mean over the workers present, in a band from the least to the most."""
     grid, rows = _gridded(series)
     x = time_axis(ax, *span)(grid)
     if len(rows) > 1:
@@ -86,7 +86,7 @@ def worker_mean(ax: Axes, series: Series, span: Span, label: str) -> None:
 
 
 def worker_sum(ax: Axes, series: Series, span: Span, label: str, there: Presence) -> None:
-    """Draw the sum over the workers that are there; each has its first value from its arrival on."""
+    """Draw the sum over the workers present; each has its first value from its arrival on."""
     moments, rows = _stepped(lasting(series, there))
     x, total = time_axis(ax, *span)(moments), np.nansum(rows, axis=0)
     colour = scheme_of(ax).series[0]

@@ -67,7 +67,7 @@ class PlotFunction(Protocol):
         A collector, a measurement, a Run, or the folder of a saved measurement. Version 0.1.2 took `tracking_data`,
         `span_metrics`, `metrics`, `chunk_info` or `chunk_metrics` instead: they are still taken, and win over it.
     output_path
-        File to save the figure to, in place of one that is there; its suffix (png, pdf, svg) says how.
+        File to save the figure to, overwriting an existing one; its suffix (png, pdf, svg) is the format.
     ax
         Axes to draw on: nothing else changes, in pyplot neither. Without it there is a new figure, in the style of this
         package. It is one of pyplot's where pyplot is in use or IPython runs, so that it shows there.
@@ -248,7 +248,7 @@ def figure_of(ax: Axes) -> Figure:
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> Path:
-    """Write a figure to a file, in the format of its suffix; the file is whole, and replaces one that is there."""
+    """Write a figure to a file, in the format of its suffix; the file is whole, and replaces an existing one."""
     file = Path(path)
     if not file.suffix:
         file = file.with_name(f"{file.name}.{mpl.rcParams['savefig.format']}")  # as matplotlib has it

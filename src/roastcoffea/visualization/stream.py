@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import GAVE_A_RESULT, identities
-from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OF_TASK_KIND, OVERHEAD, RESIDUAL
+from roastcoffea.metrics.facts import WITH_RESULT, identities
+from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.series import busy_in_pixels
@@ -89,8 +89,8 @@ def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
 
 def _classes_of_tasks(tasks: pa.Table, chunks: pa.Table | None) -> tuple[Integers, Integers]:
     """Number of the class of each task, and the row of its chunk."""
-    numbers = np.array([SHOWN.index(name) for name in (*OF_TASK_KIND.values(), RESIDUAL)])
-    kinds, chunk = numbers[places(tasks["kind"], list(OF_TASK_KIND))], np.full(len(tasks), -1)
+    numbers = np.array([SHOWN.index(name) for name in (*CLASS_OF_KIND.values(), RESIDUAL)])
+    kinds, chunk = numbers[places(tasks["kind"], list(CLASS_OF_KIND))], np.full(len(tasks), -1)
     if chunks is not None and len(chunks):
         chunk = _chunks_of(tasks, chunks)
         processed = having(tasks["kind"], task_records.PROCESSOR)
@@ -114,7 +114,7 @@ def _main_classes(chunks: pa.Table) -> Integers:
     names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
     most = names[np.column_stack([seconds, rest]).argmax(axis=1)]
     kinds = np.where(seconds.any(axis=1), most, SHOWN.index(RESIDUAL))
-    return np.where(one_of(chunks["outcome"], pa.array(GAVE_A_RESULT)), kinds, SHOWN.index(FAILED))
+    return np.where(one_of(chunks["outcome"], pa.array(WITH_RESULT)), kinds, SHOWN.index(FAILED))
 
 
 def _lanes(table: pa.Table, start: Numbers, stop: Numbers) -> tuple[Integers, list[str]]:

@@ -2,24 +2,110 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from handmade import empty_run, handmade_run
+from made_runs import made_run, plan
 
 from roastcoffea.cli import main
+from roastcoffea.cli.commands import list as command
+from roastcoffea.measurement import Measurement
+from roastcoffea.report import runs as listed
+
+
+def names(out: str) -> list[str]:
+    """First words of the rows."""
+    return [line.split()[0] for line in out.splitlines() if line.startswith("  ")][1:]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A slow run, a fast one, one of a processor of its own, and one that failed."""
+    for name, run in {
+        "slow": made_run([plan(1.0)] * 4, 1),
+        "fast": made_run([plan(0.1)] * 40, 2),
+        "other": handmade_run(),
+        "failed": made_run([plan(1.0)] * 4, 1, outcome="failed", error="ValueError: planted"),
+        "empty": empty_run(),
+    }.items():
+        Measurement(run).save(tmp_path, name)
+    return tmp_path
 
 
 def test_list_has_a_line_for_each_measurement(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(runs)]) == 0
     lines = capsys.readouterr().out.splitlines()
     (good,) = [line for line in lines if "good [red]run" in line]
-    assert "finished" in good
-    assert "12.5 s" in good
+    assert "complete" in good
+    assert "4 k" in good
     assert len([line for line in lines if "damaged" in line and "unreadable" in line]) == 1
     assert str(runs / "damaged" / "run.json") in "".join(lines)
+
+
+def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a-name-that-has-many-words-" * 3 + "end"
+    Measurement(made_run([plan(1.0)] * 4, 1)).save(tmp_path, name)
+    assert main(["list", str(tmp_path)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", name]
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["list", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
+    assert "".join(line[2:].split("  ")[0].strip() for line in lines[1:]) == name
+
+
+def test_runs_are_sorted_and_filtered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(folder), "--sort", "rate"]) == 0
+    found = names(capsys.readouterr().out)
+    assert found.index("fast") < found.index("slow")
+    assert found[-1] == "empty"  # its rate is not known
+    assert main(["list", str(folder), "--outcome", "failed"]) == 0
+    assert names(capsys.readouterr().out) == ["failed"]
+    assert main(["list", str(folder), "--processor", "Made", "--sort", "name"]) == 0
+    assert names(capsys.readouterr().out) == ["failed", "fast", "slow"]
+    assert main(["list", str(folder), "--processor", "Nobody"]) == 0
+    assert "There are no such measurements" in capsys.readouterr().out
+
+
+def test_orders_and_outcomes_are_those_of_the_list() -> None:
+    """They stand in the help, which loads nothing."""
+    assert set(command.ORDERS) == set(listed.Entry._fields)
+    assert command.OUTCOMES == listed.OUTCOMES
+
+
+def test_a_measurement_that_lacks_its_chunks_is_unreadable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "fast" / "chunks.parquet").unlink()
+    assert main(["list", str(folder), "--outcome", "unreadable"]) == 0
+    out = capsys.readouterr().out
+    assert names(out) == ["fast"]
+    assert "chunks.parquet is missing" in out
+
+
+def test_a_copy_that_is_not_finished_is_unreadable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (folder / "fast" / "tasks.parquet").read_bytes()
+    for size in (0, 3, len(whole) - 1):
+        (folder / "fast" / "tasks.parquet").write_bytes(whole[:size])
+        assert main(["list", str(folder), "--outcome", "unreadable"]) == 0
+        out = capsys.readouterr().out
+        assert names(out) == ["fast"]
+        assert "tasks.parquet cannot be read (ValueError: its end is missing)" in " ".join(out.split())
 
 
 def test_an_empty_folder_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"There are no measurements in {tmp_path}.\n"
+
+
+def test_a_folder_that_is_missing_is_a_plain_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(tmp_path / "nowhere")]) == 1
+    err = capsys.readouterr().err
+    assert err == f"roastcoffea: {tmp_path / 'nowhere'} does not exist; give a folder with measurements\n"
+    (tmp_path / "file").touch()
+    assert main(["list", str(tmp_path / "file")]) == 1
+    assert "is a file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the meter sees where files are read in odd ways, and that nothing depends on its seeing."""
+"""What the meter sees where files are read in odd transport, and that nothing depends on its seeing."""
 
 from __future__ import annotations
 
@@ -134,6 +134,6 @@ def test_where_a_handler_cannot_be_given_nothing_is_known_of_bytes(
 def test_what_is_preloaded_of_an_rntuple_is_not_called_metadata(folder: Path) -> None:
     _, measurement = outcome(folder / "ntuple.root", total_of_f0, preload=["f0", "f1"])
     (chunk,) = measurement.run.chunks.to_pylist()
-    assert any("preloaded of an RNTuple" in text for text in measurement.problems)
+    assert any("preloaded fields of an RNTuple" in text for text in measurement.problems)
     assert chunk["bytes_metadata"] is chunk["bytes_payload"] is None
     assert not measurement.byte_ledger.certificate.complete

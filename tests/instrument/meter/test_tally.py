@@ -112,12 +112,12 @@ class Reading:
         piece = SimpleNamespace(start=0, stop=1)
         self.submit["decompression"](lambda *_: step(), piece, branch_named(name), 0)
 
-    def interpret(self, name: str, step: Callable[[], None], *, came_with_tree: bool = False) -> None:
+    def interpret(self, name: str, step: Callable[[], None], *, embedded_in_tree: bool = False) -> None:
         held = SimpleNamespace(nbytes=1)
         basket = SimpleNamespace(
             parent=branch_named(name),
             basket_num=0,
-            is_embedded=came_with_tree,
+            is_embedded=embedded_in_tree,
             uncompressed_bytes=1,
             data=held,
             byte_offsets=None,
@@ -129,9 +129,9 @@ def branch_named(name: str) -> Any:
     return SimpleNamespace(_bases=[SimpleNamespace(_members={"fName": name})], _parent=None)
 
 
-@pytest.mark.parametrize("came_with_tree", [False, True])
+@pytest.mark.parametrize("embedded_in_tree", [False, True])
 @pytest.mark.parametrize("in_line", [False, True])
-def test_what_is_read_in_a_step_is_not_counted_twice(in_line: bool, came_with_tree: bool) -> None:
+def test_what_is_read_in_a_step_is_not_counted_twice(in_line: bool, embedded_in_tree: bool) -> None:
     reading = Reading(in_line=in_line)
 
     def nested() -> None:
@@ -141,11 +141,11 @@ def test_what_is_read_in_a_step_is_not_counted_twice(in_line: bool, came_with_tr
         burn(0.01)
 
     reading.chunks([(0, 1)])
-    if not came_with_tree:
+    if not embedded_in_tree:
         reading.decompress("outer", partial(burn, 0.03))
-    reading.interpret("outer", nested, came_with_tree=came_with_tree)
+    reading.interpret("outer", nested, embedded_in_tree=embedded_in_tree)
     _, decompress, interpret = reading.meter.seconds()
-    assert decompress == pytest.approx(0.02 if came_with_tree else 0.05, abs=0.005)
+    assert decompress == pytest.approx(0.02 if embedded_in_tree else 0.05, abs=0.005)
     assert interpret == pytest.approx(0.06, abs=0.005)
     assert not reading.meter.problems
 

@@ -182,7 +182,7 @@ def test_tasks_of_a_thread_that_overlap_get_tracks_of_their_own(tmp_path: Path) 
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     tracks = [names[event["tid"]] for event in events if event["ph"] == "X" and event["cat"] == "other"]
     assert tracks == [*["thread 7"] * 4, *["thread 7 (at the same time)"] * 2]
-    assert next(event for event in events if event["args"].get("stop") == "not known")["dur"] == 0
+    assert next(event for event in events if event["args"].get("stop") == "unknown")["dur"] == 0
 
 
 def test_a_trace_can_be_compressed(handmade: Measurement, tmp_path: Path) -> None:

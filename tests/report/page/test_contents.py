@@ -21,7 +21,9 @@ import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.ledger import LABELS_OF
 from roastcoffea.records.run import Host
+from roastcoffea.report.glossary import glossary, page_address
 from roastcoffea.report.markup import text
 from roastcoffea.report.page import contents
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
@@ -69,7 +71,8 @@ def test_both_ledgers_stand_on_it_with_totals_and_certificates(page: str, measur
     rows = Parsed(ledgers).rows
     for ledger, unit in ((measurement.time_ledger, SECOND), (measurement.byte_ledger, BYTE)):
         assert ["total", unit.text(ledger.total)] in [row[:2] for row in rows]
-        assert all([name, unit.text(amount)] in [row[:2] for row in rows] for name, amount in ledger.items() if amount)
+        shown = [row[:2] for row in rows]
+        assert all([LABELS_OF.get(name, name), unit.text(amount)] in shown for name, amount in ledger.items() if amount)
         assert str(ledger.certificate) in ledgers
 
 
@@ -85,8 +88,27 @@ def test_findings_are_on_the_first_screen_with_links_to_what_shows_them(page: st
         assert SECOND.text(finding.seconds) in first
         assert finding.remedy is None or f"<code>{text(finding.remedy)}</code>" in first
     links = [attributes["href"] for tag, attributes in Parsed(first).elements if tag == "a"]
-    assert len(links) == len(measurement.verdict)
-    assert {link.removeprefix("#") for link in links} <= anchors(page)
+    evidence = [link.removeprefix("#") for link in links if link.startswith("#")]
+    assert len(evidence) == len(measurement.verdict)
+    assert set(evidence) <= anchors(page)
+    assert {link for link in links if "/limited/" in link} == {page_address(one.page) for one in measurement.verdict}
+    assert glossary()["core efficiency"].address in links
+
+
+def test_classes_in_the_ledgers_lead_to_the_glossary(page: str, measurement: Measurement) -> None:
+    ledgers = fold(page, "ledgers")
+    for name in [*filter(measurement.time_ledger.get, measurement.time_ledger), "payload", "residual"]:
+        term = glossary()[name]
+        assert f'<a class="term" href="{term.address}"' in ledgers
+        assert f">{LABELS_OF.get(name, name)}</a>" in ledgers
+
+
+def test_tables_call_workers_by_name_and_give_their_addresses_once(page: str, measurement: Measurement) -> None:
+    names = measurement.metrics.evaluator.value("worker_names")
+    cells = [cell for row in Parsed(fold(page, "workers")).rows for cell in row]
+    for address, name in names.items():
+        assert cells.count(name) >= 2  # side by side, and with their thread time
+        assert address in cells
 
 
 def test_the_tab_and_previews_have_the_name_of_the_run(page: str, measurement: Measurement) -> None:
@@ -123,7 +145,7 @@ def test_what_was_not_measured_says_why(backend: str) -> None:
         assert all(f"<li>{name}: " in absent for name in ("files", "workers", "task stream", "flame graph"))
     else:
         assert json.loads(block(page, "charts"))["roots"].keys()
-        assert "without a scheduler nothing tells of it" in page
+        assert "not recorded without a scheduler" in page
 
 
 def test_a_run_without_dask(sample: Any) -> None:
@@ -133,7 +155,7 @@ def test_a_run_without_dask(sample: Any) -> None:
     page = contents.page_of(collector.measurement)
     drawn = {"plot-rates", "plot-classes", "plot-stream", "plot-icicle", "plot-points", "plot-heat"}
     assert drawn <= set(json.loads(block(page, "charts"))["roots"].values())
-    assert "without a scheduler nothing tells of it" in page
+    assert "not recorded without a scheduler" in page
     assert values(page)["total_events"] == "8000.0"
 
 

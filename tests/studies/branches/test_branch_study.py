@@ -71,7 +71,7 @@ def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> N
     found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
     (path,) = paths(fileset)
     assert list(found.table["bytes_payload"]) == [baskets(path, count) for count in COUNTS]
-    assert found.notes == ["results as sent: not measured, as Dask's scheduler alone tells it"]
+    assert found.notes == ["results as sent: not measured, because only Dask's scheduler records it"]
 
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
@@ -81,7 +81,7 @@ def test_embedded_baskets_are_explained(real_files: dict[str, Any]) -> None:
     assert (found.table["bytes_uncompressed"] > 0).all()
     assert found.table["bytes_read"].nunique() == 1
     (note, _) = found.notes
-    assert "embedded in the tree's own metadata" in note
+    assert "embedded in the tree's metadata" in note
     assert "bytesread stays at" in note
     assert "all of it is metadata" in note
 
@@ -92,15 +92,12 @@ def test_growth_and_correlation(study: BranchStudy) -> None:
     expected = np.corrcoef([2, 3, 5], payload)[0, 1]
     assert study.correlations["bytes_payload"] == pytest.approx(expected)
     assert study.correlations["bytes_output"] is None
-    assert "the size of the output says nothing of what was read" in study.sentence
+    assert "the output size does not depend on the bytes read" in study.sentence
 
 
 def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: BranchStudy) -> None:
     two = BranchStudy(study.table.iloc[[0, 2]].assign(bytes_output=[100, 400]), ())
-    assert (
-        "merged output (pickled, not compressed) x4: whether they go together takes three counts or more"
-        in two.sentence
-    )
+    assert "merged output (pickled, uncompressed) x4: a correlation needs three or more counts" in two.sentence
 
 
 def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str, Any]) -> None:
@@ -124,7 +121,7 @@ def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str
     assert {tuple(line.get_xdata()) for ax in figure.axes for line in ax.lines} == {tuple(COUNTS)}
     assert np.asarray(figure.axes[2].lines[0].get_ydata()) * 1e3 == pytest.approx(found.table["bytes_per_task"])
     assert found.ratios["bytes_output"].iloc[-1] == pytest.approx(4, rel=0.05)
-    assert "output size can stand for how many columns are kept" in found.sentence
+    assert "output size indicates how many columns are kept" in found.sentence
 
 
 def test_output_has_its_true_size_whatever_it_is_made_of() -> None:
@@ -137,7 +134,7 @@ def test_output_has_its_true_size_whatever_it_is_made_of() -> None:
 
 @pytest.mark.parametrize("counts", [["1", "2"], 3, [1.5, 2], "12", [1], [1, 1], [-1, 2], None, [True, 2]])
 def test_counts_that_are_none_are_refused_before_anything_runs(counts: Any) -> None:
-    with pytest.raises(ComparisonError, match="counts are two different numbers of branches or more"):
+    with pytest.raises(ComparisonError, match="counts must be at least two different numbers of branches"):
         branch_study(pytest.fail, {}, counts)
 
 
@@ -157,7 +154,7 @@ def test_without_a_scheduler_there_is_no_picture_of_results(study: BranchStudy) 
     absent = study.table.attrs["absent"]
     assert absent.keys() == {"tasks", "bytes_results", "bytes_per_task"}
     with pytest.raises(
-        ValueError, match=f"results as sent: not measured, {absent['bytes_results']}; give branch_study a client"
+        ValueError, match=f"results as sent: not measured, {absent['bytes_results']}; pass a client to branch_study"
     ):
         study.plot(by="asked")
     with pytest.raises(ValueError, match="by='branches': choose one of 'read', 'asked'"):

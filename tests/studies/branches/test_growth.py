@@ -44,7 +44,7 @@ def test_input_and_output_scale_alike_or_differ() -> None:
     assert (apart.alike, apart.correlation) == (False, None)
     assert apart.constant == ("bytes_results",)
     assert apart.sentence.startswith("Bytes read and results as sent differ: x2.33 and x1 on average")
-    assert apart.sentence.endswith("is not below 0.2. No count changes results as sent: that tells nothing.")
+    assert apart.sentence.endswith("is not below 0.2. For every count, results as sent is the same.")
     assert growth([1, 2], bytes_payload=[0.0, 1.0]).compared("bytes_payload", "bytes_results") is None
 
 

@@ -125,7 +125,7 @@ def test_the_gates_exit_status(
         (["base", "slow", "--confidence", "2"], "--confidence"),
         (["base", "slow", "--format", "pdf"], "'pdf' is not one of"),
         (["base", "slow", "-o", "base-1"], "'base-1' is a directory"),
-        (["base", "slow", "-o", "nowhere/x.md"], "nowhere is no folder; make it, or choose another"),
+        (["base", "slow", "-o", "nowhere/x.md"], "nowhere is not a folder; create it, or choose another"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_status_2(

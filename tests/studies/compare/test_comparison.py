@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
+from dataclasses import replace
 
 from made_runs import made_run, plan
 
 from roastcoffea.report.sheets import Sheet
 from roastcoffea.studies.compare.compare import compare
 from roastcoffea.studies.compare.comparison import Comparison
+from roastcoffea.units import moment
 
 FAST, SLOW = [plan(1.0)] * 64, [plan(1.5)] * 64
 
@@ -24,8 +27,45 @@ def sheet(found: Comparison, title: str, *, everything: bool = False) -> Sheet:
 def test_the_verdict_comes_first() -> None:
     first, *_ = comparison().sheets()
     assert first.title == "verdict"
-    assert first.notes[0].startswith("A: fast (1 run), wall time 32 s")
+    assert first.notes[0] == "B: CPU per event +50 %; wall time: cannot tell"
+    assert first.notes[1].startswith("A: fast (1 run), wall time 32 s")
     assert first.notes[-1].startswith("B: cannot tell: wall time +50 %")
+
+
+def test_a_comparison_can_be_pickled() -> None:
+    found = comparison(fail_if=["total_events < 0%"])
+    again = pickle.loads(pickle.dumps(found))
+    assert str(again) == str(found)
+    assert again.rows[0].metric is found.rows[0].metric
+
+
+def test_runs_of_one_name_are_told_apart() -> None:
+    runs = [made_run(FAST, 2, name="dijets", id=letter * 32) for letter in "ab"]
+    found = compare(*runs)
+    assert [side.label for side in found.sides] == ["dijets (A)", "dijets (B)"]
+    assert [side.runs[0].name for side in found.sides] == ["dijets (aaaaaaaa)", "dijets (bbbbbbbb)"]
+    later = replace(runs[1], start=runs[1].start - 86_400)
+    labels = [side.label for side in compare(runs[0], later).sides]
+    assert labels == [f"dijets ({moment(run.start)})" for run in (runs[0], later)]
+    labelled = compare(*runs, labels=["old", "new"])
+    assert [side.label for side in labelled.sides] == ["old", "new"]
+
+
+def test_a_row_has_one_unit() -> None:
+    found = compare(made_run([plan(1e-4)] * 64, 2), made_run([plan(1e-2)] * 64, 2))
+    for part in found.sheets(everything=True):
+        if part.title in {"metrics", "thread time", "bytes requested"}:
+            for _, *cells, _ in part.rows:
+                units = {str(cell).split()[-1] for cell in cells if cell and cell.value and str(cell)[-1].isalpha()}
+                assert len(units) <= 1, cells
+
+
+def test_the_columns_of_an_explanation_have_one_unit() -> None:
+    found = compare(made_run([plan(1.0, 1e-3)] * 16, 2), made_run([plan(1.5, 2e-3)] * 16, 2))
+    why = sheet(found, "why B differs from A")
+    texts = [cell.text for row in why.cells() for cell in row[1:3] if cell.value]
+    assert len(texts) >= 4
+    assert {text.split()[-1] for text in texts} == {"s"}
 
 
 def test_an_explanation_sums_to_the_difference() -> None:

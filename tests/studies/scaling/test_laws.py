@@ -65,7 +65,7 @@ def test_scatter_makes_an_interval() -> None:
 def test_why_laws_are_missing() -> None:
     laws, missing = laws_of(NUMBERS[:2], rates(0.1)[:2], strong=True)
     assert laws == {}
-    assert missing["USL"] == "it takes runs with 4 different numbers of workers; there are 2"
+    assert missing["USL"] == "it needs runs with 4 different numbers of workers, not 2"
     assert laws_of(NUMBERS, rates(0.1), strong=False)[1].keys() == {"Amdahl"}
     assert laws_of(NUMBERS, rates(1.5), strong=True) == ({}, {"Amdahl": SLOWER, "USL": SLOWER})
 

@@ -114,12 +114,12 @@ def test_what_cannot_be_compared_is_told() -> None:
         scaling([amdahl(2), amdahl(2)])
     other = amdahl(4)
     other = replace(other, calls=tuple(replace(call, processor="Another") for call in other.calls))
-    with pytest.raises(NotMeasuredError, match=r"ran Another and .*: give runs of one analysis"):
+    with pytest.raises(NotMeasuredError, match=r"ran Another and .*: pass runs of one analysis"):
         scaling([amdahl(2), other])
     found = scaling([made_run([plan(1.0)] * 8, 1, cores=2), made_run([plan(1.0, events=50)] * 16, 4, cores=2)])
     assert found.doubts == [
-        "the runs have different chunk sizes: what chunks cost is in the difference",
-        "from 4 workers on they share 2 cores: the laws mix both",
+        "the runs have different chunk sizes, so that differences include the cost of chunks",
+        "from 4 workers up, they share 2 cores: the laws mix both",
     ]
 
 
@@ -136,7 +136,7 @@ def test_cores_are_shared_by_threads() -> None:
 
     found = scaling([run(1, 4), run(2, 4)])
     assert found.unit == "workers"
-    assert found.doubts == ["from 2 workers on they share 6 cores: the laws mix both"]
+    assert found.doubts == ["from 2 workers up, they share 6 cores: the laws mix both"]
     found = scaling([run(1, 3), run(2, 4)])
     assert (found.unit, [point.workers for point in found.points]) == ("threads", [3, 8])
 
@@ -156,8 +156,8 @@ def test_workers_that_came_late_count_and_make_a_doubt() -> None:
     assert [point.workers for point in found.points] == [1, 4]
     assert found.unit == "workers"
     assert [doubt.split(":")[0] for doubt in found.doubts] == [
-        "workers came late or left in made",
-        "workers came late or left in four",
+        "workers of made joined late or left",
+        "workers of four joined late or left",
     ]
     assert "for 60 % of their time" in found.doubts[0]
 
@@ -174,7 +174,7 @@ def test_the_threads_of_a_worker_are_a_mean() -> None:
 def test_no_law_where_more_workers_are_slower() -> None:
     found = scaling([gunther(workers, 1.2, 0.0) for workers in (1, 2, 4, 8)])
     assert found.laws == {}
-    reason = "more workers made it slower: no share of the work explains that"
+    reason = "more workers made it slower, which no serial fraction explains"
     assert found.missing == {"Amdahl": reason, "USL": reason}
     assert f"Amdahl: none, {reason}." in printed(found)
 
@@ -198,4 +198,4 @@ def test_shares_of_the_loss_make_up_all() -> None:
 
 
 def test_nothing_lost_is_said() -> None:
-    assert "Nothing is lost" in printed(scaling([amdahl(1, serial=0.0), amdahl(2, serial=0.0)]))
+    assert "No loss" in printed(scaling([amdahl(1, serial=0.0), amdahl(2, serial=0.0)]))

@@ -50,7 +50,7 @@ def test_a_busy_scheduler_is_told() -> None:
     found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)
     quiet, busy = (one for one in found.predictions if one.scenario == "as recorded")
     assert quiet.doubts == ()
-    assert busy.doubts[0].startswith("past the scheduler's throughput: it would be busy for 9")
+    assert busy.doubts[0].startswith("beyond the scheduler's throughput: it would be busy 9")
     assert busy.seconds == pytest.approx(600 * 1.1e-3, rel=0.05)
 
 
@@ -88,7 +88,7 @@ def test_another_chunk_size_from_two() -> None:
     assert of_size(found, 25).reason is None
     assert [check.from_itself for check in found.checks] == [True, True]
     (far,) = what_if(in_chunks(100), in_chunks(200), chunksize=[800]).predictions[-1].doubts
-    assert "chunks of 800 events are far beyond the 200 that were recorded" in far
+    assert "chunks of 800 events are far larger than the recorded 200" in far
     assert of_size(found, 400).doubts == ()
 
 
@@ -156,7 +156,7 @@ def test_runs_that_read_other_branches_are_doubted() -> None:
 
     found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
     (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
-    assert "read eta and 2 more: they are taken for runs of one analysis" in doubt
+    assert "read eta and 2 more: they are treated as runs of one analysis" in doubt
 
 
 def test_the_range_of_a_check_reaches_what_was_measured() -> None:

@@ -1,1 +1,1 @@
-"""The commands: a module for each, whose name is the command's and which has it as `command`."""
+"""The commands: one module each, with its name, and with the command as `command`."""

@@ -9,7 +9,7 @@ import click
 
 from roastcoffea.cli import shell
 
-CHUNKSIZE: Final = "About how many events make one task; coffea divides each file equally."
+CHUNKSIZE: Final = "Approximate number of events per task; coffea splits each file equally."
 
 
 @click.command
@@ -17,19 +17,19 @@ CHUNKSIZE: Final = "About how many events make one task; coffea divides each fil
 @shell.bounded("--events", click.IntRange(100, 10_000_000), 50_000, "Events in each file; 10,000 take 1.5 MB of disk.")
 @shell.bounded("--chunksize", click.IntRange(10, 10_000_000), 10_000, CHUNKSIZE)
 @shell.bounded("--workers", click.IntRange(1, 64), 2, "Worker processes.")
-@shell.bounded("--threads", click.IntRange(1, 64), 1, "Threads of a worker.")
+@shell.bounded("--threads", click.IntRange(1, 64), 1, "Threads per worker.")
 @click.option(
     "--folder",
     type=shell.FOLDER,
-    help="Keep the sample here, and take it from here the next time; else it is temporary.",
+    help="Folder to keep the sample for reuse; by default it is temporary.",
 )
-@shell.measurements_folder("Folder that gets the measurement.")
+@shell.measurements_folder("Folder for the measurement.")
 def command(*, folder: Path | None, output: Path, **size: Any) -> None:
-    """Measure a small analysis, on a cluster of this machine.
+    """Measure a small analysis on a cluster on this machine.
 
-    Makes two datasets of NanoAOD-like files, fills histograms of the dijet mass from them on a local Dask
-    cluster, prints what was measured, and saves it. Without options it reads 400,000 events in 40 tasks, and
-    ends in well under a minute.
+    Makes two datasets of NanoAOD-like files, fills histograms of the dijet mass from them on a local Dask cluster,
+    prints a summary, and saves the measurement. Without options it reads 400,000 events in 40 tasks, in well under a
+    minute.
     """
     from roastcoffea.cli.demonstration import run_demo
 

@@ -12,21 +12,21 @@ from roastcoffea.report.exports.formats import FORMATS, default_name
 
 @click.command
 @shell.measurement
-@shell.choice("--format", "file_format", among=list(FORMATS), required=True, help="What to write.")
+@shell.choice("--format", "file_format", among=list(FORMATS), required=True, help="Output format.")
 @shell.output(
-    "Folder (csv, parquet, json) or file to write; else it gets the measurement's name, in this folder.",
+    "Folder (csv, parquet, json) or file to write; by default named after the measurement, in this folder.",
     click.Path(path_type=Path),
 )
-@shell.overwrite("the export, or the file, that is there")
+@shell.overwrite("existing output")
 def command(*, path: Path, file_format: str, output: Path | None, overwrite: bool) -> None:
     """Write the measurement in PATH for other programs.
 
-    csv, parquet and json make a folder with a file for each table, the metrics among them, and columns.json, which
-    tells what their columns mean. openmetrics makes a file of the metrics for Prometheus, perfetto one with a track for
-    each worker thread, for https://ui.perfetto.dev (compressed where its name ends with .gz). speedscope and
-    collapsed make a file of the profile, for https://www.speedscope.app and for flamegraph.pl.
+    csv, parquet and json write a folder with a file per table, including metrics, and columns.json with the meanings of
+    columns. openmetrics writes a file of metrics for Prometheus, perfetto one with a track per worker thread, for
+    https://ui.perfetto.dev (compressed if its name ends with .gz). speedscope and collapsed write the profile, for
+    https://www.speedscope.app and flamegraph.pl.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
 
-    measurement = load(path)
+    measurement = measurement_at(path)
     shell.say(measurement.export(output or default_name(path, FORMATS[file_format]), file_format, overwrite))

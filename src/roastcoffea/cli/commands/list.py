@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import click
 
 from roastcoffea.cli import shell
 
+ORDERS = ("started", "name", "processor", "events", "workers", "elapsed", "rate", "bottleneck", "outcome")
+NARROWEST = 80
+"""Columns that the list needs."""
+UNLIMITED = 10_000
+"""Columns where the output is no terminal."""
+OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "unreadable")
+
 
 @click.command
 @click.argument("folder", type=click.Path(path_type=Path), default=shell.RUNS_FOLDER)
-def command(folder: Path) -> None:
-    """List the measurements in FOLDER (default: roastcoffea-runs)."""
-    from roastcoffea.report.sheets import Column, Sheet
-    from roastcoffea.report.terminal import print_sheets
+@shell.choice("--sort", "by", among=ORDERS, default="started", help="Order: the oldest or the largest comes first.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only runs that ended so.")
+@click.option("--processor", help="Only runs of this processor.")
+def command(folder: Path, by: str, outcome: str | None, processor: str | None) -> int:
+    """List the measurements in FOLDER (default: roastcoffea-runs): what ran, how fast, what limits it, how it ended."""
+    from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
+    from roastcoffea.report.sheets import Sheet
+    from roastcoffea.report.terminal import INDENT, print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
-    from roastcoffea.units import SECOND, moment
 
+    if not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
+        return shell.fail(f"{folder} {found}; give a folder with measurements", shell.FAILED)
     stored = list_runs(folder)
-    if not stored:
-        reason = not_a_measurement(folder) if is_monitor(folder) else f"There are no measurements in {folder}."
-        shell.say(reason)
-        return
-    columns = [Column("started"), Column("elapsed", SECOND), Column("outcome"), Column("name")]
-    rows = [
-        (None if run.start is None else moment(run.start), run.elapsed, run.outcome or "unreadable", run.name)
-        for run in stored
+    entries = [
+        entry
+        for entry in map(entry_of, stored)
+        if outcome in (None, entry.outcome) and processor in (None, *entry.processor.split(", "))
     ]
-    errors = [run.error for run in stored if run.error is not None]
-    print_sheets([Sheet(columns=columns, rows=rows), Sheet(lead=errors)])
+    if not entries:
+        nothing = f"There are no {'such ' * bool(stored)}measurements in {folder}."
+        shell.say(not_a_measurement(folder) if not stored and is_monitor(folder) else nothing)
+        return 0
+    listed = {entry.name for entry in entries}
+    errors = [run.error for run in stored if run.error is not None and run.name in listed]
+    # what reads the list from a pipe or a file wants a line for each run, and names as they are
+    width = max(shutil.get_terminal_size().columns, NARROWEST) if sys.stdout.isatty() else UNLIMITED
+    print_sheets([sheet_of_runs(in_order(entries, by), width - INDENT[3]), Sheet(lead=errors)], width=width)
+    return 0

@@ -8,7 +8,7 @@ import click
 
 
 @click.command
-@click.option("--markdown", is_flag=True, help="As the page of the documentation.")
+@click.option("--markdown", is_flag=True, help="Print the page of the documentation.")
 def command(markdown: bool) -> None:
     """Print every metric with its unit, source and meaning."""
     from roastcoffea.report.reference import metric_reference, print_reference

@@ -13,17 +13,17 @@ from roastcoffea.report.exports.formats import default_name
 @click.command
 @shell.measurement
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@shell.output("Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]", shell.FOLDER)
-@shell.choice("--format", "suffix", among=shell.PICTURE_FORMATS, default="png", help="Kind of files.")
-@click.option("--dark", is_flag=True, help="For a dark background.")
+@shell.output("Folder for the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]", shell.FOLDER)
+@shell.choice("--format", "suffix", among=shell.PICTURE_FORMATS, default="png", help="File format.")
+@click.option("--dark", is_flag=True, help="Draw for a dark background.")
 def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str, dark: bool) -> int:
-    """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
+    """Draw the plots NAME of the measurement in PATH, or all available ones.
 
-    Names are those of the functions, with or without "plot_". Files that are there are replaced. A plot that cannot be
-    drawn is told with its reason on stderr; that is a failure where it was asked for by name, or where there is no
-    other.
+    Names are those of the functions, with or without "plot_". Existing files are overwritten. The reason for a plot
+    that cannot be drawn is printed on stderr; that is a failure if the plot was requested by name, or if no plot could
+    be drawn.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
     from roastcoffea.visualization.plots import PLOTS
     from roastcoffea.visualization.registry import figure_alone, registered, save
 
@@ -31,7 +31,7 @@ def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str
         wanted = list(dict.fromkeys(registered(name) for name in names)) or list(PLOTS.values())
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    measurement = load(path)
+    measurement = measurement_at(path)
     folder = Path("roastcoffea-plots", default_name(path, "")) if output is None else output
     drawn = 0
     for entry in wanted:

@@ -12,16 +12,16 @@ from roastcoffea.report.exports.formats import default_name
 
 @click.command
 @shell.measurement
-@shell.output("File to write; else it gets the measurement's name, in this folder.")
-@click.option("--every-task", is_flag=True, help="Keep every task in it, also where there are more than 100,000.")
+@shell.output("File to write; by default named after the measurement, in this folder.")
+@click.option("--every-task", is_flag=True, help="Include every task, even if there are more than 100,000.")
 @shell.overwrite()
 def command(*, path: Path, output: Path | None, every_task: bool, overwrite: bool) -> None:
-    """Write the measurement in PATH as one HTML page, which needs nothing but a browser.
+    """Write the measurement in PATH as one HTML page for any browser.
 
-    It has the verdict, both ledgers, what went on over time down to single tasks, and tables of datasets, files,
-    branches, sections, workers and failures.
+    It has the verdict, both ledgers, charts over time down to single tasks, and tables of datasets, files, branches,
+    sections, workers and failures.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
 
-    measurement = load(path)
+    measurement = measurement_at(path)
     shell.say(measurement.report(output or default_name(path, ".html"), every_task=every_task, overwrite=overwrite))

@@ -11,24 +11,26 @@ from roastcoffea.cli import shell
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@shell.measurements_folder("Folder that gets the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
+@shell.measurements_folder("Folder for the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.option(
     "--profile/--no-profile", default=True, help="Sample which functions process() is at.  [default: profile]"
 )
+@click.option("--open", "open_page", is_flag=True, help="Open the page of the last measurement in a browser.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    *, output: Path, as_module: bool, profile: bool, script: str, arguments: tuple[str, ...]
+    *, output: Path, as_module: bool, profile: bool, open_page: bool, script: str, arguments: tuple[str, ...]
 ) -> Callable[[], None]:
     """Run SCRIPT as python does, and measure each Runner call in it.
 
     Its output and exit status are its own. Each call makes a measurement, saved as it ends, also where it fails or is
-    interrupted; their tables come on stderr at the end. Options stand before SCRIPT, what follows it is for the script.
+    interrupted. At the end each gets a page for a browser, and the first look at it is printed on stderr. Options stand
+    before SCRIPT, what follows it is for the script.
     """
     from roastcoffea.recording.script import runnable
 
     try:
-        return runnable(script, list(arguments), as_module=as_module, out=output, profile=profile)
+        return runnable(script, list(arguments), as_module=as_module, out=output, profile=profile, open_page=open_page)
     except OSError as error:
         raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error

@@ -12,19 +12,18 @@ from roastcoffea.cli import shell
 @click.command
 @shell.runs
 @shell.as_json
-@click.option("--plot", "picture", type=shell.FILE, help="File for a picture.")
+@click.option("--plot", "picture", type=shell.FILE, help="File for a plot.")
 def command(*, runs: tuple[str, ...], as_json: bool, picture: Path | None) -> None:
-    """Tell what more workers gave, from which number on they are wasted, and what eats the loss.
+    """Show the gain from more workers, how many pay off, and where the loss goes.
 
     Takes measurements with at least two different numbers of workers, on the same files or on files that grow with the
-    workers; several with one number make the intervals. A RUN may also be a folder, a quoted pattern, or a name with
-    repeats.
+    workers; repeats provide the intervals. A RUN may also be a folder, a quoted pattern, or a name with repeats.
     """
     from roastcoffea.studies.scaling.scaling import scaling
 
     formats = shell.PICTURE_FORMATS
     if picture is not None and picture.suffix[1:].lower() not in formats:
-        raise click.UsageError(f"--plot {picture}: the name of a picture ends with .{', .'.join(formats)}")
+        raise click.UsageError(f"--plot {picture}: the name of a plot must end with .{', .'.join(formats)}")
     found = scaling(shell.paths_of(runs))
     shell.print_study(found, as_json)
     if picture is not None:

@@ -11,8 +11,20 @@ from roastcoffea.cli import shell
 
 @click.command
 @shell.measurement
-def command(path: Path) -> None:
-    """Print the tables of the measurement in PATH."""
-    from roastcoffea.measurement import load
+@click.option("--all", "everything", is_flag=True, help="Print all tables.")
+@click.option("--group", help="Print the tables of one group: verdict, bytes, time, workers, ...")
+def command(path: Path, everything: bool, group: str | None) -> None:
+    """Print the measurement in PATH on one screen: what ran, where time and bytes went, what to change.
 
-    load(path).print_summary()
+    \b
+    Groups of tables are verdict, failures, throughput, bytes, events, resources, timing,
+    time, "fine metrics", chunks, phases, workers, datasets, sections, values, problems.
+    """
+    from roastcoffea.studies.merging import measurement_at
+
+    try:
+        measurement_at(path).print_summary(all=everything, group=group)
+    except ValueError as error:
+        if group is None:
+            raise
+        raise click.UsageError(str(error)) from None

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @click.command
 @click.argument("address", metavar="SCHEDULER")
-@shell.bounded("--interval", click.FloatRange(0.05), 0.5, "Seconds between two looks.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long; else Ctrl-C stops it.")
-@click.option("--json", "as_json", is_flag=True, help="Print each look as one line of JSON, and nothing else.")
-@shell.output("Record every task, and save that in this folder.", shell.FOLDER)
+@shell.bounded("--interval", click.FloatRange(0.05), 0.5, "Seconds between updates.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Seconds to watch; by default until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print each update as one line of JSON, and nothing else.")
+@shell.output("Record every task, and save the records in this folder.", shell.FOLDER)
 def command(*, address: str, interval: float, seconds: float | None, as_json: bool, output: Path | None) -> int:
-    """Watch the tasks of the cluster behind SCHEDULER (tcp://host:8786), whoever submits them.
+    """Watch all tasks of the cluster of SCHEDULER (tcp://host:8786).
 
-    A terminal shows tasks by prefix and state in its lowest rows; elsewhere there is a line for each change. The
-    numbers are those that Dask counts itself: nothing is put on the scheduler. With --output a small plugin is there
-    meanwhile and records every task; a table of them comes at the end.
+    A terminal shows tasks by prefix and state in its lowest rows; otherwise a line is printed for each change. The
+    numbers are Dask's own counts: nothing is installed on the scheduler. With --output, a small plugin records every
+    task, and a table is printed at the end.
     """
     from distributed import Client
 
@@ -50,7 +50,7 @@ def command(*, address: str, interval: float, seconds: float | None, as_json: bo
     try:
         client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        reason = f"no scheduler answers at {address} ({redacted(str(error))}); give tcp://HOST:PORT"
+        reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"
         raise RoastcoffeaError(reason) from None
     with client:
         show = _json_line if as_json else _line
@@ -60,7 +60,7 @@ def command(*, address: str, interval: float, seconds: float | None, as_json: bo
 
 
 def _look(client: Client, interval: float, seconds: float | None, line: Callable[[Shown], str]) -> bool:
-    """Look at what Dask counts; give whether the scheduler was lost."""
+    """Poll Dask's counts; return whether the scheduler was lost."""
     from roastcoffea.monitor.looks import looks
     from roastcoffea.monitor.shown import look_text
     from roastcoffea.report.live import display_for
@@ -86,7 +86,7 @@ def _look(client: Client, interval: float, seconds: float | None, line: Callable
 def _record(  # noqa: PLR0917
     client: Client, interval: float, seconds: float | None, line: Callable[[Shown], str], output: Path, quiet: bool
 ) -> bool:
-    """Record every task and save it; give whether the scheduler was lost."""
+    """Record every task and save them; return whether the scheduler was lost."""
     from roastcoffea.monitor.task_monitor import TaskMonitor
 
     live = not quiet and sys.stderr.isatty()
@@ -105,7 +105,7 @@ def _record(  # noqa: PLR0917
 
 
 def _follow(watch: Iterator[Shown], interval: float, seconds: float | None, line: Callable[[Shown], str]) -> bool:
-    """Print looks until the time is over or somebody interrupts; give whether the scheduler was lost."""
+    """Print updates until the time is over or the user interrupts; return whether the scheduler was lost."""
     end = None if seconds is None else time.monotonic() + seconds
     before: Any = None
     try:

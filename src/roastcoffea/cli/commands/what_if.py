@@ -12,12 +12,12 @@ from roastcoffea.errors import RoastcoffeaError
 
 
 class SeveralNumbers(click.Command):
-    """Command whose options of whole numbers take several at once: `--workers 1 2 4`."""
+    """Command whose integer options take several values at once: `--workers 1 2 4`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each further number, which is the form that click knows.
+        """Repeat the option before each further number, as click requires.
 
-        A further number that names a run is that run, and so is the last one where no other word is a run.
+        A further number that names a run is that run, and so is the last one if no other word is a run.
         """
         several = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
         given: list[str] = []
@@ -37,7 +37,7 @@ class SeveralNumbers(click.Command):
 
 
 def _names_run(word: str) -> bool:
-    """Whether a word stands for measurements, here or in the usual folder."""
+    """Whether a word refers to measurements, here or in the default folder."""
     try:
         return bool(shell.paths_of([word]))
     except RoastcoffeaError:
@@ -47,20 +47,20 @@ def _names_run(word: str) -> bool:
 @click.command(cls=SeveralNumbers)
 @shell.runs
 @click.option("--workers", multiple=True, type=click.IntRange(1), help="Numbers of worker processes: 1 2 4.")
-@click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads of each worker.")
-@click.option("--same-host", is_flag=True, help="Workers share the cores of one host; else each brings as many as now.")
-@click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events in a chunk: 25000 100000.")
-@shell.bounded("--storage", click.FloatRange(1), 2.0, "How many times faster the storage is in that scenario.")
+@click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads per worker.")
+@click.option("--same-host", is_flag=True, help="Workers share the cores of one host; otherwise each adds cores.")
+@click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events per chunk: 25000 100000.")
+@shell.bounded("--storage", click.FloatRange(1), 2.0, "Speed-up of storage in its scenario.")
 @shell.as_json
 def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
-    """Predict the wall time of RUN on other clusters, and in other chunks, with the error of such predictions.
+    """Predict the wall time of RUN on other clusters and with other chunk sizes, with an error estimate.
 
-    The first RUN is replayed. More runs of the same analysis on the same files help: repeats tell their spread, runs
-    with other workers are predicted as checks, and those with another chunk size tell what a chunk costs beside its
-    events. A RUN may also be a folder (its oldest run first), a quoted pattern, or a name with repeats.
+    The first RUN is replayed. More runs of the same analysis on the same files help: repeats show the spread, runs with
+    other workers check the predictions, and runs with another chunk size show the fixed cost of a chunk. A RUN may also
+    be a folder (its oldest run first), a quoted pattern, or a name with repeats.
 
-    Several numbers may follow an option. The second and later ones are runs where runs of these names exist, and so is
-    the last one where no other RUN is given: --workers 1 --workers 2024 is sure to be the number.
+    Several numbers may follow an option. The second and later ones are runs if runs of these names exist, and so is the
+    last one if no other RUN is given: --workers 1 --workers 2024 always means the number.
     """
     from roastcoffea.studies.what_if.what_if import what_if
 

@@ -1,7 +1,7 @@
-"""What is read of a file, by its format: branches of a TTree, fields of an RNTuple, columns of a Parquet file.
+"""What is read from a file, by format: branches of a TTree, fields of an RNTuple, columns of a Parquet file.
 
-Of a TTree executors note decompression and interpretation of each basket; an RNTuple has pages in clusters. Of a
-Parquet file Arrow reads whole columns, in all row groups, and tells no bytes.
+For a TTree, executors record decompression and interpretation of each basket; an RNTuple has pages in clusters. From a
+Parquet file, Arrow reads whole columns in all row groups and does not report bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _counted: Final[dict[tuple[bytes, str, int], int]] = {}
 
 
 def leaves_once(tree: Any, file_bytes: int) -> int:
-    """Number of leaves of a tree, which is not counted again for each chunk: a wide file has thousands."""
-    # what uproot has of the file's identity as text would take longer than all else here
+    """Number of leaves of a tree, counted once rather than for each chunk: wide files have thousands."""
+    # uproot's textual file identity would take longer than everything else here
     key = tree.file.fUUID, getattr(tree.parent, "fSeekKey", None) or tree.object_path, file_bytes
     number = _counted.get(key)
     if number is None:
@@ -42,15 +42,14 @@ def leaves_once(tree: Any, file_bytes: int) -> int:
 
 
 def _leaves(tree: Any) -> int:
-    """Number of branches that hold data of their own."""
+    """Number of branches with data of their own."""
     return sum([_leaves(branch) if branch.branches else 1 for branch in tree.branches])
 
 
 class MeteredExecutor(StandIn):
-    """uproot's own executor, which runs a task at once, with its tasks metered.
+    """uproot's own executor, which runs tasks immediately, with its tasks metered.
 
-    When the attempt has ended it has no tally, which a file that keeps this executor would keep until garbage is
-    collected.
+    After the attempt it drops its tally: a file that keeps this executor would hold it until garbage is collected.
     """
 
     __slots__ = ("_future", "tally")
@@ -87,7 +86,7 @@ class Decompression(MeteredExecutor):
 
 
 class Interpretation(MeteredExecutor):
-    """A basket's last step, to which the CPU time since the step before belongs, if there was one on this thread."""
+    """A basket's last step, charged with the CPU time since this thread's previous step, if any."""
 
     __slots__ = ()
 
@@ -103,7 +102,7 @@ class Interpretation(MeteredExecutor):
             (basket,) = args
             number, size = None, basket.uncompressed_bytes
             if basket.is_embedded:
-                # its header tells the size of its buffer, used or not, where it came with the tree
+                # a basket that came with the tree has the size of its buffer, used or not, in its header
                 parts = basket.data, basket.byte_offsets
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
             if not tally.is_new(basket):
@@ -118,7 +117,7 @@ class Interpretation(MeteredExecutor):
 
 
 EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_executor", Interpretation))
-"""Options for `uproot.open`, also attributes of coffea's mapping, and what stands in for their values."""
+"""Options for `uproot.open`, also attributes of coffea's mapping, and the class that replaces their values."""
 
 
 def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> Any:
@@ -135,7 +134,7 @@ def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> A
 
 
 class _Pool(StandIn):
-    """An executor of the user's that runs what another one meters."""
+    """A user's executor that runs the tasks of another one, metered."""
 
     __slots__ = ("_submit",)
 
@@ -161,11 +160,11 @@ def watch_ntuple(tally: Tally, mapping: Any, ntuple: Any) -> None:
     tally.shadow(ntuple, "read_locator", LocatorShadow)
     tally.shadow(mapping, "extract_column", ColumnShadow)
     if getattr(mapping, "preloaded_arrays", None):
-        tally.miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
+        tally.miss("bytes of branches", "preloaded fields of an RNTuple are read before metering starts", *SIZES)
 
 
 def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
-    """Meter the reading of a Parquet file that Arrow has opened."""
+    """Meter the reading of a Parquet file opened by Arrow."""
     tally.kinds.append("ParquetFile")
     tally.transferred = None
     tally.without_source = file.metadata.serialized_size + FOOTER_END
@@ -176,7 +175,7 @@ def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
 
 
 class ColumnShadow(Shadow):
-    """`extract_column` of the mapping behind events, where fields or whole columns are read: not of a TTree."""
+    """`extract_column` of the mapping behind events, for reads of fields or whole columns: not of a TTree."""
 
     __slots__ = ()
 
@@ -211,7 +210,7 @@ class ColumnShadow(Shadow):
 
 
 class PagesShadow(Shadow):
-    """`read_cluster_pages` of an RNTuple: tells which cluster and column the pages are of."""
+    """`read_cluster_pages` of an RNTuple, which knows the cluster and column of the pages."""
 
     __slots__ = ()
 
@@ -278,13 +277,13 @@ class ReadShadow(Shadow):
             columns = args[0] if args else kwargs.get("columns")
             names = table.column_names if columns is None else list(columns)
             for column in names:
-                self._came(column, cpu / len(names), waited / len(names))
+                self._column_read(column, cpu / len(names), waited / len(names))
         except Exception as problem:
             self.tally.miss("bytes of columns", problem, *READ)
         return table
 
-    def _came(self, column: str, cpu: float, waited: float) -> None:
-        """Take note of a column that Arrow has read."""
+    def _column_read(self, column: str, cpu: float, waited: float) -> None:
+        """Record a column read by Arrow."""
         tally, metadata = self.tally, self.original.__self__.metadata
         read, here = tally.branch_read(column), tally.places[get_ident()]
         with tally.lock:

@@ -1,4 +1,4 @@
-"""The meter of one attempt: how it is put into what coffea opens, and taken out again."""
+"""The meter of one attempt: inserting it into what coffea opens, and removing it again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Meter(Tally):
             for name, kind in EXECUTORS:
                 ours[name] = metered_executor(self, kind, given.get(name))
         except Exception as problem:
-            self.miss("what is read ahead of process()", problem)
+            self.miss("reads ahead of process()", problem)
         return ours
 
     def events_are_built(self, events: Any) -> None:
-        """Meter the reading of events that come lazily."""
+        """Meter lazy reads of events."""
         try:
             factory = events.attrs["@events_factory"]
             mapping = factory._mapping
@@ -48,11 +48,11 @@ class Meter(Tally):
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
             try:
-                # what stands in its options only for its opening cannot be pickled
+                # options used only for opening cannot be pickled
                 tree.file.options["handler"] = self.handler
                 tree.file.options.pop(OPTION, None)
             except Exception as problem:
-                self.miss("a file that can be pickled", problem)
+                self.miss("pickling of the file", problem)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = leaves_once(tree, self.file_bytes)
@@ -62,7 +62,7 @@ class Meter(Tally):
                 watch_ntuple(self, mapping, ntuple)
 
     def close(self) -> None:
-        """Take all shadows away, and let go of the file."""
+        """Remove all shadows, and release the file."""
         self.restore()
         for executor in self.executors.values():
             executor.tally = None

@@ -1,4 +1,4 @@
-"""Sources of uproot's: bytes that are requested and transferred, and waiting for them."""
+"""uproot's sources: requested and transferred bytes, and waiting for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ OPTION: Final = "roastcoffea"
 
 
 def watched_source() -> type:
-    """Class for uproot's option `handler`: it makes the source that uproot would make, and shows it to the tally."""
+    """Class for uproot's option `handler`: it creates the source that uproot would create, and shows it to the
+    tally."""
     from uproot._util import file_path_to_source_class
     from uproot.source.chunk import Source
 
@@ -30,7 +31,7 @@ def watched_source() -> type:
             try:
                 source = kind(path, **options)
             except BaseException:
-                # nothing was requested of it
+                # nothing was requested from it
                 tally.kinds.append(kind.__name__)
                 tally.requested_at_end = tally.requested_at_end or 0
                 raise
@@ -41,7 +42,7 @@ def watched_source() -> type:
 
 
 def watch_source(tally: Tally, source: Any) -> None:
-    """Meter a source that was opened for this attempt."""
+    """Meter a source opened for this attempt."""
     tally.sources.append(source)
     try:
         tally.shadow(source, "chunk", ChunkShadow)
@@ -62,7 +63,7 @@ def watch_source(tally: Tally, source: Any) -> None:
 
 
 class ChunkShadow(Shadow):
-    """`chunk` of a source of uproot's."""
+    """`chunk` of an uproot source."""
 
     __slots__ = ()
 
@@ -86,17 +87,17 @@ class ChunkShadow(Shadow):
 
 
 def _wait(tally: Tally, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-    """`wait` of a chunk of uproot's."""
+    """`wait` of an uproot chunk."""
     found = chunk()
     try:
         return tally.waiting(type(found).wait, found, *args, **kwargs)
     finally:
-        # all of it has come now; each number that is read of it would ask again
+        # everything has arrived; each number read from it would ask again
         found.__dict__.pop("wait", None)
 
 
 class ChunksShadow(Shadow):
-    """`chunks` of a source of uproot's, of which it asks for baskets, or for pages of an RNTuple."""
+    """`chunks` of an uproot source, used for baskets, or for pages of an RNTuple."""
 
     __slots__ = ()
 
@@ -123,7 +124,7 @@ class ChunksShadow(Shadow):
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             queues = [each for each in (*args, *kwargs.values()) if type(each) is Queue]
             if not queues:
-                tally.miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
+                tally.miss("waiting for storage", "uproot passes no queue to its source", *WAITED)
             for notifications in queues:
                 got = partial(_got, tally, notifications.queue, weakref.ref(notifications))
                 notifications.get = got  # type: ignore[method-assign]
@@ -133,14 +134,14 @@ class ChunksShadow(Shadow):
 
 
 def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
-    """`get` of a queue, metered where nothing waits in it yet: only then time passes."""
+    """`get` of a queue, metered only if the queue is empty: otherwise no time passes."""
     if there:
         return Queue.get(notifications(), *args, **kwargs)
     return tally.waiting(Queue.get, notifications(), *args, **kwargs)
 
 
 class CountedFileSystem(StandIn):
-    """A file system of fsspec, for one source of uproot, that tells how many bytes came."""
+    """An fsspec file system for one uproot source that counts received bytes."""
 
     __slots__ = ("_tally", "received")
 
@@ -159,7 +160,7 @@ class CountedFileSystem(StandIn):
         return self._received(await self._inner._cat_ranges(*args, **kwargs))
 
     def _receiving(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What the file system reads, which may be in another thread."""
+        """Result of a read by the file system, which may run in another thread."""
         if self._tally.places[get_ident()].own:
             return self._received(read(*args, **kwargs))
         began = thread_time()

@@ -1,4 +1,4 @@
-"""What an attempt has read so far, added up; and how methods of single objects are shadowed for it."""
+"""Reads of one attempt added up, and shadowing of methods of single objects."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from roastcoffea.instrument.gauges import Delays
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
-"""So many baskets are told one by one in a record, beyond two of each branch."""
+"""Most baskets listed individually in a record, in addition to two per branch."""
 
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
 AS_COLUMNS: Final = attrgetter("sizes", "again", "uncompressed", "read", "decompress", "interpret")
 WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
-"""Columns of a chunk's record that are unknown where one of the meter's views is missing."""
+"""Columns of a chunk's record that are unknown if one of the meter's views is missing."""
 
 ASKED, INTERRUPTED, DECOMPRESSED, INTERPRETED = range(4)
 """Steps of reading branches of a TTree.
 
-What is noted of the last two: step, thread, branch, number of the basket (None: it was told before), its bytes in the
-file or uncompressed, CPU time of the thread at the beginning (None: at the end of the step before) and at the end, wall
-time at the end. Of the first: how many baskets in place of a number, CPU and wall time; the wall time is None where
-waiting is not told. Of the second: seconds of CPU and of wall time that it took.
+The last two are recorded as: step, thread, branch, number of the basket (None: already recorded), its bytes in the file
+or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and at the end, wall time
+at the end. The first has the number of baskets, CPU and wall time; the wall time is None if waiting is not recorded.
+The second has its seconds of CPU and of wall time.
 """
 
 VALUES_OF_STEP: Final = 8
 MOST_VALUES: Final = 40_000
-"""Values that are noted before they are added up."""
+"""Values recorded before they are added up."""
 
 OF_CLASS: Final = object()
-"""Stands for what an attribute was before: the class's own."""
+"""Marks an attribute that came from the class itself."""
 
 
 class BranchRead:
-    """One branch as this attempt read it."""
+    """One branch as read by this attempt."""
 
     __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
 
@@ -54,14 +54,14 @@ class BranchRead:
         self.decompress = self.interpret = 0.0
 
     def add(self, basket: int, size: int) -> None:
-        """Count a basket that was requested."""
+        """Count a requested basket."""
         if basket in self.sizes:
             self.again += size
         else:
             self.sizes[basket] = size
 
     def add_part(self, cluster: int, part: Any, size: int) -> None:
-        """Count a part of a cluster that was requested."""
+        """Count a requested part of a cluster."""
         parts = self.parts = self.parts or set()
         if (cluster, part) in parts:
             self.again += size
@@ -71,7 +71,7 @@ class BranchRead:
 
 
 class Place:
-    """What a thread reads at the moment, and what it did so far."""
+    """What a thread is reading, and its times so far."""
 
     branch: BranchRead | None = None
     """Field of an RNTuple, or column."""
@@ -80,31 +80,31 @@ class Place:
     waited = 0.0
     source_cpu = 0.0
     stepped = 0.0
-    """CPU time of what was measured by itself, and is not of the field or column that is read."""
+    """CPU time measured separately, which does not belong to the current field or column."""
     in_chunks = False
 
     wall: float | None = None
     cpu = 0.0
-    """Times since which baskets are waited for, where the thread itself decompresses them."""
+    """Start times of waits for baskets, if the thread itself decompresses them."""
     awaited = 0
-    """So many baskets have not come yet."""
+    """Number of baskets still to arrive."""
     mark = 0.0
-    """CPU time at the end of the step before."""
+    """CPU time at the end of the previous step."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own
         """Whether it is the thread that made the meter."""
 
     def begins(self, began: float | None, ended: float) -> float:
-        """CPU time from which on a step is counted: not before the end of one that was a part of it."""
+        """CPU time from which a step counts: not before the end of a step inside it."""
         if began is None:
             return self.mark
-        # after the end only where this was another thread, which had the same identity
+        # a later end belongs to another thread that had the same identity
         return max(began, self.mark) if self.mark <= ended else began
 
 
 class Places(dict[int, Place]):
-    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `Sections`."""
+    """What each thread reads, by its identity; the thread that creates this is the meter's own. See also `Sections`."""
 
     __slots__ = ("own",)
 
@@ -119,10 +119,9 @@ class Places(dict[int, Place]):
 class Tally(Delays):
     """What one attempt has read so far.
 
-    A shadow holds the shadowed object weakly where nothing takes the shadow away: else the data in it would wait for
-    the garbage collector.
+    A shadow that is not removed holds its object weakly: otherwise the data in it would wait for the garbage collector.
 
-    Readings are of the thread that made the tally; work that others do for it is in `helper_cpu`.
+    Clocks are those of the thread that created the tally; work of other threads for it is in `helper_cpu`.
     """
 
     read = 0.0
@@ -130,62 +129,62 @@ class Tally(Delays):
     helper_cpu = 0.0
     """CPU time of other threads so far."""
     in_process = False
-    """Whether process() goes on: only in it is waiting told, and metadata that is read in it comes late."""
+    """Whether process() is running: only then is waiting recorded, and metadata read then is late."""
     in_line = False
-    """Whether a thread that reads a branch of a TTree makes arrays of its baskets itself."""
+    """Whether a thread that reads a branch of a TTree turns its baskets into arrays itself."""
     late_metadata = 0
     transferred: int | None = 0
     without_source: int | None = None
-    """Bytes that were requested of a file that has no source of uproot's."""
+    """Bytes requested from a file without an uproot source."""
     requested_at_end: int | None = None
     requested_before: int | None = None
-    """Bytes that were requested before process()."""
+    """Bytes requested before process()."""
     tree_branches: int | None = None
     file_bytes: int | None = None
     handler: Any = None
     """The user's own class for sources."""
     name_of: Callable[[Any], Any] = attrgetter("path")
-    """Gives the name of a field or column, of the handle that coffea has for it."""
+    """Returns the name of a field or column for coffea's handle."""
     closed = False
     pools = False
-    """Whether executors of the user's take part."""
+    """Whether executors of the user are involved."""
     stepping: int | None = None
-    """Thread of the last step, if baskets were not asked for since."""
+    """Thread of the last step, unless baskets were requested since."""
 
     problems: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
     """Columns of a chunk's record that could not be metered."""
 
     def __init__(self) -> None:
-        # of few objects: they bring the next collection of garbage nearer, and one takes a worker some 0.4 s
+        # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
         self.branches: dict[Any, BranchRead] = {}
         self.steps: list[Any] = []
-        """What threads did with branches of a TTree and is not added up yet: `VALUES_OF_STEP` in a row for each step.
+        """Steps of threads reading branches of a TTree, not yet added up: `VALUES_OF_STEP` values per step.
 
-        To note a step takes less than to add it up, where the analysis has emptied the processor's caches.
+        Recording a step is cheaper than adding it up when the analysis has evicted the caches.
         """
         self.lock = threading.RLock()
         self.sources: list[Any] = []
         self.asked: list[Any] = []
-        """Ranges that process() asked sources for."""
+        """Ranges that process() requested from sources."""
         self.kinds: list[str] = []
-        """Names of what read the file."""
+        """Names of the classes that read the file."""
         self.changed: list[tuple[Any, str, Any]] = []
-        """Objects, names of their attributes, and what these were before."""
+        """Objects, names of their attributes, and the previous values."""
         self.executors: dict[type, Any] = {}
-        """Executors that note steps, by their classes."""
+        """Executors that record steps, by class."""
         self.places = Places()
 
-    # what is asked of it
+    # results
 
     def seconds(self) -> tuple[float, float, float]:
-        """What the thread did so far: waiting for storage, CPU time in decompression, and in interpretation."""
+        """Times of the thread so far: waiting for storage, CPU time in decompression, and in interpretation."""
         reads = self._reads()
         return self.read, sum([read.decompress for read in reads], 0.0), sum([read.interpret for read in reads], 0.0)
 
     @property
     def payload(self) -> int:
-        """Bytes of baskets that were requested so far."""
+        """Bytes of baskets requested so far."""
         return sum([sum(read.sizes.values()) + read.again for read in self._reads()])
 
     def _reads(self) -> list[BranchRead]:
@@ -195,11 +194,11 @@ class Tally(Delays):
 
     @property
     def source(self) -> str | None:
-        """What read the file; None where nothing was seen to."""
+        """What read the file; None if nothing was recorded."""
         return ", ".join(dict.fromkeys(self.kinds)) or None
 
     def requested(self) -> int | None:
-        """Bytes that were requested of storage so far; None where no source was seen, or one does not count them."""
+        """Bytes requested from storage so far; None if no source was recorded, or one does not count them."""
         if self.without_source is not None:
             return self.without_source
         if not self.sources:
@@ -208,7 +207,7 @@ class Tally(Delays):
             counted = sum([int(source.num_requested_bytes) for source in self.sources])
             if len(self.places) < 2:
                 return counted
-            # of two threads that add to uproot's counter at the same moment one is lost
+            # if two threads add to uproot's counter at the same moment, one addition is lost
             asked: int = sum([stop - start for ranges in [*self.asked] for start, stop in ranges])
             return max(counted, (self.requested_before or 0) + asked)
         except Exception as problem:
@@ -238,10 +237,10 @@ class Tally(Delays):
             columns += listed, baskets, bytes_of_baskets
             return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
-    # what is reported to it
+    # reports from shadows
 
     def branch_read(self, name: Any) -> BranchRead:
-        """The branch of this name, or field, or column."""
+        """The branch, field or column of this name."""
         return self.branches.setdefault(name, BranchRead())
 
     def name_of_branch(self, branch: Any) -> Any:
@@ -253,7 +252,7 @@ class Tally(Delays):
         return True
 
     def miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
-        """Report what could not be metered, as the chunk must be processed all the same."""
+        """Report what could not be metered; the chunk must be processed all the same."""
         reason = problem if isinstance(problem, str) else error_text(problem)
         text = f"{what} could not be metered: {reason}"
         with self.lock:
@@ -262,7 +261,7 @@ class Tally(Delays):
                 self.problems += (text,)
 
     def shadow(self, thing: Any, method: str, shadow: Callable[[Any, Tally], Any]) -> None:
-        """Have a method of one object go through this, until `restore`."""
+        """Route a method of one object through this, until `restore`."""
         self.change(thing, method, shadow(getattr(thing, method), self), OF_CLASS)
 
     def change(self, thing: Any, name: str, value: Any, before: Any) -> None:
@@ -271,7 +270,7 @@ class Tally(Delays):
         self.changed.append((thing, name, before))
 
     def restore(self) -> None:
-        """Let objects be as they were."""
+        """Restore all objects."""
         while self.changed:
             thing, name, before = self.changed.pop()
             try:
@@ -280,10 +279,10 @@ class Tally(Delays):
                 else:
                     setattr(thing, name, before)
             except Exception as problem:
-                self.miss("a shadow was left", problem)
+                self.miss("a shadow was left behind", problem)
 
     def waiting(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a function gives, with the time that it takes as waiting for storage."""
+        """Result of a function, with its duration counted as waiting for storage."""
         here = self.places[get_ident()]
         cpu, wall = thread_time(), perf_counter()
         if here.own:
@@ -303,7 +302,7 @@ class Tally(Delays):
                     self.read += waited
 
     def add_up(self) -> None:
-        """Add up what threads have noted."""
+        """Add up the recorded steps of threads."""
         with self.lock:
             noted = self.steps[:]
             del self.steps[: len(noted)]
@@ -321,7 +320,7 @@ class Tally(Delays):
                 here.awaited, here.mark, here.cpu, here.wall = basket, ended, ended, wall
                 continue
             if step == INTERRUPTED:
-                # so many seconds were not for the baskets that are waited for
+                # seconds not spent on the baskets waited for
                 if here.wall is not None:
                     here.wall += wall
                     here.cpu += ended
@@ -336,7 +335,7 @@ class Tally(Delays):
                 read.add(basket, size)
                 read.decompress += cpu
                 if here.wall is not None:
-                    # the basket has come and is decompressed
+                    # the basket has arrived and is decompressed
                     waited = max(wall - here.wall - ended + here.cpu, 0.0)
                     here.awaited -= 1
                     here.wall = wall if here.awaited > 0 else None
@@ -345,7 +344,7 @@ class Tally(Delays):
                         self.read += waited
             else:
                 if basket is not None:
-                    # it came with the tree, and nothing was requested for it
+                    # it came with the tree, without a request of its own
                     read.add(basket, 0)
                 read.uncompressed += size
                 read.interpret += cpu
@@ -355,14 +354,14 @@ class Tally(Delays):
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:
-    """Of the sizes of baskets those of the first and the last one."""
+    """Sizes of the first and the last basket."""
     return {end(sizes): sizes[end(sizes)] for end in (min, max) if sizes}
 
 
 def branch_path(branch: Any) -> str:
-    """Names of a branch and of those that it is in, below the tree."""
+    """Names of a branch and its parents, below the tree."""
     try:
-        # where its properties find them, after half a dozen calls
+        # where its properties find them after half a dozen calls
         name, parent = branch._bases[0]._members["fName"], branch._parent
     except (AttributeError, LookupError, TypeError):
         name, parent = branch.name, branch.parent
@@ -370,7 +369,7 @@ def branch_path(branch: Any) -> str:
 
 
 class Shadow:
-    """A method of one object, that goes through the tally; a copy or a pickle of it is the method itself."""
+    """A method of one object that goes through the tally; a copy or pickle of it is the method itself."""
 
     __slots__ = ("original", "tally")
 
@@ -386,7 +385,7 @@ class Shadow:
 
 
 class StandIn:
-    """Has all other attributes of an object that it stands in for; a copy or a pickle of it is that object."""
+    """Delegates all other attributes to the object it replaces; a copy or pickle of it is that object."""
 
     __slots__ = ("_inner",)
     _inner: Any

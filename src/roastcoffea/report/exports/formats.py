@@ -1,4 +1,4 @@
-"""The formats that a measurement can be exported to: tables in a folder, or one file. Listing them loads nothing."""
+"""Export formats: tables in a folder, or one file. This module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 TABLE_FORMATS: Final = ("csv", "parquet", "json")
-"""Those that make a folder with a file for each table."""
+"""Formats that make a folder with a file per table."""
 
 FORMATS: Final[Mapping[str, str]] = {
     **{name: f"-{name}" for name in TABLE_FORMATS},
@@ -16,10 +16,10 @@ FORMATS: Final[Mapping[str, str]] = {
     "speedscope": ".speedscope.json",
     "collapsed": ".collapsed.txt",
 }
-"""Formats, each with the end of the name that an export has where none was given."""
+"""Formats, with the default ending of an export's name."""
 
 
 def default_name(measurement: Path, end: str) -> str:
-    """Name of what is made of the measurement in a folder: that of the folder, with an end of its own."""
+    """Default name of an export: that of the measurement's folder with another ending."""
     folder = measurement.resolve()
     return (folder.parent if folder.is_file() else folder).name + end

@@ -19,10 +19,10 @@ RAW_METRICS: Final = frozenset(metric.name for metric in CATALOGUE.metrics() if 
 
 
 def metrics_json(run: Run, metrics: Metrics) -> bytes:
-    """Content of `metrics.json`; without metrics, and with the reason, where it cannot be made of them.
+    """Content of `metrics.json`; if that fails, only the reason.
 
-    It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with
-    the run's identity, and without the raw structures; a number that JSON cannot hold is the text "NaN", "Infinity" or
+    It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with the run's
+    identity and without the raw structures. Numbers that JSON cannot hold are the texts "NaN", "Infinity" and
     "-Infinity".
     """
     try:
@@ -48,7 +48,7 @@ def _encoded(run: Run, metrics: Metrics, names: Iterable[str], missing: Mapping[
 
 
 def _standard(value: Any) -> Any:
-    """Value in the types of standard JSON; what has none becomes text."""
+    """Value in the types of standard JSON; anything else becomes text."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Finding):

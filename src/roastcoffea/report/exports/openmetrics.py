@@ -1,8 +1,7 @@
-"""Metrics in the OpenMetrics text format, for Prometheus and its kin.
+"""Metrics in the OpenMetrics text format, for Prometheus and similar tools.
 
-Units are base units and stand at the end of a name, as the format wants: a rate in Gbit/s becomes
-`..._bytes_per_second`. Each sample has the run's identity as a label and the run's end as its time, so that
-the metrics of past runs can be taken in.
+The format requires base units at the end of names: a rate in Gbit/s becomes `..._bytes_per_second`. Each sample has the
+run's identity as a label and the run's end as its time, so that past runs can be imported.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PREFIX: Final = "roastcoffea_"
 
 
 class BaseUnit(NamedTuple):
-    """What a unit is in this format: its word, how much of it there is in one, and the end of a name it stands for."""
+    """A unit in this format: its word, the conversion factor, and the endings of names it replaces."""
 
     word: str
     factor: float
@@ -44,13 +43,13 @@ DATASET_UNITS: Final[Mapping[str, Unit]] = {
     **dict.fromkeys(("num_chunks", "num_failed", "total_events"), COUNT),
     **dict.fromkeys(("total_duration", "cpu_seconds"), SECOND),
 }
-"""Amounts of a dataset that are no bytes."""
+"""Amounts of a dataset other than bytes."""
 
 Labels = Mapping[str, str]
 
 
 class Family(NamedTuple):
-    """A metric of the format: without a unit it is facts that are text, as labels of a sample."""
+    """A metric of the format; without a unit it holds text as labels of a sample."""
 
     name: str
     unit: Unit | None
@@ -59,14 +58,14 @@ class Family(NamedTuple):
 
 
 def write_openmetrics(run: Run, metrics: Metrics, file: BinaryIO) -> None:
-    """Write the metrics of a run, its ledgers by class, amounts by dataset, and why metrics are missing."""
+    """Write the metrics of a run, its ledgers by class, amounts by dataset, and the reasons for missing metrics."""
     for family in _families(run, metrics):
         file.write("".join(f"{line}\n" for line in _lines(run, family)).encode())
     file.write(b"# EOF\n")
 
 
 def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
-    yield Family("run", None, "What was measured.", [(_identity(run, metrics), 1)])
+    yield Family("run", None, "The measured run.", [(_identity(run, metrics), 1)])
     for metric in CATALOGUE.metrics():
         value = metrics.get(metric.name) if metric.unit in BASE_UNITS else None
         if isinstance(value, Real):
@@ -91,7 +90,7 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
     if sums:
         yield Family("custom", COUNT, "Values that the processor recorded, summed over chunks that counted.", sums)
     problems = float(len(run.problems) + len(metrics.problems))
-    yield Family("problems", COUNT, "What could not be measured as it should.", [({}, problems)])
+    yield Family("problems", COUNT, "Problems of the measurement.", [({}, problems)])
     missing = [({"metric": name, "reason": reason}, 1) for name, reason in metrics.missing.items()]
     yield Family("missing", None, "Metrics that could not be computed.", missing)
 
@@ -118,7 +117,7 @@ def _lines(run: Run, family: Family) -> Iterator[str]:
 
 
 def family_name(name: str, unit: Unit) -> str:
-    """Name of a metric as the format wants it: with our prefix before and its base unit at the end."""
+    """Name of a metric in the format: our prefix, the name, and its base unit."""
     word, _, endings = BASE_UNITS[unit]
     for ending in endings:
         name = name.removesuffix(ending)
@@ -126,13 +125,13 @@ def family_name(name: str, unit: Unit) -> str:
 
 
 def _labels(run: Run, labels: Labels) -> str:
-    """Labels of a sample, each once."""
+    """Labels of a sample, without duplicates."""
     known = {_name(name): _escaped(text) for name, text in {"run": run.id, **labels}.items()}
     return "{" + ",".join(f'{name}="{text}"' for name, text in known.items()) + "}"
 
 
 def _name(text: str) -> str:
-    """Text as a name that the format allows."""
+    """Text as a valid name of the format."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
     return f"_{name}" if not name or name[0].isdigit() else name
 

@@ -1,8 +1,8 @@
-"""A run as a trace that Perfetto and Chrome show: a track for each worker thread, and counters.
+"""A run as a trace for Perfetto and Chrome: a track for each worker thread, and counters.
 
-The format is Chrome's JSON: processes and threads are numbered, times are microseconds from the beginning of the trace.
-A worker is a process. Slices of a track never overlap, unless one lies within the other; here times are whole
-nanoseconds, so that this is exact. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+The format is Chrome's JSON: processes and threads are numbered, times are microseconds from the start of the trace. A
+worker is a process. Slices of a track must not overlap unless one is inside the other; integer nanoseconds make this
+exact. https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Row = dict[str, Any]
 
 NANOSECONDS: Final = 1_000_000_000
 TOUCHING: Final = 1_000_000
-"""Nanoseconds by which clocks may differ: a slice that begins so much before the last one's end is cut there."""
+"""Tolerance between clocks in nanoseconds: a slice that starts this much before another's end is cut there."""
 
 MOST_POINTS: Final = 10_000
-"""Values of the storage rate; where there are more, neighbours are averaged, so that their bytes stay the same."""
+"""Most values of the storage rate; beyond that, neighbours are averaged, which keeps their bytes."""
 
 TASK_FACTS: Final = ("key", "run_id", "kind", "attempt", "outcome", "error", "type", "nbytes")
 TASK_COLUMNS: Final = ("thread", "start", "stop", "prefix", *TASK_FACTS)
@@ -52,13 +52,13 @@ OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested"
 
 STEPS: Final = tuple(phase.name for phase in PHASES if phase.in_process)
 PARTS: Final = tuple(dict.fromkeys("process" if phase.in_process else phase.name for phase in PHASES))
-"""Phases of an attempt: those of STEPS alternate within "process"."""
+"""Phases of an attempt; those of STEPS alternate inside "process"."""
 
-LAID_OUT: Final = {"place": "one after another, each as long as its sum; in truth they alternate"}
+LAID_OUT: Final = {"place": "in sequence, each with its total duration; in reality they alternate"}
 
 
 class Slice(NamedTuple):
-    """Something that a thread did, in nanoseconds from the beginning, with what it did within."""
+    """Work of a thread, in nanoseconds from the start, with the slices inside it."""
 
     name: str
     category: str
@@ -69,13 +69,13 @@ class Slice(NamedTuple):
     failed: bool = False
 
     def cut(self, low: int, high: int) -> Slice:
-        """The slice with what lies within, between these moments."""
+        """The slice and those inside it, cut to these moments."""
         start, stop = max(self.start, low), min(self.stop, high)
         stop = max(stop, start)
         return self._replace(start=start, stop=stop, inner=[one.cut(start, stop) for one in self.inner])
 
     def events(self, process: int, thread: int) -> Iterator[Event]:
-        """Events of the slice and of those within it."""
+        """Events of the slice and of those inside it."""
         event = {"ph": "X", "name": self.name, "cat": self.category, "ts": self.start / 1000}
         event |= {"dur": (self.stop - self.start) / 1000, "pid": process, "tid": thread, "args": self.facts}
         # Chrome's name for red
@@ -85,7 +85,7 @@ class Slice(NamedTuple):
 
 
 def write_perfetto(run: Run, file: BinaryIO, *, packed: bool = False) -> None:
-    """Write a run as a trace; compressed where `packed`."""
+    """Write a run as a trace, compressed if `packed`."""
     trace = Trace(run)
     facts: dict[str, Any] = {"run": run.id, "name": run.name, "outcome": run.outcome, "error": run.error}
     facts |= {"start_unix_seconds": trace.origin, "problems": list(run.problems)}
@@ -113,7 +113,7 @@ class Trace:
         self._offsets = clock_offsets(run)
         ahead = max(self._offsets.values(), default=0.0)
         self.origin: float = min([run.start, *(moment - ahead for moment in begun if moment is not None)])
-        """When the first thing in the trace began."""
+        """Start of the first slice."""
         on_workers = ((run.chunks, ("start", "stop")), (run.preprocessing, ("start", "stop")), (run.samples, ("time",)))
         chunks, openings, samples = (table and on_clients_clock(run, table, *names) for table, names in on_workers)
         self._tasks, self._attempts, self._openings = map(_by_worker, (run.tasks, chunks, openings))
@@ -121,7 +121,7 @@ class Trace:
         self._memory = {worker: _memory(table) for worker, table in _by_worker(samples).items()}
 
     def events(self) -> Iterator[Event]:
-        """All events: of the run, and worker by worker."""
+        """All events: of the run, then of each worker."""
         process = next(self._numbers)
         yield from _named(process, "run", 0)
         yield from self._tracks(process, {"Runner calls": [_call(call, self) for call in self._run.calls]})
@@ -134,12 +134,12 @@ class Trace:
             yield from self._worker(worker, place)
 
     def at(self, moment: float) -> int:
-        """Nanoseconds from the beginning."""
+        """Nanoseconds from the start."""
         return round((moment - self.origin) * NANOSECONDS)
 
     def _worker(self, worker: str | None, place: int) -> Iterator[Event]:
         process = next(self._numbers)
-        yield from _named(process, f"worker {worker}" if worker else "worker not known", place)
+        yield from _named(process, f"worker {worker}" if worker else "unknown worker", place)
         lanes: dict[str, list[Slice]] = defaultdict(list)
         attempts = self._slices_of_attempts(worker)
         for row in self._rows(self._tasks, worker, TASK_COLUMNS):
@@ -157,7 +157,8 @@ class Trace:
                 yield from batch.to_pylist()
 
     def _slices_of_attempts(self, worker: str | None) -> dict[Any, list[tuple[str, Slice]]]:
-        """Slices of attempts of chunks and of openings of files with their thread, by task; each alone without one."""
+        """Slices of attempts of chunks and file openings with their thread, by task; those without a task
+        separately."""
         names = ("thread", "start", "stop", "key", "run_id")
         phases = [f"{name}_seconds" for name in (*PARTS, *STEPS)]
         found: dict[Any, list[tuple[str, Slice]]] = defaultdict(list)
@@ -170,17 +171,17 @@ class Trace:
         return found
 
     def _task(self, row: Row, inner: list[Slice]) -> Slice:
-        """Slice of a task; one without an end that is known is as long as what is known of it."""
+        """Slice of a task; without a known end it is as long as its known parts."""
         start = self.at(row["start"])
         last = max([start, *(one.stop for one in inner)])
         stop = last if row["stop"] is None else max(self.at(row["stop"]), start)
         name = row["prefix"] or row["kind"] or "task"
-        facts = _known(row, TASK_FACTS) | ({"stop": "not known"} if row["stop"] is None else {})
+        facts = _known(row, TASK_FACTS) | ({"stop": "unknown"} if row["stop"] is None else {})
         failed = row["outcome"] != task_records.OK
         return Slice(name, str(row["kind"]), start, stop, facts, _placed(inner, start, stop), failed)
 
     def _tracks(self, process: int, lanes: Mapping[str, list[Slice]]) -> Iterator[Event]:
-        """Tracks of threads, with one more where slices of a thread overlap."""
+        """Tracks of threads, with another one if slices of a thread overlap."""
         place = 0
         for name, slices in lanes.items():
             for number, track in enumerate(_tracks_of(slices)):
@@ -197,7 +198,7 @@ class Trace:
             yield {"ph": "C", "name": name, "pid": process, "ts": ts, "args": {unit: value}}
 
     def _memory_of_all(self) -> tuple[Numbers, Numbers]:
-        """Memory of all workers: of each what its last sample tells, until it left."""
+        """Memory of all workers: the last sample of each, until it left."""
         lifetimes, end = self._run.lifetimes, self._run.stop
         rows = [] if lifetimes is None else lifetimes.select(["worker", "stop"]).to_pylist()
         left = {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
@@ -213,29 +214,29 @@ class Trace:
 
 
 def _known_columns(names: list[str], *tables: pa.Table | None) -> list[Numbers]:
-    """Columns of the rows in which all of them are known."""
+    """Columns of the rows that have all of them."""
     known = [table.select(names).drop_null() for table in tables if table is not None]
     return [np.concatenate([np.empty(0), *(table[name].to_numpy() for table in known)]) for name in names]
 
 
 def _memory(samples: pa.Table) -> tuple[Numbers, Numbers]:
-    """When the memory of a worker was sampled, and how much it was."""
+    """Times and values of the samples of a worker's memory."""
     times, sizes = _known_columns(["time", "memory"], samples)
     order = np.lexsort((sizes, times))
     return times[order], sizes[order].astype(np.int64)
 
 
 def _rate(*requests: pa.Table | None) -> tuple[Numbers, Numbers]:
-    """Gbit/s: the bytes that each attempt requested, spread over its time."""
+    """Gbit/s: requested bytes of each attempt, spread over its duration."""
     rows = np.array(_known_columns(["start", "stop", "bytes_requested"], *requests))
     starts, stops, sizes = rows[:, rows[1] > rows[0]]
     return steps(starts, stops, 8e-9 * sizes / (stops - starts))
 
 
 def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, Numbers]:
-    """When the sum of intervals, each of its own height, changes, and to what; at most MOST_POINTS.
+    """Changes of the sum of intervals, each with its own height: times and values, at most MOST_POINTS.
 
-    Sums of whole numbers are whole, unless neighbours are averaged.
+    Sums of integers are integers, unless neighbours are averaged.
     """
     moments = np.concatenate([starts, stops])
     times, places = np.unique(moments, return_inverse=True)
@@ -243,7 +244,7 @@ def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, N
     np.add.at(changes, places, np.concatenate([heights, -heights]))
     sums = np.cumsum(changes)
     if len(sums):
-        sums[-1] = 0  # what is left of rounding
+        sums[-1] = 0  # rounding errors
     if len(times) <= MOST_POINTS:
         return times, np.maximum(sums, 0)
     areas = np.concatenate([[0.0], np.cumsum(sums[:-1] * np.diff(times))])
@@ -253,7 +254,7 @@ def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, N
 
 
 def _tracks_of(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Slices on as few tracks as it takes for none to overlap; one that barely does is cut."""
+    """Slices on as few tracks as possible without overlaps; slices that barely overlap are cut."""
     tracks: list[list[Slice]] = []
     for one in sorted(slices, key=lambda each: (each.start, each.stop)):
         for track in tracks:
@@ -266,7 +267,7 @@ def _tracks_of(slices: Iterable[Slice]) -> list[list[Slice]]:
 
 
 def _placed(inner: list[Slice], low: int, high: int) -> list[Slice]:
-    """Slices moved to lie between these moments, one after another, as their moments come from another clock."""
+    """Slices moved in sequence between these moments, because their times come from another clock."""
     placed: list[Slice] = []
     for one in sorted(inner, key=lambda each: each.start):
         length = one.stop - one.start
@@ -281,7 +282,7 @@ def _moved(one: Slice, by: int) -> Slice:
 
 
 def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slice:
-    """Slice of an attempt of a chunk with its phases, or of the opening of a file."""
+    """Slice of an attempt of a chunk with its phases, or of a file opening."""
     stop = max(start, stop)
     is_chunk = facts is CHUNK_FACTS
     inner = _sequence(row, PARTS, start, stop, {}) if is_chunk else []
@@ -291,7 +292,7 @@ def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slice:
 
 
 def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any]) -> list[Slice]:
-    """Phases that are known and took time, one after another, up to a moment."""
+    """Phases with a known, positive duration, in sequence up to a moment."""
     found: list[Slice] = []
     for name in names:
         seconds = row[f"{name}_seconds"]
@@ -310,17 +311,17 @@ def _call(call: Any, trace: Trace) -> Slice:
 
 
 def _known(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    """Facts that are known, and that JSON can hold."""
+    """Known facts that JSON can hold."""
     known = {name: row[name] for name in names if row[name] is not None}
     return {name: value for name, value in known.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
 def _lane(thread: int | None) -> str:
-    return "thread not known" if thread is None else f"thread {thread}"
+    return "unknown thread" if thread is None else f"thread {thread}"
 
 
 def _named(process: int, name: str, place: int, thread: int | None = None) -> Iterator[Event]:
-    """Events that name a process or thread and give it its place."""
+    """Events that name a process or thread and set its position."""
     kind = "process" if thread is None else "thread"
     where = {"ph": "M", "pid": process} | ({} if thread is None else {"tid": thread})
     yield where | {"name": f"{kind}_name", "args": {"name": name}}

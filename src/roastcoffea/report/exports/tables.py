@@ -1,4 +1,4 @@
-"""The tables of a measurement as files of a folder, with what their columns mean beside them."""
+"""The tables of a measurement as files in a folder, with a description of their columns."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ Frames = Mapping[str, "pd.DataFrame"]
 EXPORT_FORMAT: Final = "roastcoffea export 1"
 COLUMNS_FILE: Final = "columns.json"
 BATCH: Final = 10_000
-"""Rows that are turned into text at a time."""
+"""Rows converted to text at once."""
 
 FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
-"""What a spreadsheet may take for the beginning of a formula, and the sign against that itself."""
+"""Characters that make a spreadsheet read a formula, and the one that prevents this."""
 
 CSV_NOTE: Final = (
-    "Text that begins with one of = + - @ ' or with a tab or line break has a ' before it, so that no spreadsheet runs "
-    "it as a formula: take one ' away from text that begins with '. Lists and values by name are JSON. What was not "
-    "measured is empty."
+    "Text that begins with one of = + - @ ' or with a tab or line break has a ' in front, so that no spreadsheet runs "
+    "it as a formula: remove one ' from text that begins with '. Lists and values by name are JSON. Cells without a "
+    "measurement are empty."
 )
 METRIC_COLUMNS: Final[Mapping[str, str]] = {
     "name": "name of the metric",
-    "value": "its value, where that is a number",
-    "text": "its value, where that is a word",
+    "value": "its value, if a number",
+    "text": "its value, if a word",
     "unit": "unit of the value",
-    "group": "what it belongs to",
-    "source": "where it came from in this run",
-    "meaning": "what it is",
-    "missing": "why there is no value",
+    "group": "group of the metric",
+    "source": "its source in this run",
+    "meaning": "its meaning",
+    "missing": "why it has no value",
 }
 
 
 def write_tables(  # noqa: PLR0917
     run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
 ) -> Path:
-    """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
+    """Write each table, including metrics and `columns.json`, to a file in a new folder, and return the folder."""
     frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
     folder = folder.resolve() if folder.name in ("", "..") else folder
     if folder.exists() and not (overwrite and replaces(folder)):
-        way_out = "it is no export of roastcoffea, or holds other files, and stays" if overwrite else OR_OVERWRITE
+        way_out = "it is not an export of roastcoffea, or holds other files, and is kept" if overwrite else OR_OVERWRITE
         raise MeasurementError(f"{folder} exists; {way_out}")
     with new_folder(folder.parent, folder.name) as new:
         for name, frame in frames.items():
@@ -75,13 +75,13 @@ def write_tables(  # noqa: PLR0917
 
 
 def is_export(path: Path, tables: Collection[str]) -> bool:
-    """Whether a folder holds tables that were exported, and nothing else."""
+    """Whether a folder holds only exported tables."""
     files = {f"{name}.{file_format}" for name in tables for file_format in WRITERS} | {COLUMNS_FILE}
     return holds_only(path, files) and has_format(path / COLUMNS_FILE, EXPORT_FORMAT)
 
 
 def metrics_table(metrics: Metrics) -> pd.DataFrame:
-    """Metrics that are numbers or words, and those that are missing, a row each."""
+    """One row for each metric that is a number or word, or missing."""
     import pandas as pd
 
     entries = {metric.name: metric for metric in CATALOGUE.metrics()}
@@ -100,7 +100,7 @@ def _metric_row(metrics: Metrics, name: str, entry: Metric | None) -> dict[str, 
     if name not in metrics:
         return row | {"missing": metrics.missing[name]}
     if entry is not None and entry.group == RAW:
-        return None  # to look at it would build it
+        return None  # reading the value would build it
     value = metrics[name]
     row |= {"source": metrics.source[name], "text" if isinstance(value, str) else "value": value}
     return row if isinstance(value, str | Real) else None
@@ -121,12 +121,12 @@ def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
-    """Arrow table of a frame; a column in which nothing is known is one of text."""
+    """Arrow table of a frame; a column without any value is text."""
     import pandas as pd
 
     frame = frame.copy(deep=False)
     for label in frame:
-        # as JSON: each may have other names
+        # as JSON, because each may have other names
         if pd.api.types.is_object_dtype(frame[label]) and any(isinstance(value, dict) for value in frame[label]):
             frame[label] = [_plain_json(value) if isinstance(value, dict) else value for value in frame[label]]
     table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -148,7 +148,7 @@ def _write_csv(table: pa.Table, file: BinaryIO) -> None:
 
 
 def _write_json(table: pa.Table, file: BinaryIO) -> None:
-    """Write an array with an object for each row, one a line."""
+    """Write an array with one object per row and line."""
     begin = "[\n"
     for row in _rows(table):
         line = {name: _standard(value) for name, value in row.items()}
@@ -172,12 +172,12 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Value as a cell, in which text is never a formula."""
+    """Value as a cell; text is never a formula."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
 
 
 def _standard(value: Any) -> Any:
-    """Value that standard JSON has; an infinite number is text."""
+    """Value in standard JSON; infinite numbers become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,15 +19,15 @@ from roastcoffea.storage.folders import whole_file
 def export(  # noqa: PLR0917
     run: Run, metrics: Metrics, tables: Callable[[], Frames], path: Path, file_format: str, overwrite: bool
 ) -> Path:
-    """Write a measurement in a format, whole or not at all; give the path of the folder or file.
+    """Write a measurement in a format, completely or not at all, and return the path of the folder or file.
 
     Raises
     ------
     MeasurementError
-        If something is there already, or it cannot be written.
+        If the path exists already or cannot be written.
     """
     if file_format not in FORMATS:
-        raise MeasurementError(f"there is no format {file_format!r}; choose {', '.join(FORMATS)}")
+        raise MeasurementError(f"unknown format {file_format!r}; choose {', '.join(FORMATS)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if file_format in TABLE_FORMATS:

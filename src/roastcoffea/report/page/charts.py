@@ -19,6 +19,7 @@ from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.report.glossary import linked
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page import figures
 from roastcoffea.report.page.figures import INK, MILLISECONDS, QUIET, Chart, Context, dress, family_of, painted
@@ -95,7 +96,7 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
 
 def _picture(name: str, chart: Chart) -> Markup:
     legend = {label: figures.variable(colour) for label, colour in chart.legend.items()}
-    return rendered("chart.html", name=name, still=chart.still, legend=legend)
+    return rendered("chart.html", name=name, still=chart.still, legend=legend, linked=linked)
 
 
 def _sheets(drawn: Mapping[str, Chart]) -> list[Sheet]:

@@ -11,6 +11,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.profile import profile_of
+from roastcoffea.metrics.worker_names import Names
 from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
@@ -77,11 +78,10 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
     if absent:
         details.append(Sheet(title=NOT_MEASURED, items=[f"{title}: {reason}" for title, reason in absent.items()]))
     anchors = {*(anchor(sheet.title) for sheet in drawn.sheets), *(fold_anchor(sheet.title) for sheet in details)}
-    names = measured.metrics.evaluator.value("worker_names")
     return page(
         heading(measured.run),
         drawn.sheets,
-        look=look_of(digest_of(measured.run, measured.metrics), anchors, names),
+        look=look_of(digest_of(measured.run, measured.metrics), anchors),
         details=details,
         drawn=drawn.pictures,
         blocks=drawn.blocks,
@@ -107,8 +107,9 @@ def _ledgers(measured: Measured) -> Iterator[Sheet]:
     metrics = measured.metrics
     (time,) = own_sheets(metrics, "time_ledger") or [not_measured(metrics.missing["time_ledger"])]
     requested, *advice = own_sheets(metrics, "byte_ledger") or [not_measured(metrics.missing["byte_ledger"])]
-    time = replace(time, title="worker threads x time")
-    yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
+    time = replace(time, title="worker threads x time", bars=())  # the first look has them
+    requested = replace(requested, title="bytes requested from storage", parts=advice, bars=())
+    yield Sheet(beside=True, parts=[time, requested])
 
 
 def _datasets(measured: Measured) -> Iterator[Sheet]:
@@ -195,10 +196,21 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
         frame = frame[~frame[TOTAL].eq(0)]
+    if name == "worker_balance":
+        frame = frame.assign(**{"address of the worker": frame["worker"]})
+    frame = _with_names(frame, measured.metrics.evaluator.value("place_names"))
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs
     return sheet_of_table(frame, things, title=title)
+
+
+def _with_names(frame: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """A table with workers and hosts by name."""
+    for column, known in (("worker", names.workers), ("address", names.workers), ("host", names.hosts)):
+        if column in frame:
+            frame = frame.assign(**{column: frame[column].map(lambda one, known=known: known.get(one, one))})
+    return frame.rename(columns={"address": "worker"})
 
 
 SECTIONS: Final[Mapping[str, Parts]] = {

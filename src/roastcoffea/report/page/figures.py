@@ -117,7 +117,7 @@ def dress(axis: Any) -> None:
 
 
 def _formatter(length: float) -> models.TimedeltaTickFormatter:
-    """How moments in a run of so many seconds are written."""
+    """Format of moments in a run of this many seconds."""
     seconds = "%s" if length < SECONDS_PER_MINUTE else "%m min %S"
     minutes = "%m min"
     if length >= SECONDS_PER_HOUR:

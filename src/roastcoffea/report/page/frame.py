@@ -20,6 +20,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from roastcoffea.report.first_look import Look, palette, share_image
+from roastcoffea.report.glossary import linked
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading, Sheet, Shown
 
@@ -41,6 +42,7 @@ def page(
     drawn: Mapping[str, Markup] | None = None,
     blocks: Sequence[Markup] = (),
     scripts: Sequence[str] = (),
+    style: str = "",
 ) -> str:
     """A whole page.
 
@@ -60,6 +62,8 @@ def page(
         Data for scripts.
     scripts
         Programs that run after those of the frame, one after the other.
+    style
+        Rules of CSS beside those of the frame.
     """
     programs = (asset("frame.js"), asset("tables.js"), *scripts)
     heading = heading if isinstance(heading, Heading) else Heading(title=heading)
@@ -77,8 +81,9 @@ def page(
         blocks=blocks,
         programs=list(map(Markup, programs)),
         policy=POLICY.format(scripts=" ".join(map(_hash, programs))),
-        style=_style(tab),
+        style=_style(tab) + Markup(style),
         packed=_packed_rows,
+        linked=linked,
         longest_word=LONGEST_WORD,
     )
 

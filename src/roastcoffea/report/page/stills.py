@@ -12,6 +12,7 @@ from markupsafe import Markup
 from matplotlib.colors import to_rgba
 from matplotlib.image import imsave
 
+from roastcoffea.metrics.phases import Family
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import family_of, variable
@@ -60,11 +61,12 @@ def classes_picture(edges: Numbers, threads: Mapping[str, Numbers], seconds: flo
 def stream_picture(stream: Stream, start: float, stop: float) -> Markup:
     """Lanes x time, in the colours of classes."""
     pixels = main_in_pixels(stream, min(len(stream.lanes), MOST_ROWS), np.linspace(start, stop, COLUMNS + 1))
-    colours = np.array([to_rgba(colour) for colour in (*(family_of(name).light for name in SHOWN), "none")])
-    file = io.BytesIO()
-    imsave(file, colours[pixels.kind], format="png")
-    data = base64.b64encode(file.getvalue()).decode()
-    return Markup('<img class="still" alt="task stream" src="data:image/png;base64,{}">').format(data)
+    families = [family_of(name) for name in SHOWN]
+    shown = {
+        scheme: np.array([to_rgba(colour) for colour in (*(getattr(one, scheme) for one in families), "none")])
+        for scheme in ("light", "dark")
+    }
+    return _picture({scheme: colours[pixels.kind] for scheme, colours in shown.items()}, "task stream")
 
 
 def _steps(x: Numbers, y: Numbers) -> str:
@@ -73,11 +75,21 @@ def _steps(x: Numbers, y: Numbers) -> str:
     return " ".join(f"{left:.0f},{at:.1f} {right:.0f},{at:.1f}" for left, right, at in points)
 
 
-def shaded_picture(shares: Numbers, colour: str, name: str) -> Markup:
+def shaded_picture(shares: Numbers, family: Family, name: str) -> Markup:
     """Shares from 0 to 1 as strengths of a colour."""
+    images = {}
+    for scheme in ("light", "dark"):
+        images[scheme] = np.tile(to_rgba(getattr(family, scheme)), (*shares.shape, 1))
+        images[scheme][..., 3] = np.clip(np.nan_to_num(shares), 0, 1)
+    return _picture(images, name)
+
+
+def _picture(images: Mapping[str, Numbers], name: str) -> Markup:
+    """A picture in light, on paper as well, and in dark where the system prefers that."""
+    return rendered("still.html", name=name, **{scheme: _as_png(rgba) for scheme, rgba in images.items()})
+
+
+def _as_png(rgba: Numbers) -> str:
     file = io.BytesIO()
-    rgba = np.tile(to_rgba(colour), (*shares.shape, 1))
-    rgba[..., 3] = np.clip(np.nan_to_num(shares), 0, 1)
     imsave(file, rgba, format="png")
-    data = base64.b64encode(file.getvalue()).decode()
-    return Markup('<img class="still" alt="{}" src="data:image/png;base64,{}">').format(name, data)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

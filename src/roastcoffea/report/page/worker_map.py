@@ -15,6 +15,7 @@ from roastcoffea.metrics.phases import COMPUTING
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.page.figures import Chart, Context, own_figure
 from roastcoffea.report.page.stills import shaded_picture
+from roastcoffea.units import three_digits
 from roastcoffea.visualization.series import busy_in_pixels
 from roastcoffea.visualization.stream import Stream, stream_of
 
@@ -25,7 +26,7 @@ FULL: Final = 50
 """What stands for all of a worker's threads, cores or memory in a byte."""
 
 SLOW: Final = 1.5
-"""Slowness from which on the axis tells it."""
+"""Slowness above which the axis shows it."""
 
 BUSY: Final = "threads with a task"
 CPU: Final = "CPU"
@@ -62,9 +63,9 @@ def worker_map(context: Context) -> Chart:
         "measures": list(maps),
         "paint": COMPUTING.name,
         "workers": workers,
-        "slow": {worker: round(factor, 2) for worker, factor in _slowness(inputs).items() if factor >= SLOW},
+        "slow": {worker: three_digits(factor) for worker, factor in _slowness(inputs).items() if factor >= SLOW},
     }
-    still = shaded_picture(_rows_together(measures[BUSY], row_of, rows), COMPUTING.light, "workers")
+    still = shaded_picture(_rows_together(measures[BUSY], row_of, rows), COMPUTING, "workers")
     return Chart(plot, still, {}, facts, b"".join(values.tobytes() for values in maps.values()))
 
 

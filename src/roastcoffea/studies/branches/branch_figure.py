@@ -1,4 +1,4 @@
-"""The picture of a branch study: input, output, growth, and output against input."""
+"""The figure of a branch study: input, output, growth, and output against input."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ COLOURS: Final[Mapping[str, str]] = {
     "bytes_per_task": LIGHT.series[3],
     "bytes_output": LIGHT.series[2],
 }
-ASKED: Final = "branches asked for"
+ASKED: Final = "requested branches"
 BY_ASKED: Final = ("bytes_read", "bytes_results", "bytes_per_task")
-"""What the study of the older prototype drew."""
+"""Amounts in the prototype's study."""
 
 INPUT: Final = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
 
@@ -48,7 +48,7 @@ def drawn(study: Growth) -> Figure:
 
 
 def drawn_by_asked(study: Growth) -> Figure:
-    """Figure of the original study: what it measured by the number of branches that was asked for.
+    """Figure of the original study: its amounts by the number of requested branches.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def drawn_by_asked(study: Growth) -> Figure:
     for name in BY_ASKED:
         if study.table[name].isna().any():
             reason = study.table.attrs["absent"][name]
-            raise ValueError(f"{COLUMNS[name].label}: not measured, {reason}; give branch_study a client")
+            raise ValueError(f"{COLUMNS[name].label}: not measured, {reason}; pass a client to branch_study")
     with own_style(), new_figure((9.0, 6.8)) as figure:
         asked, (*amounts, ratios) = study.amounts("branches_asked"), figure.subplots(2, 2).flat
         for ax, name in zip(amounts, BY_ASKED, strict=True):
@@ -77,11 +77,11 @@ def drawn_by_asked(study: Growth) -> Figure:
 
 
 FIGURES: Final[Mapping[str, Callable[[Growth], Figure]]] = {"read": drawn, "asked": drawn_by_asked}
-"""Figures of a study, by what their x axes count."""
+"""Figures of a study, by the quantity on their x axes."""
 
 
 def _amounts(ax: Axes, study: Growth, title: str, names: Sequence[str]) -> None:
-    """Draw amounts in bytes against the number of branches; the payload also where it is 0."""
+    """Draw amounts in bytes against the number of branches; the payload also if it is 0."""
     known = {name: values for name, values in study.known(names).items() if values.any() or name == "bytes_payload"}
     scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
     _lines(ax, study, {name: values * scale.factor for name, values in known.items()})
@@ -89,7 +89,7 @@ def _amounts(ax: Axes, study: Growth, title: str, names: Sequence[str]) -> None:
 
 
 def _growth(ax: Axes, study: Growth) -> None:
-    """Draw how many times each amount is that of the first count, beside the number of branches itself."""
+    """Draw each amount relative to the first count, next to the number of branches itself."""
     branches = study.amounts("branches_read")
     ratios = {name: study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in SCALING[1:]}
     if branches[0]:
@@ -99,7 +99,7 @@ def _growth(ax: Axes, study: Growth) -> None:
 
 
 def _against(ax: Axes, study: Growth) -> None:
-    """Draw output against what was read."""
+    """Draw output against input."""
     payload = study.amounts("bytes_payload")
     name = "bytes_payload" if payload.any() and not np.isnan(payload).any() else "bytes_uncompressed"
     read = study.amounts(name)
@@ -116,7 +116,7 @@ def _against(ax: Axes, study: Growth) -> None:
 
 def _lines(ax: Axes, study: Growth, columns: Mapping[str, Numbers]) -> None:
     branches = study.amounts("branches_read")
-    # the first are wider, so that lines which lie on each other are seen
+    # the first lines are wider, so that overlapping ones remain visible
     for narrower, (name, values) in enumerate(columns.items()):
         width, colour, label = 1.2 + 0.5 * (len(columns) - 1 - narrower), COLOURS[name], COLUMNS[name].label
         ax.plot(branches, values, "o-", color=colour, markersize=width + 2.5, linewidth=width, label=label)

@@ -1,4 +1,4 @@
-"""A study of how bytes read and bytes given back grow with the number of branches that an analysis reads."""
+"""A study of how bytes read and output size grow with the number of branches that an analysis reads."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 COUNTS: Final = (1, 2, 3, 5, 10)
 
 FLAT: Final = 0.05
-"""Relative growth up to which an amount is said to stay."""
+"""Relative growth below which an amount counts as constant."""
 
 LESS: Final = 0.75
-"""Where outputs grow by less than that much of the growth of what is read, a part of them does not grow."""
+"""Growth of outputs relative to input below which part of the output is fixed."""
 
 METRICS: Final = {
     "branches_read": "total_branches_read",
@@ -44,69 +44,69 @@ METRICS: Final = {
 """Columns of the table that are metrics of a run, and those that are classes of its byte ledger."""
 CLASSES: Final = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
 
-SCHEDULER_ALONE: Final = "as Dask's scheduler alone tells it"
+SCHEDULER_ALONE: Final = "because only Dask's scheduler records it"
 
 OF_RESULTS: Final = ("tasks", "bytes_per_task")
-"""Columns that are absent with the results, for the same reason."""
+"""Columns that are missing along with the results, for the same reason."""
 
 TWO_DIGITS: Final = Unit("", "{:.2f}".format)
 
 STRAIGHT: Final = 0.9
-"""Correlation from which two amounts are said to go together."""
+"""Correlation above which two amounts grow together."""
 
 
 @dataclass(frozen=True)
 class BranchStudy(Growth, Presented):
-    """What a branch study found: `table` has a row for each count, `measurements` the runs themselves."""
+    """Result of a branch study: `table` has a row for each count, `measurements` the runs themselves."""
 
     measurements: tuple[Measurement, ...]
 
     @property
     def output(self) -> str:
-        """Column that stands for the output: results where they were measured, else the merged output."""
+        """Column used as output: results if measured, otherwise the merged output."""
         return "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
 
     @property
     def scaling(self) -> dict[str, InputOutput]:
-        """How bytes read, and payload, scale against the output, where both are known: see `InputOutput`."""
+        """How bytes read and payload scale against the output, if both are known; see `InputOutput`."""
         found = {read: self.compared(read, self.output) for read in ("bytes_read", "bytes_payload")}
         return {read: pair for read, pair in found.items() if pair is not None}
 
     @property
     def sentence(self) -> str:
-        """What the size of outputs can stand for, and what it cannot."""
+        """What the size of outputs can be used for, and what not."""
         name = self.output
         read = "bytes_uncompressed" if self.growth("bytes_payload") is None else "bytes_payload"
         output, payload = self.growth(name), self.growth(read)
         if output is None or payload is None:
-            return "What output size stands for cannot be told: input or output was not measured for every count."
+            return "No conclusion on output size: input or output was not measured for every count."
         size = f"{COLUMNS[name].label} ({COLUMNS[name].meaning})"
         input_grown = f"{COLUMNS[read].label} grew x{_times(payload)}"
         grown = f"From the first count to the last {input_grown}, {size} x{_times(output)}"
         together = self.correlation(read, name)
         if abs(output - 1) <= FLAT:
-            return f"{grown}: the size of the output says nothing of what was read; it is that of what is filled."
+            return f"{grown}: the output size does not depend on the bytes read, only on what the processor fills."
         if self.few:
-            return f"{grown}: whether they go together takes three counts or more."
+            return f"{grown}: a correlation needs three or more counts."
         if together is None or together < STRAIGHT:
-            return f"{grown}, not together: the size of the output stands for nothing that was read."
+            return f"{grown}, uncorrelated: the output size is no measure of the input."
         share = "part of it is fixed, and " if output < payload * LESS else ""
         return (
-            f"{grown} (correlation {together:.2f}): {share}output size can stand for how many columns are kept. It is "
-            "no measure of bytes read from storage, which are compressed, and hold metadata."
+            f"{grown} (correlation {together:.2f}): {share}output size indicates how many columns are kept. It is "
+            "no measure of bytes read from storage, which are compressed and include metadata."
         )
 
     @property
     def notes(self) -> list[str]:
-        """What has to be known to read the table, such as why there is no payload."""
-        # where branches were read, and none of their bytes were requested on their own
+        """Notes on the table, such as why there is no payload."""
+        # branches were read without requests of their own
         embedded = (self.table["bytes_payload"] == 0).all() and (self.table["bytes_uncompressed"] > 0).any()
         absent = {name: reason for name, reason in self.table.attrs["absent"].items() if name not in OF_RESULTS}
         reasons = (f"{COLUMNS[name].label}: not measured, {reason}" for name, reason in absent.items())
         return [*([_embedded(self.table)] if embedded else []), *reasons]
 
     def sheets(self) -> list[Sheet]:
-        """The table, how amounts grow, and what output size stands for."""
+        """The table, the growth of amounts, and what output size indicates."""
         shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
         known = [name for name in SCALING if self.growth(name) is not None]
         counts = [Column(name=str(count), unit=COUNT) for count in self.table["branches_asked"]]
@@ -119,7 +119,7 @@ class BranchStudy(Growth, Presented):
         scaling = [_scaling_cells(one) for one in self.scaling.values()]
         decided = [one.sentence for one in self.scaling.values()]
         return [
-            Sheet(title="branch study", columns=[Column("asked for"), *counts], rows=amounts, notes=self.notes),
+            Sheet(title="branch study", columns=[Column("requested"), *counts], rows=amounts, notes=self.notes),
             Sheet(title=title, columns=heads, rows=growth, notes=[self.sentence]),
             Sheet(title="output against input", columns=heads_of_scaling, rows=scaling, notes=decided),
         ]
@@ -134,13 +134,13 @@ class BranchStudy(Growth, Presented):
         output_path : optional
             File to save the figure to; its suffix (png, pdf, svg) says how.
         by : {"read", "asked"}
-            Input, output, growth, and output against input by the number of branches that were read; or, as in the
-            older prototype's study, bytes read, results, mean task output and growth by the number that was asked for.
+            Input, output, growth, and output against input by the number of branches read; or, as in the older
+            prototype's study, bytes read, results, mean task output and growth by the requested number.
 
         Raises
         ------
         ValueError
-            If `by` is neither, or results were not measured, which "asked" draws.
+            If `by` is neither, or is "asked" and results were not measured.
         """
         from roastcoffea.studies.branches.branch_figure import FIGURES
         from roastcoffea.visualization.registry import save
@@ -163,29 +163,29 @@ def branch_study(
     chunksize: int = 100_000,
     treename: str = "Events",
 ) -> BranchStudy:
-    """Run an analysis with several numbers of branches, and relate what is read and given back to that number.
+    """Run an analysis with several numbers of branches, and relate input and output to that number.
 
     Parameters
     ----------
     processor_factory : callable
-        Makes the processor that reads so many branches.
+        Returns a processor that reads this many branches.
     fileset : mapping
-        What a Runner takes.
+        Fileset for a Runner.
     counts : sequence of int
         Numbers of branches.
     client : distributed.Client, optional
-        Cluster to run on; without it and without `runner` all runs here, one chunk after the other.
+        Cluster to run on; without it and without `runner`, chunks run locally in sequence.
     runner : coffea.processor.Runner, optional
-        Instead of one made here; with one on Dask give its client as well.
+        Runner to use instead of a new one; for one on Dask, pass its client as well.
     chunksize : int
-        Events in a chunk, where the Runner is made here.
+        Events per chunk, for a new Runner.
     treename : str
-        Tree, for files that the fileset names without one.
+        Tree name, for files without one in the fileset.
 
     Raises
     ------
     ComparisonError
-        If `counts` are not whole numbers of branches, of which two differ; nothing has run then.
+        If `counts` are not integers, or fewer than two are distinct; nothing is run then.
     """
     counts = _checked(counts)
     runner = runner or _runner(client, chunksize)
@@ -194,7 +194,7 @@ def branch_study(
         with MetricsCollector(client) as collector:
             output = runner(fileset, treename=treename, processor_instance=processor_factory(count))
         if isinstance(output, tuple) and len(output) == 2:
-            output, _ = output  # the metrics that the Runner gives with it
+            output, _ = output  # the metrics that the Runner returns
         measurements.append(collector.measurement)
         rows.append(_row(count, collector.measurement, output))
     return BranchStudy(_table(rows, measurements), tuple(measurements))
@@ -209,16 +209,16 @@ def _runner(client: Any, chunksize: int) -> Any:
 
 
 def _checked(counts: object) -> list[int]:
-    """Numbers of branches, of which at least two differ."""
+    """Numbers of branches, at least two of them distinct."""
     given = list(counts) if isinstance(counts, Iterable) and not isinstance(counts, str) else counts
     whole = isinstance(given, list) and all(isinstance(one, Integral) and not isinstance(one, bool) for one in given)
     if not isinstance(given, list) or not whole or len(set(given)) < 2 or min(given) < 0:
-        raise ComparisonError(f"counts are two different numbers of branches or more, as in [1, 5], not {given!r}")
+        raise ComparisonError(f"counts must be at least two different numbers of branches, as in [1, 5], not {given!r}")
     return [int(one) for one in given]
 
 
 class _Counter:
-    """A file that only counts what is written to it."""
+    """A file that only counts the bytes written to it."""
 
     size = 0
 
@@ -229,10 +229,10 @@ class _Counter:
 
 
 def pickled_size(thing: object) -> int | None:
-    """Bytes of a pickle, which is kept nowhere; None for what cannot be pickled.
+    """Size of a pickle, which is not kept; None for objects that cannot be pickled.
 
-    What Dask tells of the size of an object is that of the outermost one for classes that it does not know, as arrays
-    of awkward and histograms.
+    Dask's sizeof counts only the outermost object of classes that it does not know, such as awkward arrays and
+    histograms.
     """
     import cloudpickle
 
@@ -253,7 +253,7 @@ def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
 
 
 def _results(measurement: Measurement) -> dict[str, float | None]:
-    """Number of the chunks' tasks and size of their results, each in its last attempt, where a scheduler told them."""
+    """Number of the chunks' tasks and size of their results, each in its last attempt, if a scheduler recorded them."""
     tasks = measurement.run.tasks
     if tasks is None:
         return dict.fromkeys(("tasks", "bytes_results", "bytes_per_task"))
@@ -266,7 +266,7 @@ def _results(measurement: Measurement) -> dict[str, float | None]:
 
 
 def _reason(name: str, measurement: Measurement) -> str | None:
-    """Why a run has no value for a column; None where it has one, or where only its tasks would tell."""
+    """Why a run has no value for a column; None if it has one, or if only its tasks would have it."""
     if name == "bytes_output":
         return "it cannot be pickled"
     found: str | None = measurement.metrics.missing.get(METRICS.get(name, name))
@@ -292,15 +292,15 @@ def _table(rows: Sequence[Mapping[str, Any]], measurements: Sequence[Measurement
 
 
 def _embedded(table: pd.DataFrame) -> str:
-    """Why nothing was payload."""
+    """Why there is no payload."""
     read, metadata = table["bytes_read"], table["bytes_metadata"]
     reason = (
-        "the payload is 0 B because the baskets of these branches are embedded in the tree's own metadata, as in small "
-        "files: they arrive with it, read or not, and their compressed size is not known"
+        "the payload is 0 B because the baskets of these branches are embedded in the tree's metadata, as in small "
+        "files: they are read along with it, and their compressed size is unknown"
     )
     if read.isna().any() or not (metadata == read).all():
         return reason
-    stays = f"stays at {BYTE.text(int(read.iloc[0]))}" if read.nunique() == 1 else "does not follow the branches"
+    stays = f"stays at {BYTE.text(int(read.iloc[0]))}" if read.nunique() == 1 else "is independent of the branches"
     return f"{reason}; bytesread {stays}: all of it is metadata"
 
 
@@ -311,7 +311,7 @@ def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
 
 
 def _scaling_cells(found: InputOutput) -> list[Cell]:
-    """Cells of how an input and an output scale."""
+    """Cells on how an input and an output scale."""
     factors = found.read_factor, found.output_factor, found.difference
     return [f"{COLUMNS[found.read].label}, {COLUMNS[found.output].label}", *factors, found.correlation]
 

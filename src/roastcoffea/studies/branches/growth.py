@@ -1,4 +1,4 @@
-"""Amounts by the number of branches that an analysis reads: how they grow, and which go together."""
+"""Amounts by the number of branches that an analysis reads: how they grow, and which grow together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Amount(NamedTuple):
-    """A column of the table: what it is called, its unit and meaning."""
+    """A column of the table: its label, unit and meaning."""
 
     label: str
     unit: Unit
@@ -25,19 +25,19 @@ class Amount(NamedTuple):
 
 
 COLUMNS: Final[Mapping[str, Amount]] = {
-    "branches_asked": Amount("asked", COUNT, "what the processor was made with"),
-    "branches_read": Amount("branches", COUNT, "different branches that were read, offsets of jagged ones among them"),
-    "chunks": Amount("chunks", COUNT, "chunks that gave a result"),
-    "tasks": Amount("tasks", COUNT, "tasks of the processor that gave a result"),
-    "events": Amount("events", COUNT, "events that were processed"),
+    "branches_asked": Amount("asked", COUNT, "passed to processor_factory"),
+    "branches_read": Amount("branches", COUNT, "distinct branches read, including offsets of jagged ones"),
+    "chunks": Amount("chunks", COUNT, "chunks with a result"),
+    "tasks": Amount("tasks", COUNT, "tasks of the processor with a result"),
+    "events": Amount("events", COUNT, "events processed"),
     "bytes_read": Amount("bytes read", BYTE, "requested by chunks (coffea's bytesread)"),
     "bytes_payload": Amount("payload", BYTE, "of these, of baskets, each counted once"),
-    "bytes_reread": Amount("re-read", BYTE, "of these, of baskets that had been read before"),
+    "bytes_reread": Amount("re-read", BYTE, "of these, of baskets read again"),
     "bytes_metadata": Amount("metadata", BYTE, "of these, of headers, keys, trees"),
-    "bytes_uncompressed": Amount("uncompressed", BYTE, "what was read, after decompression"),
-    "bytes_results": Amount("results as sent", BYTE, "Dask's nbytes of all chunks' results: coffea compresses them"),
+    "bytes_uncompressed": Amount("uncompressed", BYTE, "size of everything read after decompression"),
+    "bytes_results": Amount("results as sent", BYTE, "Dask's nbytes of all chunks' results, which coffea compresses"),
     "bytes_per_task": Amount("mean task output as sent", BYTE, "results as sent divided by tasks"),
-    "bytes_output": Amount("merged output", BYTE, "pickled, not compressed"),
+    "bytes_output": Amount("merged output", BYTE, "pickled, uncompressed"),
     "elapsed_time_seconds": Amount("wall", SECOND, "wall time"),
 }
 
@@ -45,25 +45,25 @@ SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompr
 """Columns whose growth is compared."""
 
 ALIKE: Final = 0.2
-"""Mean difference of growth below which input and output scale alike, as in the study of the older prototype."""
+"""Mean difference of growth below which input and output scale alike, as in the prototype's study."""
 
 FEWEST_COUNTS: Final = 3
-"""Different counts from which on a correlation says anything: two points always lie on a line."""
+"""Fewest distinct counts for a correlation: two points always lie on a line."""
 
 
 class InputOutput(NamedTuple):
-    """How an input and an output scale with the number of branches: factors are means over all counts."""
+    """How an input and an output scale with the number of branches; factors are means over all counts."""
 
     read: str
     output: str
     read_factor: float
     output_factor: float
     difference: float
-    """Mean over the counts of the absolute difference of how many times each is that of the first count."""
+    """Mean over the counts of the absolute difference between both growth factors."""
     correlation: float | None
-    """Of input and output; None of two counts, or where one is constant."""
+    """Of input and output; None for two counts, or if one is constant."""
     constant: tuple[str, ...] = ()
-    """Those of the two that are the same for every count, as bytes read of a file whose baskets are embedded."""
+    """Those of the two that are the same for every count, such as bytes read of a file with embedded baskets."""
 
     @property
     def alike(self) -> bool:
@@ -72,12 +72,12 @@ class InputOutput(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What the difference decides, with the numbers."""
+        """The conclusion from the difference, with the numbers."""
         names = f"{COLUMNS[self.read].label} and {COLUMNS[self.output].label}"
         factors = f"x{three_digits(self.read_factor):g} and x{three_digits(self.output_factor):g} on average"
         decided = f"{'below' if self.alike else 'not below'} {ALIKE}"
         sentence = f"{names} {'scale alike' if self.alike else 'differ'}: {factors}"
-        constant = "".join(f" No count changes {COLUMNS[name].label}: that tells nothing." for name in self.constant)
+        constant = "".join(f" For every count, {COLUMNS[name].label} is the same." for name in self.constant)
         ending = f"the mean difference of {self.difference:.3f} is {decided}.{constant}"
         return f"{sentence[:1].upper()}{sentence[1:]}; {ending}"
 
@@ -90,24 +90,24 @@ class Growth:
 
     @cached_property
     def ratios(self) -> pd.DataFrame:
-        """How many times each amount is that of the first count; missing where that is 0 or was not measured."""
+        """Each amount relative to the first count; missing if that is 0 or was not measured."""
         amounts = self.table[list(SCALING)].astype(float)
         return amounts / amounts.iloc[0].where(amounts.iloc[0] > 0)
 
     @cached_property
     def correlations(self) -> dict[str, float | None]:
-        """Correlation of each amount with the number of branches that were read; None where one does not vary."""
+        """Correlation of each amount with the number of branches read; None if one is constant."""
         return {name: self.correlation("branches_read", name) for name in SCALING[1:]}
 
     def correlation(self, one: str, other: str) -> float | None:
-        """Pearson's correlation of two columns; None of two counts, or where one is unknown or constant."""
+        """Pearson's correlation of two columns; None for two counts, or if one is unknown or constant."""
         first, second = self.amounts(one), self.amounts(other)
         if self.few or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
             return None
         return float(np.corrcoef(first, second)[0, 1])
 
     def compared(self, read: str, output: str) -> InputOutput | None:
-        """How two amounts scale; None where one was not measured, or is 0 at the first count."""
+        """How two amounts scale; None if one was not measured, or is 0 at the first count."""
         ratios = self.ratios[[read, output]]
         if ratios.isna().any(axis=None):
             return None
@@ -119,11 +119,11 @@ class Growth:
 
     @property
     def few(self) -> bool:
-        """Whether there are too few different counts to say what goes together."""
+        """Whether there are too few distinct counts for a correlation."""
         return bool(self.table["branches_asked"].nunique() < FEWEST_COUNTS)
 
     def amounts(self, name: str) -> Numbers:
-        """Column as floats; NaN for what was not measured."""
+        """Column as floats; NaN for unmeasured values."""
         return np.asarray(self.table[name].to_numpy(dtype=np.float64, na_value=np.nan))
 
     def known(self, names: Sequence[str]) -> dict[str, Numbers]:
@@ -132,6 +132,6 @@ class Growth:
         return {name: values for name, values in columns.items() if not np.isnan(values).any()}
 
     def growth(self, name: str) -> float | None:
-        """How many times the last amount is the first; None where that is not known."""
+        """Last amount divided by the first; None if unknown."""
         last = float(self.ratios[name].iloc[-1])
         return None if np.isnan(last) else last

@@ -23,7 +23,7 @@ SPLIT: Final = tuple(name for name in IN_PROCESS if name not in OF_LOAD)
 
 TRAITS: Final = ("chunks", "events", "bytes")
 LEAST_SPREAD: Final = 0.1
-"""Standard deviation of the sizes divided by their mean from which on they differ."""
+"""Standard deviation of the sizes divided by their mean above which they differ."""
 
 SURE: Final = 2.0
 """Standard errors that a fixed cost has to be above 0."""
@@ -55,7 +55,7 @@ def products(chunks: pa.Table | None) -> dict[str, Numbers]:
 def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequence[Products]) -> Fixed | None:
     """What chunks cost in a class whatever their size, in the mean of the runs of each side.
 
-    One law is drawn through the chunks of all runs of a dataset: so many seconds a chunk, and so many for an event (or
+    One law is drawn through the chunks of all runs of a dataset: fixed seconds per chunk, and seconds per event (or
     a byte). None where no dataset has chunks of other sizes, or the fixed cost does not stand out.
     """
     fixed, chunks = np.zeros(2), 0.0

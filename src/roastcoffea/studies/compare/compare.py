@@ -16,7 +16,7 @@ from roastcoffea.studies.compare.explanation import explained
 from roastcoffea.studies.compare.gate import condition_of, outcome_of
 from roastcoffea.studies.compare.repeats import CONFIDENCE
 from roastcoffea.studies.compare.side_by_side import facts_of, rows_of, speed
-from roastcoffea.studies.compare.sides import LETTERS, side_of
+from roastcoffea.studies.compare.sides import LETTERS, distinct, side_of
 from roastcoffea.studies.sources import measurement_of
 from roastcoffea.units import COUNT, Unit
 
@@ -75,7 +75,7 @@ def compare(
     if labels and len(labels) != len(given):
         raise ComparisonError(f"{len(labels)} labels for {len(given)} runs: give one for each")
     names: Sequence[str | None] = labels or [None] * len(given)
-    sides = tuple(side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False))
+    sides = distinct([side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False)])
     first, others = sides[0].runs, sides[1:]
     pairs = product(others, conditions)
     return Comparison(

@@ -18,21 +18,19 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
+from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of
 from roastcoffea.studies.compare.explanation import Explanation
 from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
 from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, counted, number
+from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, alike, counted, number
 
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
 
 OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads of workers")
 """What repeats of a run have in common."""
-
-DIFFERENCE: Final = Unit("s", partial(signed, SECOND))
-CAUSES: Final = columns(None, "cause") + columns(DIFFERENCE, "wall", "thread time") + columns(None, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,11 @@ class Comparison(Presented):
     def verdict(self) -> str:
         """ "faster", "slower" or "cannot tell", of the second side."""
         return self.speeds[0].word
+
+    @property
+    def headline(self) -> str:
+        """What is clear of the second side, in a sentence."""
+        return self.speeds[0].headline
 
     @property
     def explanation(self) -> Explanation:
@@ -106,7 +109,7 @@ class Comparison(Presented):
         everything
             Whether also what does not differ; "json" has all of it.
         overwrite
-            Replace a file that is there.
+            Overwrite an existing file.
 
         Raises
         ------
@@ -140,7 +143,7 @@ class Comparison(Presented):
 
 def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """Verdict, explanation, and what differs (or everything) of the environment, metrics and ledgers."""
-    yield Sheet(title="verdict", notes=list(_verdict(found)))
+    yield Sheet(title="verdict", notes=list(_verdict(found)), bars=list(bars_of(found.sides, found.rows)))
     if found.outcomes:
         yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
     for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
@@ -155,6 +158,8 @@ def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
 
 def _verdict(found: Comparison) -> Iterator[str]:
     first, *others = found.sides
+    pairs = [*zip(others, found.speeds, strict=True)]
+    yield from (f"{side.letter}{' is' if speed.told else ':'} {speed.headline}" for side, speed in pairs)
     for side in found.sides:
         text = f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')})"
         if all_have(side.runs, WALL):
@@ -169,8 +174,7 @@ def _verdict(found: Comparison) -> Iterator[str]:
         if same:
             yield f"{side.letter} has runs of {first.letter} in it: {', '.join(same)}"
     yield from (f"{side.letter} has left out {reason}" for side in found.sides for reason in side.left_out)
-    for side, speed in zip(others, found.speeds, strict=True):
-        yield f"{side.letter} is {speed.text}" if speed.judgement.side else f"{side.letter}: {speed.text}"
+    yield from (f"{side.letter}: {speed.text}" for side, speed in pairs if speed.text not in speed.headline)
 
 
 # The explanation
@@ -187,7 +191,11 @@ def _explanation(title: str, explanation: Explanation, everything: bool) -> Shee
         wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
         rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
     rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
-    return Sheet(title=title, columns=CAUSES, rows=rows, notes=explanation.remarks)
+    cards = [card_of(part) for part in parts if part not in small][:MOST_CARDS]
+    seconds = alike(SECOND, [amount for _, *amounts, _ in rows for amount in amounts])
+    differences = columns(Unit("s", partial(signed, seconds)), "wall", "thread time")
+    heads = [*columns(None, "cause"), *differences, *columns(None, "")]
+    return Sheet(title=title, columns=heads, rows=rows, notes=explanation.remarks, cards=cards)
 
 
 # Side by side
@@ -213,9 +221,11 @@ def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
 
 def _cells(row: Row, place: int) -> Iterator[Cell]:
     """Both medians, and their difference, absolute and relative."""
-    unit, change, relative = row.metric.unit, row.change(place), row.relative_change(place)
-    for known in (row.spreads[0], row.spreads[place]):
-        yield None if known is None else Amount(known.median, unit)
+    change, relative = row.change(place), row.relative_change(place)
+    both = (row.spreads[0], row.spreads[place])
+    unit = alike(row.metric.unit, [*(known.median for known in both if known is not None), change or 0.0])
+    for known in both:
+        yield None if known is None else Amount(known.median, text=unit.text(known.median))
     yield Amount(change, text="" if change is None else change_of(unit, change))
     text, judgement = "" if relative is None else signed(FRACTION, relative), row.judgements[place]
     if text and judgement and judgement.low is not None and judgement.high is not None:
@@ -258,7 +268,13 @@ def _outcome(found: Outcome) -> dict[str, Any]:
 
 
 def _pair(first: Side, other: Side, speed: Speed, explanation: Explanation) -> dict[str, Any]:
-    said = {"verdict": speed.word, "metric": speed.metric, "text": speed.text, "judgement": speed.judgement._asdict()}
+    said: dict[str, Any] = {
+        "verdict": speed.word,
+        "metric": speed.metric,
+        "text": speed.text,
+        "judgement": speed.judgement._asdict(),
+    }
+    said |= {"headline": speed.headline, "clear": [change._asdict() for change in speed.clear]}
     why = {name: getattr(explanation, name) for name in ("absent", "wall_seconds", "thread_seconds")}
     why |= {"rest_seconds": explanation.rest, "parts": [asdict(part) for part in explanation.parts]}
     why["remarks"] = list(explanation.remarks)

@@ -21,7 +21,7 @@ from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
 
 CROWDED: Final = 0.1
-"""Share of the chunks' time from which on waiting for a core is told."""
+"""Share of the chunks' time above which waiting for a core is mentioned."""
 
 MOST_BRANCHES: Final = 4
 MOST_REMARKS: Final = 4

@@ -162,7 +162,7 @@ def _with_cost(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: float) 
 
 
 OTHER_SIZE: Final = 1.25
-"""Factor from which on chunks differ in size."""
+"""Factor above which chunks differ in size."""
 
 LEAST_SHARED: Final = 0.1
 """Share of the work that has to have been on hosts of both runs to tell nodes from code."""

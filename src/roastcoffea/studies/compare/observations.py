@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics import phases
+from roastcoffea.metrics import Metrics, phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
@@ -55,6 +55,8 @@ class Observation:
 
     id: str
     name: str
+    start: float | None = None
+    """Unix time at which the run began."""
     facts: Mapping[str, str]
     """What the run was made on and with, in words."""
     metrics: Mapping[str, float]
@@ -92,14 +94,17 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     chunks = None if run.chunks is None or "chunks" in run.absent else counted_chunks(run.chunks)
     wall, waited = _values(chunks, "wall_seconds"), _values(chunks, "core_wait_seconds")
     time, read = measurement.time_ledger, measurement.byte_ledger
+    # the others are not asked for: the verdict among them takes replays of the run
+    of_numbers = [name for name, unit in metrics.unit.items() if unit not in (STRUCTURE, WORD)]
     known = {what: one for what, one in (("time ledger", time), ("byte ledger", read)) if one.absent is None}
     return Observation(
         id=run.id,
         name=name or title_of(run),
-        facts=_facts(run) | {"bound by": str(metrics["bound"])} if "bound" in metrics else _facts(run),
-        metrics=_numbers(measurement),
+        start=run.start,
+        facts=facts_of_run(run) | ({"bound by": str(metrics["bound"])} if "bound" in metrics else {}),
+        metrics=_numbers(metrics, of_numbers),
         units=dict(metrics.unit),
-        missing=dict(metrics.missing),
+        missing={name: metrics.missing[name] for name in of_numbers if name in metrics.missing},
         time=dict(time),
         time_absent=time.absent,
         client_of=time.client_of,
@@ -114,9 +119,8 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     )
 
 
-def _numbers(measurement: Measurement) -> dict[str, float]:
-    metrics = measurement.metrics
-    plain = {name: metrics[name] for name in metrics if metrics.unit[name] not in (STRUCTURE, WORD)}
+def _numbers(metrics: Metrics, names: Sequence[str]) -> dict[str, float]:
+    plain = {name: metrics[name] for name in names if name in metrics}
     numbers = {name: float(value) for name, value in plain.items() if isinstance(value, Real)}
     return {name: value for name, value in numbers.items() if np.isfinite(value) and not isinstance(plain[name], bool)}
 
@@ -173,7 +177,8 @@ def bytes_of_branches(observation: Observation) -> float | None:
 # What a run was made on
 
 
-def _facts(run: Run) -> dict[str, str]:
+def facts_of_run(run: Run) -> dict[str, str]:
+    """Versions, machines, processor, settings and data of a run, in words."""
     environment, hosts = run.environment, run.environment.hosts
     facts: dict[str, Any] = {**environment.versions, "backend": run.backend, "client host": environment.client_host}
     facts |= {"hosts": _named(host.name for host in hosts), "cores of hosts": _tallied(host.cores for host in hosts)}

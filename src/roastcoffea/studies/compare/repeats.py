@@ -25,7 +25,7 @@ CONFIDENCE: Final = 0.95
 SEED: Final = 20260101
 RESAMPLES: Final = 2000
 FEWEST: Final = 3
-"""Repeats of each from which on Welch's t is taken at its word."""
+"""Fewest repeats of each for which Welch's t is trusted."""
 
 MOST_PAIRS: Final = 2500
 """Pairs of runs up to which the ways to order them are counted; of more the number is nearly normal."""

@@ -14,6 +14,7 @@ from roastcoffea.report.summary import LEDGERS
 from roastcoffea.studies.compare import repeats
 from roastcoffea.studies.compare.gate import needed_text, signed
 from roastcoffea.studies.compare.observations import Runs
+from roastcoffea.studies.compare.per_event import EVENTS, Change, clear_changes
 from roastcoffea.studies.compare.repeats import Spread
 from roastcoffea.studies.compare.sides import Side
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, counted
@@ -24,7 +25,6 @@ CANNOT_TELL: Final = "cannot tell"
 
 WALL: Final = "elapsed_time_seconds"
 RATE: Final = "event_rate_elapsed_khz"
-EVENTS: Final = "total_events"
 SAME_EVENTS: Final = 1e-3
 """Relative difference in events below which wall times are compared, and not rates."""
 
@@ -36,7 +36,7 @@ BYTE_LEDGER: Final = "bytes requested"
 THREAD_TOTAL: Final = "time_total_seconds"
 
 SMALL: Final = 0.01
-"""Relative change, or share of a ledger, from which on a difference of few runs is shown."""
+"""Relative change, or share of a ledger, above which a difference of few runs is shown."""
 
 
 # Faster or slower
@@ -50,6 +50,21 @@ class Speed:
     metric: str
     judgement: repeats.Judgement
     text: str
+    clear: tuple[Change, ...] = ()
+    """Costs of an event that changed for sure."""
+
+    @property
+    def told(self) -> bool:
+        """Whether it is "faster" or "slower"."""
+        return self.word != CANNOT_TELL
+
+    @property
+    def headline(self) -> str:
+        """What is clear, be it the wall time or only what an event costs."""
+        clear = [change.text for change in self.clear]
+        if self.told or not clear:
+            return "; ".join([self.text, *clear])
+        return "; ".join([*clear, f"{'wall time' if self.metric == WALL else 'event rate'}: {CANNOT_TELL}"])
 
 
 def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
@@ -61,7 +76,8 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     if lacking is not None:
         reason = lacking.missing.get(name, "it was not reported")
         text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {reason}"
-        return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text)
+        clear = clear_changes(before, after, confidence)
+        return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = repeats.judged(old, new, confidence=confidence)
     if judgement.over is None and len(before) == len(after) == 1:
@@ -73,7 +89,9 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     word = CANNOT_TELL
     if judgement.side is not None:
         word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
-    return Speed(word=word, metric=name, judgement=judgement, text=_text(word, name, before, after, judgement))
+    text = _text(word, name, before, after, judgement)
+    clear = clear_changes(before, after, confidence)
+    return Speed(word=word, metric=name, judgement=judgement, text=text, clear=clear)
 
 
 def all_have(side: Runs, name: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from roastcoffea.report.summary import title_of
 from roastcoffea.storage.store import is_measurement, list_runs
 from roastcoffea.studies.compare.observations import Observation, observed
 from roastcoffea.studies.sources import measurement_of
+from roastcoffea.units import moment
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -65,6 +67,29 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
         reason = "; ".join(left_out) or "nothing was given"
         raise ComparisonError(f"{label} has no run that can be compared: {reason}")
     return Side(letter=letter, label=label, runs=tuple(runs), left_out=tuple(left_out))
+
+
+def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
+    """Sides whose labels, and whose runs' names, are told apart: equal ones get when the run began, or its identity."""
+    runs = {run.id: run for side in sides for run in side.runs}
+    names = _told_apart([(run.id, run.name, run.start) for run in runs.values()])
+    firsts = [side.runs[0] for side in sides]
+    labels = _told_apart([(side.letter, side.label, run.start) for side, run in zip(sides, firsts, strict=True)])
+    return tuple(
+        replace(side, label=labels[side.letter], runs=tuple(replace(run, name=names[run.id]) for run in side.runs))
+        for side in sides
+    )
+
+
+def _told_apart(things: Iterable[tuple[str, str, float | None]]) -> dict[str, str]:
+    """Names by identity, which is added to a name that others have at the same time of start."""
+    named = [(one, name, "" if start is None else moment(start)) for one, name, start in things]
+    names = Counter(name for _, name, _ in named)
+    at_once = Counter((name, when) for _, name, when in named)
+    return {
+        one: name if names[name] == 1 else f"{name} ({when if when and at_once[name, when] == 1 else one[:8]})"
+        for one, name, when in named
+    }
 
 
 def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:

@@ -1,4 +1,4 @@
-"""How runs speed up with workers."""
+"""How the rate of an analysis scales with workers."""
 
 from roastcoffea.studies.scaling.scaling import Scaling
 

@@ -1,4 +1,4 @@
-"""Points of scaling (the rates of runs by their number of workers), and laws: Amdahl's, the universal one (Gunther)."""
+"""Points of scaling (rates by number of workers), and laws: Amdahl's and the universal one (Gunther)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from roastcoffea.replay.recorded import only
 INTERVAL: Final = (0.025, 0.975)
 
 SAME: Final = 0.001
-"""Relative difference of amounts up to which they are the same."""
+"""Relative difference below which amounts are considered equal."""
 
 FEWEST: Final = {"Amdahl": 3, "USL": 4}
-"""Different numbers of workers from which a law is drawn: with one fewer it would fit anything."""
+"""Fewest distinct numbers of workers for a law: with one less, any law would fit."""
 
 LEAST_GAIN: Final = 0.1
-"""Another worker is wasted where it adds less than this share of what the first one does."""
+"""Another worker is wasted if it adds less than this share of the first one's gain."""
 
 MOST_WORKERS: Final = 100_000
 
-SLOWER: Final = "more workers made it slower: no share of the work explains that"
-"""Why there is no law where more than all of the work would have to go one after the other."""
+SLOWER: Final = "more workers made it slower, which no serial fraction explains"
+"""Why there is no law if the serial fraction would exceed 1."""
 
 RESAMPLES: Final = 400
 SEED: Final = 1
@@ -40,7 +40,7 @@ THREADS: Final = "threads"
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A number and its 95 % interval; the interval is None where nothing tells it."""
+    """A number and its 95 % interval, or None if there is no interval."""
 
     value: float
     low: float | None = None
@@ -48,7 +48,7 @@ class Between:
 
     @classmethod
     def of(cls, values: Numbers) -> Between:
-        """The first value, with the interval of the others; none where they do not differ."""
+        """The first value, with the interval of the others; without one if they are all equal."""
         if np.ptp(values[1:]) == 0:
             return cls(float(values[0]))
         low, high = np.quantile(values[1:], INTERVAL)
@@ -60,35 +60,35 @@ class Between:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """What is taken of one run."""
+    """Amounts from one run."""
 
     name: str
     workers: int
     threads: int
     missing: float
-    """Share of the workers' time for which they were not there."""
+    """Share of the workers' time in which they were absent."""
     seconds: float
     events: float
     failed: bool
     chunksizes: frozenset[Any]
     cores: int | None
-    """Cores of all hosts; None where they are not known."""
+    """Cores of all hosts; None if unknown."""
     scatter: float
-    """Relative error of the rate as chunks alone tell it; 0 where they do not."""
+    """Relative error of the rate as estimated from chunks alone; 0 if unknown."""
     classes: Mapping[str, float]
 
     @property
     def rate(self) -> float:
-        """Events a second."""
+        """Events per second."""
         return self.events / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Runs with one number of workers: the most at one moment.
+    """Runs with the same peak number of workers.
 
-    `rate` is in events a second. `speedup` is beside that of one worker, if the smallest number scales perfectly;
-    `efficiency` is the rate for each worker, beside that of the smallest number. `classes` are thread seconds for each
+    `rate` is in events per second. `speedup` is relative to one worker, assuming that the smallest number scales
+    perfectly; `efficiency` is the rate per worker, relative to the smallest number. `classes` are thread seconds per
     event, by class of the time ledger.
     """
 
@@ -103,7 +103,7 @@ class Point:
 
 
 def scaled(name: str, measurement: Measurement, unit: str) -> Scaled:
-    """What is taken of a measurement."""
+    """Amounts from a measurement."""
     metrics, run = measurement.metrics, measurement.run
     events, workers, hosts = metrics["total_events"], metrics["peak_workers"], run.environment.hosts
     threads = max(round(workers * metrics["cores_per_worker"]), 1)
@@ -124,7 +124,7 @@ def scaled(name: str, measurement: Measurement, unit: str) -> Scaled:
 
 
 def resampled_rates(group: Sequence[Scaled], place: int) -> Numbers:
-    """Rates that the group might have had: the first as it was, the others from resampled runs, or chunks."""
+    """Possible rates of a group: first the measured one, then those of resampled runs or chunks."""
     random = np.random.default_rng([SEED, place])
     rates = np.log([each.rate for each in group])
     if len(group) == 1:
@@ -138,7 +138,7 @@ def resampled_rates(group: Sequence[Scaled], place: int) -> Numbers:
 
 
 def point_of(group: Sequence[Scaled], rates: Numbers, fewest: int, least: Numbers) -> Point:
-    """Point of runs with one number of workers, beside the rates of the fewest."""
+    """Point of runs with one number of workers, relative to the rates of the fewest."""
     workers = group[0].workers
     gain = rates / least if rates is not least else np.ones(len(rates))
     seconds, events = np.median([(each.seconds, each.events) for each in group], axis=0).tolist()
@@ -155,8 +155,8 @@ class Law:
     """Rate of N workers: `rate` x N / (1 + `contention` (N - 1) + `coherency` N (N - 1)).
 
     Without coherency it is Amdahl's law, with it the universal scalability law (Gunther). `peak` is the number of
-    workers that has the highest rate, `worth` the largest to which another one adds a tenth of what the first gives.
-    None stands for numbers without end. `deviation` is the largest relative distance of a point.
+    workers with the highest rate, `worth` the largest number at which another one adds a tenth of the first one's rate;
+    None means no limit. `deviation` is the largest relative distance of a point.
     """
 
     rate: float
@@ -169,7 +169,7 @@ class Law:
     deviation: float
 
     def speedup(self, workers: Numbers) -> Numbers:
-        """Speed-up of so many workers."""
+        """Speed-up of this many workers."""
         return _speedup(workers, self.contention.value, self.coherency.value)
 
 
@@ -179,17 +179,17 @@ def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str
     Parameters
     ----------
     rates
-        A row for each number of workers: the rate, and others that it might have been.
+        A row for each number of workers: the measured rate, and possible others.
     strong
-        Whether all numbers of workers had the same work.
+        Whether all runs had the same work.
     """
     laws: dict[str, Law] = {}
     missing: dict[str, str] = {}
     for degree, (name, fewest) in enumerate(FEWEST.items(), start=1):
         if len(workers) < fewest:
-            missing[name] = f"it takes runs with {fewest} different numbers of workers; there are {len(workers)}"
+            missing[name] = f"it needs runs with {fewest} different numbers of workers, not {len(workers)}"
         elif degree == 1 and not strong:
-            missing[name] = "it is for the same work on different numbers of workers"
+            missing[name] = "it applies to the same work on different numbers of workers"
         elif (law := _law(workers, rates, degree)).contention.value > 1 + SAME:
             missing[name] = SLOWER
         else:
@@ -198,7 +198,7 @@ def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str
 
 
 def _law(workers: Numbers, rates: Numbers, degree: int) -> Law:
-    """Law that fits the points best, and what fits the resampled ones."""
+    """Law that fits the points best, with the laws that fit the resampled ones."""
     fits = np.array([_fit(workers, column, degree) for column in rates.T])
     rate, contention, coherency = fits[0]
     worth = [_worth(*fit[1:]) for fit in fits]
@@ -210,7 +210,7 @@ def _law(workers: Numbers, rates: Numbers, degree: int) -> Law:
 
 
 def _fit(workers: Numbers, rates: Numbers, degree: int) -> tuple[float, float, float]:
-    """Rate of one worker, contention and coherency: workers / rate is linear in what they make."""
+    """Rate of one worker, contention and coherency: workers / rate is linear in these parameters."""
     traits = np.column_stack([np.ones(len(workers)), workers - 1, workers * (workers - 1)])[:, : degree + 1]
     found, _ = nnls(traits * (rates / workers)[:, None], np.ones(len(workers)))
     one, *others = np.maximum(found, [1e-300, *[0.0] * degree])
@@ -223,13 +223,13 @@ def _speedup(workers: Numbers, contention: float, coherency: float) -> Numbers:
 
 
 def _worth(contention: float, coherency: float) -> int | None:
-    """Most workers of which the last adds its share; None where all do."""
+    """Largest number of workers at which another one adds its share; None if there is no limit."""
     workers = np.arange(1, MOST_WORKERS + 1, dtype=np.float64)
     wasted = np.diff(_speedup(workers, contention, coherency)) < LEAST_GAIN
     return int(np.argmax(wasted)) + 1 if wasted.any() else None
 
 
 def _at(worth: Sequence[int | None], share: float) -> int | None:
-    """Quantile of numbers of workers; None is beyond all."""
+    """Quantile of numbers of workers; None sorts above all."""
     ordered = sorted(worth, key=lambda workers: float("inf") if workers is None else workers)
     return ordered[round(share * (len(ordered) - 1))]

@@ -1,4 +1,4 @@
-"""Scaling: what more workers gave, the laws that it follows, from where on more are wasted, and what eats the loss."""
+"""Scaling: the gain from more workers, the laws it follows, when more are wasted, and where the loss goes."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SAME_EACH: Final = 0.05
-"""Relative difference of amounts for each worker up to which they are the same."""
+"""Relative difference per worker below which amounts are considered equal."""
 
 ENOUGH: Final = 5
-"""Repeats whose resampling gives an interval of nearly 95 %."""
+"""Repeats for which resampling gives an interval of nearly 95 %."""
 
 STRONG: Final = "strong"
 WEAK: Final = "weak"
 MIXED: Final = "mixed"
 
 DIGITS: Final = 6
-"""To which threads of a worker are compared: as a mean over time they are no whole number to the last bit."""
+"""Digits to which threads per worker are compared: means over time are not exact integers."""
 
 MOST_LOSSES: Final = 6
 SMALL_LOSS: Final = 0.01
 SMALLEST_REST: Final = 0.0005
 OTHERS: Final = "others"
-"""The rest, with all that an event takes less: with it the shares make up 100 %."""
+"""The remaining classes, including those that shrink, so that shares add up to 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A class of the time ledger: thread seconds that an event takes more with most workers than with fewest.
+    """A class of the time ledger: extra thread seconds per event with most workers compared with fewest.
 
-    `share` is its part of all that is lost; classes that take less have a negative one.
+    `share` is its part of the total loss; classes that shrink have a negative one.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Presented):
-    """Points by number of workers, laws by name (or why there is none), and losses, the largest first.
+    """Points by number of workers, laws by name (or why there is none), and losses, largest first.
 
-    `unit` is what is counted: "workers", or "threads" where workers differ in theirs. `basis` says what the intervals
-    come from.
+    `unit` is what is counted: "workers", or "threads" if workers have different numbers of them. `basis` is the source
+    of the intervals.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Scaling(Presented):
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """What more workers gave, what that follows, and what eats the loss."""
+        """The gain from more workers, the laws, and where the loss goes."""
         fewest, most = (number(point.workers) for point in (self.points[0], self.points[-1]))
         heads = columns(None, self.unit) + columns(COUNT, "runs") + columns(SECOND, "wall")
         laws = [f"{name}: {self._of_law(law)}" for name, law in self.laws.items()]
@@ -86,47 +86,47 @@ class Scaling(Presented):
                 rows=[_row(point) for point in self.points],
             ),
             Sheet(title="laws", notes=[*laws, *reasons]),
-            self._losses(f"what an event takes more on {most} {self.unit} than on {fewest}"),
+            self._losses(f"extra thread time per event on {most} {self.unit} compared with {fewest}"),
         ]
 
     def _of_law(self, law: scaling_laws.Law) -> str:
-        """What a law says, in a sentence."""
+        """A law in one sentence."""
         largest = self.points[-1].workers
-        parts = [f"{_between(law.contention)} of the work goes one after the other"]
+        parts = [f"serial fraction {_between(law.contention)}"]
         if law.coherency.value > 0:
             parts.append(f"coherency {_between(law.coherency)}")
-        parts.append(f"points lie within {FRACTION.text(law.deviation)}")
-        parts.append(f"another of the {self.unit} is worth it up to {_workers(law.worth)}")
+        parts.append(f"fits the points within {FRACTION.text(law.deviation)}")
+        parts.append(f"more {self.unit} pay off up to {_workers(law.worth)}")
         if (law.worth_low, law.worth_high) != (law.worth, law.worth):
             parts[-1] += f" [{_workers(law.worth_low)}, {_workers(law.worth_high)}]"
         if law.worth is None or law.worth > largest:
-            parts[-1] += f" (beyond the {number(largest)} that were tried)"
+            parts[-1] += f"  (beyond the measured {number(largest)})"
         if law.peak is not None:
             parts.append(f"more than {number(round(law.peak))} slow it down")
         return f"{'; '.join(parts)}."
 
     def _losses(self, title: str) -> Sheet:
         """Classes of thread time that grew."""
-        doubts = [f"Note that {doubt}." for doubt in self.doubts]
+        doubts = [f"Note: {doubt}." for doubt in self.doubts]
         if sum(loss.seconds for loss in self.losses) <= 0:
-            return Sheet(title=title, notes=["Nothing is lost.", *doubts])
+            return Sheet(title=title, notes=["No loss.", *doubts])
         shown = [loss for loss in self.losses[:MOST_LOSSES] if loss.share >= SMALL_LOSS]
         rows = [(loss.name, loss.seconds, loss.share) for loss in shown]
         others = [loss for loss in self.losses if loss not in shown]
         share = sum(loss.share for loss in others)
         if abs(share) >= SMALLEST_REST:
             rows.append((OTHERS, sum(loss.seconds for loss in others), share))
-        heads = columns(None, "thread time") + columns(SECOND, "for each event")
+        heads = columns(None, "thread time") + columns(SECOND, "per event")
         return Sheet(title=title, columns=heads + columns(FRACTION, "share of the loss"), rows=rows, notes=doubts)
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
-        """Draw speed-up with its laws, and thread time by class; write it to a file where one is named."""
+        """Draw speed-up with its laws, and thread time by class; write it to a file if one is given."""
         from roastcoffea.studies.scaling.scaling_figure import scaling_figure
 
         return scaling_figure(self.points, self.laws, self.unit, output_path)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain types."""
+        """Everything in plain types."""
         return asdict(self)
 
 
@@ -143,7 +143,7 @@ def _between(found: scaling_laws.Between) -> str:
 
 
 def _workers(worth: int | None) -> str:
-    return "no end" if worth is None else number(worth)
+    return "no limit" if worth is None else number(worth)
 
 
 def scaling(runs: Sequence[Source]) -> Scaling:
@@ -153,12 +153,12 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     ----------
     runs
         Runs with at least two different numbers of workers, on the same files (strong scaling) or on files that grow
-        with the workers (weak scaling); repeats make the intervals.
+        with the workers (weak scaling); repeats provide the intervals.
 
     Raises
     ------
     NotMeasuredError
-        If runs lack what is needed, are not of the same processors, or all have the same number of workers.
+        If runs lack required data, ran different processors, or all have the same number of workers.
     """
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
     _refuse_unusable(measurements)
@@ -169,7 +169,7 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     workers = [group[0].workers for group in groups]
     if len(groups) < 2:
         alike = f"all these runs have {number(workers[0])} {unit}"
-        raise NotMeasuredError(f"{alike}; give runs with different numbers of them")
+        raise NotMeasuredError(f"{alike}; pass runs with different numbers")
     rates = [scaling_laws.resampled_rates(group, place) for place, group in enumerate(groups)]
     kind = _kind(taken)
     laws, missing = scaling_laws.laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
@@ -187,9 +187,9 @@ def scaling(runs: Sequence[Source]) -> Scaling:
 
 
 def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
-    """Refuse runs without a rate, and those of different processors.
+    """Refuse runs without a rate, and runs of different processors.
 
-    Their files may differ, as weak scaling has more with more workers.
+    Their files may differ, because weak scaling adds files with workers.
     """
     for name, measurement in measurements:
         if measurement.time_ledger.absent is not None:
@@ -197,12 +197,12 @@ def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
         if not measurement.metrics["peak_workers"]:
             raise NotMeasuredError(f"{name} had no workers")
         if not measurement.metrics["total_events"]:
-            raise NotMeasuredError(f"{name} processed 0 events: there is no rate; leave it out")
+            raise NotMeasuredError(f"{name} processed 0 events and so has no rate; leave it out")
     ran = [", ".join(dict.fromkeys(call.processor for call in one.run.calls)) for _, one in measurements]
     for (name, _), processors in zip(measurements, ran, strict=True):
         if processors != ran[0]:
             first = measurements[0][0]
-            raise NotMeasuredError(f"{name} ran {processors} and {first} {ran[0]}: give runs of one analysis")
+            raise NotMeasuredError(f"{name} ran {processors} and {first} {ran[0]}: pass runs of one analysis")
 
 
 def _kind(taken: Sequence[scaling_laws.Scaled]) -> str:
@@ -217,11 +217,11 @@ def _basis(groups: Sequence[Sequence[scaling_laws.Scaled]]) -> str:
     alone = {len(group) == 1 for group in groups}
     if alone == {False}:
         return "repeats"
-    return "the spread of chunks, as there are no repeats" if alone == {True} else "repeats, else the spread of chunks"
+    return "the spread of chunks (no repeats)" if alone == {True} else "repeats, otherwise the spread of chunks"
 
 
 def _losses(fewest: Mapping[str, float], most: Mapping[str, float]) -> list[Loss]:
-    """By how much each class grew, from the fewest workers to the most."""
+    """Growth of each class from the fewest workers to the most."""
     grown = {name: most.get(name, 0.0) - fewest.get(name, 0.0) for name in dict.fromkeys([*fewest, *most])}
     total = sum(grown.values())
     losses = [Loss(name, seconds, seconds / total if total else 0.0) for name, seconds in grown.items() if seconds]
@@ -229,16 +229,16 @@ def _losses(fewest: Mapping[str, float], most: Mapping[str, float]) -> list[Loss
 
 
 def _doubts(taken: Sequence[scaling_laws.Scaled], unit: str) -> Iterator[str]:
-    yield from (f"{each.name} failed: it holds only what it had done by then" for each in taken if each.failed)
+    yield from (f"{each.name} failed and is incomplete" for each in taken if each.failed)
     if len({each.chunksizes for each in taken}) > 1:
-        yield "the runs have different chunk sizes: what chunks cost is in the difference"
+        yield "the runs have different chunk sizes, so that differences include the cost of chunks"
     for each in taken:
         if each.missing > ABSENT_THREADS:
             share = FRACTION.text(each.missing)
-            yield f"workers came late or left in {each.name}: for {share} of their time they were not there"
+            yield f"workers of {each.name} joined late or left: they were absent for {share} of their time"
     if any(1 < runs < ENOUGH for runs in Counter(each.workers for each in taken).values()):
-        yield f"intervals of fewer than {ENOUGH} repeats are too narrow: they reach to the repeats"
+        yield f"intervals of fewer than {ENOUGH} repeats are too narrow: they only span the repeats"
     for each in taken:
         if each.cores is not None and each.threads > each.cores:
-            yield f"from {number(each.workers)} {unit} on they share {number(each.cores)} cores: the laws mix both"
+            yield f"from {number(each.workers)} {unit} up, they share {number(each.cores)} cores: the laws mix both"
             return

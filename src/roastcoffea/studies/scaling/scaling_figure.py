@@ -1,4 +1,4 @@
-"""Scaling as a picture: speed-up with its laws, and the thread time that an event takes, by class."""
+"""Scaling as a picture: speed-up with its laws, and thread time per event by class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REST: Final = "all others"
 def scaling_figure(
     points: Sequence[Point], laws: Mapping[str, Law], unit: str, output_path: str | PathLike[str] | None
 ) -> Figure:
-    """Figure of both; it is written to a file where one is named."""
+    """Figure of both; written to a file if one is given."""
     with own_style():
         figure = Figure(figsize=(9.0, 4.0), layout="constrained")
         speedup, classes = figure.subplots(1, 2)
@@ -45,13 +45,13 @@ def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], co
     for name, colour, style in (("Amdahl", LIGHT.series[1], "--"), ("USL", LIGHT.series[0], "-")):
         if name in laws:
             law = laws[name]
-            # a law's speed-up is beside its own rate of one worker, a point's beside the measured one
+            # a law's speed-up is relative to its own rate of one worker, a point's to the measured one
             scale = law.rate * workers[0] / points[0].rate.value
             ax.plot(along, scale * law.speedup(along), style, color=colour, label=name)
     values = np.array([point.speedup.value for point in points])
     bars = np.array([_arms(point.speedup) for point in points]).T
     ax.errorbar(workers, values, yerr=bars, fmt="o", color=LIGHT.ink, markersize=5, capsize=3, label="measured")
-    ax.set(title="Speed-up", xlabel=counted, ylabel="times the rate of one", xlim=(0, workers[-1] * 1.05))
+    ax.set(title="Speed-up", xlabel=counted, ylabel="speed-up over one", xlim=(0, workers[-1] * 1.05))
     ax.set_ylim(bottom=0)
     whole_numbers(ax.xaxis)
     legend(ax)
@@ -65,7 +65,7 @@ def _arms(found: Between) -> tuple[float, float]:
 
 
 def _draw_classes(ax: Axes, points: Sequence[Point], counted: str) -> None:
-    """Draw the thread time of an event by class, stacked; what grew the most keeps its name."""
+    """Draw the thread time per event by class, stacked; the classes that grew most keep their names."""
     totals = [sum(point.classes.values()) for point in points]
     scale, unit = (1e6, "us") if max(totals) < 1e-3 else (1e3, "ms")
     places, below = np.arange(len(totals)), np.zeros(len(totals))
@@ -78,12 +78,12 @@ def _draw_classes(ax: Axes, points: Sequence[Point], counted: str) -> None:
         ax.bar(places, scale * amounts, 0.7, bottom=below, **look)
         below = below + scale * amounts
     ax.set_xticks(places, [str(point.workers) for point in points])
-    ax.set(title="Thread time by class", xlabel=counted, ylabel=f"thread time for each event ({unit})")
+    ax.set(title="Thread time by class", xlabel=counted, ylabel=f"thread time per event ({unit})")
     legend(ax)
 
 
 def _shown(points: Sequence[Point]) -> dict[str, Numbers]:
-    """Classes that matter in any point, in the order of the ledger; the rest together."""
+    """Classes that matter in any point, in the order of the ledger; the rest combined."""
     names = [name for name in points[0].classes if name != RESIDUAL]
     amounts = {name: np.array([max(point.classes.get(name, 0.0), 0.0) for point in points]) for name in names}
     totals = np.sum(list(amounts.values()), axis=0)

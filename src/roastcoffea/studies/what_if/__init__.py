@@ -1,4 +1,4 @@
-"""What a run would take on other resources, or with other chunks."""
+"""Wall time of a run on other resources, or with other chunks."""
 
 from roastcoffea.studies.what_if.what_if import WhatIf
 

@@ -1,4 +1,4 @@
-"""Predictions: the wall time that a run would have elsewhere, what makes it doubtful, and how good such numbers are."""
+"""Predictions: the wall time a run would have elsewhere, the caveats, and the accuracy."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from roastcoffea.replay.stages import Stage
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
-"""So many times the largest chunk that was recorded is still near it."""
+"""Chunks up to this many times the largest recorded one are still near it."""
 
 TYPICAL_ERROR: Final = 0.10
-"""Relative error that is assumed, and not measured, where no other runs tell a larger one."""
+"""Relative error that is assumed, not measured, unless other runs show a larger one."""
 
 SCHEDULER_LIMIT: Final = 0.7
 """Share of the time that a scheduler can be busy before tasks wait for it."""
 
 SURPLUS_WAIT: Final = 0.15
-"""How much longer than the replay says chunks may have computed for want of cores, beside what it says."""
+"""Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
 
 WRONG: Final = 0.15
-"""Error of replaying a recorded run itself from which on it is told."""
+"""Error of replaying a recorded run itself above which it is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Wall time of the run in seconds if it were so; from `low` to `high` where one number cannot be given.
+    """Predicted wall time of the run in seconds, or only its range from `low` to `high`.
 
-    `reason` says why there is none; `doubts` what makes it less certain than the others. `rechunked` tells that the
-    files were cut into chunks of `chunksize`; else chunks are the recorded ones.
+    `reason` explains a missing number; `doubts` are caveats of this prediction alone. `rechunked` means that the files
+    were split into chunks of `chunksize`; otherwise the chunks are the recorded ones.
     """
 
     workers: int
@@ -54,7 +54,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A run that was really made, and what was predicted for it from others (from itself where there was no other)."""
+    """A measured run, and its prediction from the others (from itself if there are none)."""
 
     name: str
     workers: int
@@ -66,12 +66,12 @@ class Check:
 
     @property
     def error(self) -> float:
-        """What was predicted beside what was measured, less 1."""
+        """Predicted divided by measured, minus 1."""
         return self.predicted / self.measured - 1
 
     @property
     def off(self) -> float:
-        """How far the larger of both lies above the smaller, as a share of the smaller."""
+        """Relative excess of the larger of both over the smaller."""
         ratio = self.predicted / self.measured
         return max(ratio, 1 / ratio) - 1
 
@@ -86,18 +86,18 @@ class Predictor:
 
     @cached_property
     def repeats(self) -> list[Recorded]:
-        """Runs that were made as the first was."""
+        """The first run and others with the same workers, threads and chunk size."""
         return [run for run in self.runs if run.configuration == self.runs[0].configuration]
 
     @cached_property
     def spread(self) -> float | None:
-        """Range of the repeats' wall times, beside their median."""
+        """Range of the repeats' wall times, relative to their median."""
         seconds = [run.seconds for run in self.repeats]
         return (max(seconds) - min(seconds)) / median(seconds) if len(seconds) > 1 else None
 
     @cached_property
     def error(self) -> float:
-        """Relative error that the ranges of predictions have to each side, so that those of the checks reach them."""
+        """Relative error to each side of predictions, wide enough to cover the checks."""
         return max([TYPICAL_ERROR, (self.spread or 0.0) / 2, *(check.off for check in self.checks)])
 
     @cached_property
@@ -107,7 +107,7 @@ class Predictor:
 
     @cached_property
     def law(self) -> ChunkLaw | str:
-        """What a chunk of so many events takes; or why that is not known."""
+        """Cost of a chunk by its events; or why it is unknown."""
         return law_of(self.chunks)
 
     @cached_property
@@ -123,7 +123,7 @@ class Predictor:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """What makes all predictions doubtful."""
+        """Caveats of all predictions."""
         found = [doubt for run in self.repeats for doubt in run.doubts]
         found += filter(None, (_other_branches(self.runs[0], run) for run in self.runs[1:]))
         found += filter(None, map(_foreign_load, self.repeats))
@@ -164,10 +164,10 @@ class Predictor:
         return [_replay(run, run.own_cluster, Scenario(chunks=other)) for run in self.repeats]
 
     def _prediction(self, low: float, high: float, replays: Sequence[Replayed], doubts: Iterable[str]) -> Prediction:
-        """Prediction for the cluster of the run, with the range that its error makes."""
+        """Prediction for the cluster of the run, with the range from its error."""
         use = max(replay.scheduler_use for replay in replays)
         if use >= SCHEDULER_LIMIT:
-            busy = f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"
+            busy = f"beyond the scheduler's throughput: it would be busy {FRACTION.text(use)} of the time"
             doubts = (busy, *doubts)
         run, seconds, error = self.runs[0].configuration, (low * high) ** 0.5, 1 + self.error
         return Prediction(*run, AS_RECORDED, seconds, low / error, high * error, use, doubts=tuple(doubts))
@@ -175,38 +175,38 @@ class Predictor:
     # doubts
 
     def _of_cores(self, workers: int, threads: int) -> Iterator[str]:
-        """What is not known of threads that share a core."""
+        """Caveat on threads that share a core."""
         run = self.runs[0]
         clusters = (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
-        # threads that share a core, on the host where these are the most
+        # threads per core on the host with the most
         here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
         if there > max(here, 1.0):
             yield (
-                f"{there:.3g} threads share a core, and take each other's caches: that each doubling costs "
-                f"{FRACTION.text(CROWDED)} more CPU time was measured on one machine, and may be less on yours"
+                f"{there:.3g} threads share a core and its caches: each doubling is assumed to cost "
+                f"{FRACTION.text(CROWDED)} more CPU time, as measured on one machine, and may cost less on yours"
             )
 
     def _of_threads(self, threads: int) -> Iterator[str]:
-        """What is not known of threads that share an interpreter."""
+        """Caveat on threads that share an interpreter."""
         recorded = self.runs[0].threads
         if 1 < recorded != threads:
             yield (
-                f"it was recorded with {number(recorded)} threads in a process: that they waited for their one "
-                "interpreter is in the times of chunks"
+                f"it was recorded with {number(recorded)} threads per process: the chunks' times include "
+                "their waiting for the interpreter lock"
             )
         if 1 < threads != recorded:
             yield (
-                f"threads of a process share one interpreter: {number(threads)} of them take as long as one after the "
-                "other at worst, and it is not known how much of their work releases it"
+                f"threads of a process share one interpreter: at worst, {number(threads)} of them run serially; "
+                "how much of their work releases the lock is unknown"
             )
 
     def _of_size(self, size: int) -> Iterator[str]:
-        """What is not known of chunks that are much larger than any that was recorded."""
+        """Caveat on chunks much larger than the recorded ones."""
         largest = max(int(chunks.events.max()) for chunks in self.chunks)
         if size > FAR * largest:
             yield (
-                f"chunks of {number(size)} events are far beyond the {number(largest)} that were recorded: what grows "
-                "faster than events (arrays that outgrow the caches) is not in the law: it may take longer"
+                f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
+                "faster than events (arrays larger than the caches) are not modelled, so that it may take longer"
             )
 
 
@@ -214,7 +214,7 @@ class Predictor:
 
 
 def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
-    """A whole run again: seconds outside of all stages, and the stages one after the other."""
+    """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
     stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
     seconds, stretches, uses, busy = zip(*stages, strict=True)
     return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
@@ -233,25 +233,25 @@ def _median(replays: Sequence[Replayed]) -> float:
 
 
 def _foreign_load(run: Recorded) -> str | None:
-    """Whether chunks waited for cores longer than the run itself explains."""
+    """Foreign load, if chunks waited for cores longer than the run itself explains."""
     if run.core_wait is None:
         return None
     explained = _replay(run, run.own_cluster).stretch
     if run.core_wait < (1 + SURPLUS_WAIT) * explained:
         return None
     return (
-        f"foreign load while recording {run.name}: for want of cores its chunks took {run.core_wait:.2f} times their "
-        f"CPU time, of which the run itself explains {explained:.2f}; what they really need is less certain"
+        f"foreign load while recording {run.name}: CPU contention stretched chunks to {run.core_wait:.2f} times their "
+        f"CPU time, and the run itself explains only {explained:.2f}; their own cost is less certain"
     )
 
 
 def _other_branches(one: Recorded, other: Recorded) -> str | None:
-    """Whether runs of one processor read different branches: its parameters may differ, which nothing else shows."""
+    """Branches that only one of two runs of a processor read, a sign that its parameters differ."""
     by_one = sorted(one.branches ^ other.branches)
     if not by_one or not one.branches or not other.branches:
         return None
     named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
-    return f"only one of {one.name} and {other.name} read {named}: they are taken for runs of one analysis"
+    return f"only one of {one.name} and {other.name} read {named}: they are treated as runs of one analysis"
 
 
 def _misfit(check: Check) -> str | None:

@@ -1,4 +1,4 @@
-"""What a run would take elsewhere: with other workers, without this or that cost, in chunks of another size."""
+"""Wall time of a run elsewhere: with other workers, without some cost, with other chunk sizes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
 MOST_COLUMNS: Final = 5
 
 FACTOR: Final = 0.5
-"""Relative error from which on it is told as a factor."""
+"""Relative error from which it is given as a factor."""
 
-MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events a chunk") + columns(SECOND, "measured")
+MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
 PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
 
 
@@ -30,10 +30,10 @@ PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + c
 class WhatIf(Presented):
     """Predictions from recorded runs, with their error.
 
-    `checks` are runs that were really made against their predictions, `error` is the relative error that the ranges of
-    predictions have. `spread` is the range of repeats' wall times beside their median (None without repeats), `doubts`
-    is what makes all predictions doubtful. With `same_host` clusters are workers that share the cores of one host, else
-    each brings as many as the recorded ones had.
+    `checks` compare measured runs with their predictions, `error` is the relative error behind the predicted ranges.
+    `spread` is the range of the repeats' wall times relative to their median (None without repeats), `doubts` are
+    caveats of all predictions. With `same_host` all workers share the cores of one host; otherwise each adds as many
+    cores as the recorded ones had.
     """
 
     runs: list[Recorded]
@@ -45,7 +45,7 @@ class WhatIf(Presented):
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """What runs would take, how good such predictions were, and what makes them doubtful."""
+        """Predictions, their accuracy, and caveats."""
         recorded = self.runs[0]
         rechunked = [one for one in self.predictions if one.rechunked]
         others = [one for one in self.predictions if not one.rechunked]
@@ -58,31 +58,31 @@ class WhatIf(Presented):
         ]
 
     def _cluster_sheets(self, predictions: Sequence[Prediction]) -> Iterator[Sheet]:
-        """A row for each cluster as recorded, and a column for each change."""
+        """One row per cluster as recorded, and one column per change."""
         names = list(dict.fromkeys(one.scenario for one in predictions))
         clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
         found = {(one.workers, one.threads, one.scenario): one for one in predictions}
         every = [found[*cluster, names[0]] for cluster in clusters]
         predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
         yield Sheet(
-            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; {_give_or_take(self.error)}",
+            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; {_accuracy(self.error)}",
             columns=predicted + columns(FRACTION, "scheduler busy"),
             rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
             notes=[
-                "Scheduler busy: the share of that time; tasks wait for it long before 100 %.",
+                "Scheduler busy: share of the wall time; tasks wait for it long before 100 %.",
                 *_of_one_host(self.runs[0], self.same_host, clusters),
             ],
         )
         for begin in range(0, len(clusters), MOST_COLUMNS):
             some = clusters[begin : begin + MOST_COLUMNS]
             yield Sheet(
-                title="" if begin else "Wall time with one thing changed, by workers",
+                title="" if begin else "Wall time with one change, by workers",
                 columns=columns(None, "") + columns(SECOND, *(_cluster(*cluster) for cluster in some)),
                 rows=[(name, *(found[*cluster, name].seconds for cluster in some)) for name in names],
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Predictions, checks and doubts in plain types."""
+        """Predictions, checks and caveats in plain types."""
         return {
             "same_host": self.same_host,
             "predictions": [asdict(prediction) for prediction in self.predictions],
@@ -94,7 +94,7 @@ class WhatIf(Presented):
 
 
 def _heading_of(recorded: Recorded) -> Heading:
-    """What was recorded, and on what."""
+    """The recorded run and its resources."""
     workers = _cluster(recorded.workers, recorded.threads)
     cores = "an unknown number of cores" if recorded.cores is None else counted(recorded.cores, "core")
     chunks = "unknown size" if recorded.chunksize is None else f"{number(recorded.chunksize)} events"
@@ -104,66 +104,66 @@ def _heading_of(recorded: Recorded) -> Heading:
 
 
 def _sharing(recorded: Recorded, same_host: bool) -> str:
-    """Which cores the workers of the predicted clusters have."""
+    """Cores of the predicted clusters' workers."""
     if recorded.cores is None:
-        return "with as many cores as it takes"
+        return "with enough cores"
     cores, each = counted(recorded.cores, "core"), recorded.workers_of_host
     if same_host:
         return f"workers sharing {cores}"
     if each == 1:
-        return f"each worker with {cores} of its own"
-    return f"each {number(each)} workers with {cores} of their own"
+        return f"{cores} per worker"
+    return f"{cores} per {number(each)} workers"
 
 
-def _give_or_take(error: float) -> str:
+def _accuracy(error: float) -> str:
     return f"give or take {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
 
 
 def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[int, int]]) -> list[str]:
-    """How to have more workers on the one host of the run."""
+    """How to predict more workers on the one host of the run."""
     more = any(workers > recorded.workers for workers, _ in clusters)
     if same_host or recorded.hosts > 1 or recorded.cores is None or not more:
         return []
-    return [f"More workers bring cores of their own. For {counted(recorded.cores, 'core')} in all: same_host=True."]
+    return [f"Each worker adds cores. To keep {counted(recorded.cores, 'core')} in total, pass same_host=True."]
 
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
-    """A row for each size of chunks."""
+    """One row per chunk size."""
     reasons = dict.fromkeys(one.reason for one in predictions if one.reason is not None)
     sizes = (NOT_KNOWN if one.chunksize is None else number(one.chunksize) for one in predictions)
     return Sheet(
-        title="Wall time in chunks of other sizes, on the recorded cluster",
+        title="Wall time with other chunk sizes, on the recorded cluster",
         columns=columns(None, "events") + columns(SECOND, "wall", "range"),
         rows=[(size, one.seconds, _range(one)) for size, one in zip(sizes, predictions, strict=True)],
-        notes=[f"No number, but what it is between: {reason}." for reason in reasons],
+        notes=[f"Only ranges: {reason}." for reason in reasons],
     )
 
 
 def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:
-    """Runs that were really made beside what was predicted for them."""
-    known = "not known: give more than one run of it" if spread is None else FRACTION.text(spread)
+    """Measured runs and their predictions."""
+    known = "unknown; pass repeats of it" if spread is None else FRACTION.text(spread)
     rows: list[Sequence[Cell]] = []
     for check in checks:
         workers = Amount(check.workers, text=_cluster(check.workers, check.threads))
         source = "itself" if check.from_itself else "others"
         rows.append((check.name, workers, check.chunksize, check.measured, check.predicted, check.error, source))
     return Sheet(
-        title="Runs that were made, and what was predicted for them",
+        title="Measured and predicted",
         columns=MEASURED + PREDICTED,
         rows=rows,
-        notes=[f"Range of repeats of the recorded run: {known}."],
+        notes=[f"Spread of repeats of the recorded run: {known}."],
     )
 
 
 def _doubt_sheets(doubts: Sequence[str], predictions: Sequence[Prediction]) -> Iterator[Sheet]:
-    """Doubts of all predictions, and those of some with their clusters; nothing where there are none."""
+    """Caveats of all predictions, and of some with their clusters; nothing if there are none."""
     clusters: dict[str, dict[str, None]] = {doubt: {} for doubt in doubts}
     for one in predictions:
         for doubt in one.doubts:
             clusters.setdefault(doubt, {})[_cluster(one.workers, one.threads)] = None
     if clusters:
         where = {doubt: f" ({', '.join(some)} workers)" if some else "" for doubt, some in clusters.items()}
-        yield Sheet(title="Not to be trusted fully", items=[f"{doubt}{some}." for doubt, some in where.items()])
+        yield Sheet(title="Caveats", items=[f"{doubt}{some}." for doubt, some in where.items()])
 
 
 def _cluster(workers: int, threads: int) -> str:
@@ -183,39 +183,39 @@ def what_if(
     chunksize: Sequence[int] = (),
     storage: float = STORAGE_FACTOR,
 ) -> WhatIf:
-    """Wall time that a recorded run would have on other clusters, without some costs, and in other chunks.
+    """Predict the wall time of a recorded run on other clusters, without some costs, and with other chunk sizes.
 
     Parameters
     ----------
     run
-        The run that is replayed, with those of `others` that have its workers, threads and chunk size.
+        The run to replay, along with those of `others` that have its workers, threads and chunk size.
     others
-        More runs of the same analysis on the same files: repeats tell the spread, runs with other workers are predicted
-        as checks, runs with another chunk size tell what a chunk costs beside its events.
+        More runs of the same analysis on the same files: repeats show the spread, runs with other workers check the
+        predictions, runs with another chunk size show the fixed cost of a chunk.
     workers, threads
-        Worker processes, and threads of each; by default those of the run.
+        Worker processes, and threads per worker; by default those of the run.
     same_host
-        Workers share the cores of one host; else each brings as many cores as the recorded ones had.
+        Workers share the cores of one host; otherwise each adds as many cores as the recorded ones had.
     chunksize
         Other chunk sizes, for the workers of the run.
     storage
-        How many times faster the storage is in that scenario.
+        Speed-up of storage in its scenario.
 
     Raises
     ------
     NotMeasuredError
-        If the runs lack what a replay needs, or are not of the same analysis.
+        If the runs lack data for a replay, or are not of the same analysis.
     ValueError
         If numbers of workers or threads, or chunk sizes, are not whole numbers above 0 in a sequence, or `storage` is
         not above 0.
     """
     for name, values in {"workers": workers or (), "threads": threads or (), "chunksize": chunksize}.items():
-        _refuse_other_than_counts(name, values)
+        _check_counts(name, values)
     if not isinstance(storage, Real) or not storage > 0:
-        raise ValueError(f"storage is {storage!r}; give what is above 0")
+        raise ValueError(f"storage is {storage!r}; pass a number above 0")
     first, *rest = runs = [_recorded(source) for source in (run, *others)]
     for other in rest:
-        _refuse_other_analysis(first, other)
+        _check_same_analysis(first, other)
     predictor = Predictor(runs, same_host, scenarios(storage))
     clusters = product(predictor.scenarios, workers or [first.workers], threads or [first.threads])
     return WhatIf(
@@ -229,12 +229,12 @@ def what_if(
     )
 
 
-def _refuse_other_than_counts(name: str, values: object) -> None:
+def _check_counts(name: str, values: object) -> None:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ValueError(f"{name} is {values!r}; give whole numbers above 0 in a list, as in {name}=[2, 4]")
+        raise ValueError(f"{name} is {values!r}; pass integers above 0 in a list, as in {name}=[2, 4]")
     for value in values:
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) <= 0:
-            raise ValueError(f"{name} is {value!r}; give whole numbers above 0")
+            raise ValueError(f"{name} is {value!r}; pass integers above 0")
 
 
 def _recorded(source: Source) -> Recorded:
@@ -242,7 +242,7 @@ def _recorded(source: Source) -> Recorded:
     return recorded_run(measurement.run, measurement.metrics, name_of(source))
 
 
-def _refuse_other_analysis(first: Recorded, run: Recorded) -> None:
+def _check_same_analysis(first: Recorded, run: Recorded) -> None:
     if run.failed:
         raise NotMeasuredError(f"{run.name} failed: leave it out")
     before, after = (", ".join(processor for processor, _ in each.calls) for each in (first, run))
@@ -254,4 +254,4 @@ def _refuse_other_analysis(first: Recorded, run: Recorded) -> None:
         difference = f"{run.name} processed {number(run.events)} events and {first.name} {number(first.events)}"
     else:
         return
-    raise NotMeasuredError(f"{difference}: give runs of one analysis on the same files")
+    raise NotMeasuredError(f"{difference}: pass runs of one analysis on the same files")

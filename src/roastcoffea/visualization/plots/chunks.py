@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from roastcoffea.compat.shapes import branches_of_columns
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import OF_ALL, some
+from roastcoffea.metrics.facts import NULL_IF_ANY, some
 from roastcoffea.metrics.phases import COMPUTING, DECODING, PAYLOAD, PHASES, READING, REREAD, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
@@ -137,7 +137,7 @@ def _known(chunks: pa.Table, column: str, otherwise: pa.Array | pa.ChunkedArray)
 def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
     groups = some(branches, "no branch was read").group_by("branch")
-    sums = groups.aggregate([(column, "sum", OF_ALL) for column in READ.values()])
+    sums = groups.aggregate([(column, "sum", NULL_IF_ANY) for column in READ.values()])
     sized = some(sums.drop_null(), "of no branch it is known how many bytes it took")
     colours = scheme_of(ax).of_bytes
     parts = {name: (measured_values(sized[f"{column}_sum"]), colours[name]) for name, column in READ.items()}

@@ -1,19 +1,26 @@
 "use strict";
-// Tables that sort and filter. A row is a list of [text, number or null]; all that is shown is set as text.
+// Tables that sort and filter. A row is a list of [text, number or null, address of a link]; text is set as text.
 {
   const STEP = 100;
   const LONGEST_WORD = 40; // as in frame.py
 
   function rowsIn(body) {
     return Array.from(body.rows, (row) =>
-      Array.from(row.cells, (cell) => [cell.textContent, "v" in cell.dataset ? Number(cell.dataset.v) : null]));
+      Array.from(row.cells, (cell) => {
+        const value = "v" in cell.dataset ? Number(cell.dataset.v) : null;
+        return [cell.textContent, value, cell.querySelector("a")?.getAttribute("href")];
+      }));
   }
 
   function rowElement(cells, numeric) {
     const row = document.createElement("tr");
-    cells.forEach(([text, value], place) => {
+    cells.forEach(([text, value, target], place) => {
       const cell = row.insertCell();
-      cell.textContent = text;
+      if (target) {
+        const link = element("a", text);
+        link.href = target;
+        cell.append(link);
+      } else cell.textContent = text;
       if (value !== null) cell.dataset.v = value;
       else if (numeric[place]) cell.className = "unknown";
       else if (text.length > LONGEST_WORD) cell.className = "long";

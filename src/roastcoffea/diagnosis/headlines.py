@@ -1,0 +1,41 @@
+"""Headlines of findings: what is wrong, in a few words of the field."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HEADLINES: Final = {
+    "storage": "Reading waits for storage",
+    "decompression": "Decompression is slow",
+    "metadata": "Opening files is slow",
+    "start-up": "New workers are slow to start",
+    "contention": "Threads wait for a free core",
+    "interpreter lock": "Threads wait for the interpreter lock",
+    "blocked": "process() waits instead of computing",
+    "compute": "One function dominates process()",
+    "interpretation": "Building arrays from baskets is slow",
+    "checkpoint": "Checkpoints are slow",
+    "chunk size": "Small chunks repeat fixed work",
+    "scheduler": "Task scheduling is slow",
+    "transfer": "Tasks wait for results from other workers",
+    "merge": "Merging results is slow",
+    "preprocessing": "Preprocessing opens every file first",
+    "tail": "Threads sit idle while the last chunks run",
+    "client": "Workers sit idle while the client is busy",
+    "memory": "Workers run out of memory",
+    "failures": "Failed attempts are repeated",
+    "missing data": "The result is incomplete",
+    "serialization": "Serialization is slow",
+    "compression": "Dask's compression is slow",
+    "other tasks": "Other tasks occupy the workers",
+    "slow worker": "Slow worker",
+    "slow host": "Slow host",
+    "slow file": "Slow file",
+    "slow dataset": "Slow dataset",
+}
+"""Headlines by cause."""
+
+
+def headline_of(cause: str) -> str:
+    """Headline of a cause; one without gets its own name."""
+    return HEADLINES.get(cause) or f"{cause[:1].upper()}{cause[1:]}"

@@ -1,0 +1,157 @@
+"""Saved measurements side by side: what ran, how fast, what limits it, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import Any, Final, NamedTuple
+
+from rich.cells import cell_len
+
+from roastcoffea.diagnosis.completeness import INTERRUPT
+from roastcoffea.records.run import FAILED
+from roastcoffea.report.digest import BROKEN, COMPLETE, INCOMPLETE, INTERRUPTED
+from roastcoffea.report.sheets import Column, Sheet
+from roastcoffea.report.terminal import GAP
+from roastcoffea.storage.store import METRICS_FILE, StoredRun
+from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, minute, scaled
+
+UNREADABLE: Final = "unreadable"
+NO_CALL: Final = "nothing run"
+OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABLE)
+
+LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
+MISSING: Final = ("num_missing_chunks", "num_missing_files")
+
+
+class Entry(NamedTuple):
+    """A measurement in a list; None is not known."""
+
+    name: str
+    started: str | None
+    processor: str
+    events: float | None
+    workers: float | None
+    elapsed: float | None
+    rate: float | None
+    bottleneck: str | None
+    outcome: str
+
+
+LARGEST_FIRST: Final = frozenset(("events", "workers", "elapsed", "rate"))
+
+COLUMNS: Final = {
+    "name": Column("name"),
+    "started": Column("started"),
+    "processor": Column("processor"),
+    "events": Column("events", LARGE_COUNT),
+    "workers": Column("workers", LARGE_COUNT),
+    "elapsed": Column("elapsed", SECOND),
+    "rate": Column("rate", KILOHERTZ),
+    "bottleneck": Column("bottleneck"),
+    "outcome": Column("outcome"),
+}
+WIDEST: Final = {"processor": 20, "bottleneck": 13, "outcome": 11}
+"""Letters of columns of words at most; more goes into a second line."""
+LEAST: Final = {"name": 11, "processor": 8}
+"""Letters that are left of columns where there is no room for more."""
+DISPENSABLE: Final = ("started", "elapsed")
+"""Columns that are left out where there is no room, in this order."""
+SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
+    "processor": lambda value: f"processor {value}",
+    "workers": lambda value: counted(value, "worker"),
+    "outcome": lambda value: f"outcome {value}",
+}
+"""Columns that become words where all rows have the same there."""
+
+
+def entry_of(stored: StoredRun) -> Entry:
+    """What a list tells of a measurement."""
+    known = _metrics(stored) if stored.reported is None else stored.reported
+    ran = stored.reported is not None or bool(stored.processors)
+    return Entry(
+        name=stored.name,
+        started=None if stored.start is None else minute(stored.start),
+        processor=", ".join(stored.processors),
+        events=_number(known.get("total_events")),
+        workers=_number(known.get("peak_workers", known.get("avg_workers"))) or None,
+        elapsed=stored.elapsed,
+        rate=_number(known.get("event_rate_elapsed_khz")) or None,
+        bottleneck=word if ran and isinstance(word := known.get("bound"), str) else None,
+        outcome=_outcome(stored, known),
+    )
+
+
+def _metrics(stored: StoredRun) -> Mapping[str, Any]:
+    """Values of its `metrics.json`; nothing where that is not there, or damaged: other programs may write it."""
+    if stored.error is not None:
+        return {}
+    try:
+        found = json.loads((stored.path / METRICS_FILE).read_bytes())["metrics"]
+        return {name: metric["value"] for name, metric in found.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
+    if stored.error is not None:
+        return UNREADABLE
+    if stored.outcome == FAILED:
+        return INTERRUPTED if (stored.run_error or "").partition(":")[0].strip() == INTERRUPT else BROKEN
+    if stored.reported is None and not stored.processors:
+        return NO_CALL
+    return INCOMPLETE if any(known.get(name) for name in MISSING) else COMPLETE
+
+
+def in_order(entries: Sequence[Entry], by: str) -> list[Entry]:
+    """Entries in the order of a column, what is not known last; the largest number first, the oldest run first."""
+    sign = -1 if by in LARGEST_FIRST else 1
+
+    def place(entry: Entry) -> tuple[bool, Any]:
+        value = getattr(entry, by)
+        return value is None, (sign * value if isinstance(value, int | float) else value or "")
+
+    known = [entry for entry in entries if getattr(entry, by) is not None]
+    return [*sorted(known, key=place), *(entry for entry in entries if getattr(entry, by) is None)]
+
+
+def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
+    """Measurements as a table that fits a width; what is the same for all is said once."""
+    said = {
+        name: say(values.pop())
+        for name, say in SAID_ONCE.items()
+        if len(entries) > 1 and len(values := {getattr(entry, name) for entry in entries}) == 1 and all(values)
+    }
+    known = {name for name in COLUMNS if any(getattr(entry, name) not in {None, ""} for entry in entries)}
+    columns = {name: column for name, column in COLUMNS.items() if name in known - said.keys()}
+    rows = [[getattr(entry, name) for name in columns] for entry in entries]
+    shown = zip(*Sheet(columns=list(columns.values()), rows=rows).cells(), strict=True)
+    longest = {
+        name: max(len(name), *(cell_len(cell.text) for cell in cells))
+        for name, cells in zip(columns, shown, strict=True)
+    }
+    widths = dict(longest)
+    excess = sum(size + GAP for size in widths.values()) - width
+    for name, widest in WIDEST.items():
+        if excess > 0 and name in widths:
+            excess -= max(widths[name] - widest, 0)
+            widths[name] = min(widths[name], widest)
+    for name in DISPENSABLE:
+        if excess > 0 and name in widths:
+            excess -= widths.pop(name) + GAP
+            del columns[name]
+    for name, least in LEAST.items():
+        if excess > 0 and name in widths:
+            given = max(min(excess, widths[name] - least), 0)
+            widths[name], excess = widths[name] - given, excess - given
+    heads = [column if column.unit else replace(column, width=widths[name]) for name, column in columns.items()]
+    folded = [entry._replace(name="\n".join(wrap(entry.name, widths["name"]))) for entry in entries]
+    rows = [[getattr(entry, name) for name in columns] for entry in folded]
+    lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
+    return Sheet(lead=lead, columns=heads, rows=rows)

@@ -1,0 +1,348 @@
+"""The first look at a run in a terminal: one screen of lines, with bars of block characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from math import floor
+from typing import Final, NamedTuple
+
+from rich.color import Color
+from rich.console import Console
+from rich.text import Text
+
+from roastcoffea.diagnosis.finding import Finding
+from roastcoffea.metrics.phases import FAMILIES, RESIDUAL, Family
+from roastcoffea.metrics.worker_names import ADDRESS
+from roastcoffea.report.cards import percent_of
+from roastcoffea.report.digest import COMPLETE, NO_RUNNER, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.terminal import verbatim
+from roastcoffea.units import counted, number
+
+NARROWEST: Final = 40
+"""Columns of the narrowest terminal for which lines are broken."""
+
+ALARM: Final = "bold red"
+QUIET: Final = "dim"
+MOST_FINDINGS: Final = 3
+"""Findings that are shown; the tables have all."""
+MOST_LINES: Final = 2
+"""Lines of an advice or a problem."""
+MOST_OF_WHAT: Final = 3
+"""Lines on what is slow."""
+MOST_OF_LACKING: Final = 4
+"""Lines on what is missing."""
+INDENT: Final = 2
+OF_FINDING: Final = 5
+GAP: Final = "   "
+LABEL: Final = 13
+"""Letters of what stands left of a bar."""
+LEAST_NAMED: Final = 0.005
+"""Share of a bar from which it is named below."""
+
+LONG_PATH: Final = re.compile(r"[^\s()',;\"]{24,}/[^\s()',;\"]+")
+"""Paths that would take much of a line."""
+
+BLOCKS: Final = dict(zip((family.name for family in FAMILIES), "█▓▒░▚▞·", strict=True))
+LETTERS: Final = dict(zip((family.name for family in FAMILIES), "#=o:%!.", strict=True))
+"""What fills a bar without colours, by family; letters where the output knows no block characters."""
+
+
+class Places(NamedTuple):
+    """Where the rest of a run is to be seen."""
+
+    tables: str = "print_summary(all=True)"
+    page: str = 'measurement.report("report.html")'
+    measurement: str = ""
+    """Line that loads it."""
+
+
+class Writer:
+    """Lines of a console's width, in which names are printed as they are."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.width = console.width
+
+    def text(self, content: object) -> Text:
+        """Text without anything that would steer the terminal, in one line."""
+        return verbatim(self._console, " ".join(str(content).split()))
+
+    def lines(self, content: str, width: int, most: int | None = None) -> list[Text]:
+        """Text in lines; what is left out at the end of so many shows as dots."""
+        kept = content
+        while len(lines := self.wrapped(self.text(kept), width)) > (most or len(lines)):
+            sentences = re.split(r"(?<=\.) (?=[A-Z0-9])", kept)
+            if len(sentences) == 1:
+                lines = lines[:most]
+                lines[-1].truncate(width - 4)
+                lines[-1].append(" ...")
+                return lines
+            kept = " ".join(sentences[:-1])
+        return lines
+
+    def wrapped(self, content: Text, width: int) -> list[Text]:
+        """All of a text in lines."""
+        lines = list(content.wrap(self._console, width, overflow="fold"))
+        for line in lines:
+            line.rstrip()
+        return lines
+
+    def can(self, letters: str) -> bool:
+        """Whether the output knows these letters."""
+        try:
+            letters.encode(self._console.encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    @property
+    def colours(self) -> bool:
+        """Whether it has colours."""
+        return self._console.color_system is not None and not self._console.no_color
+
+    @property
+    def tells_families_apart(self) -> bool:
+        """Whether its colours do: of 16, both oranges are the same, and of 256, red is almost one of them."""
+        return self.colours and self._console.color_system == "truecolor"
+
+    def print(self, *lines: Text) -> None:
+        """Print lines; one that is too long runs on, so that it can be copied."""
+        for line in lines:
+            self._console.print(line, soft_wrap=True)
+
+
+def print_first_look(console: Console, digest: Digest, places: Places, names: Mapping[str, str]) -> None:
+    """Print the first look at a run.
+
+    Parameters
+    ----------
+    places
+        Where the rest is.
+    names
+        Names of workers by address.
+    """
+    out = Writer(console)
+    if digest.state in {NOTHING, NO_RUNNER}:
+        out.print(*_without_runner(out, digest))
+        return
+    out.print(*_heading(out, digest))
+    for block in (
+        _lacking(out, digest, places),
+        _side_by_side(out, map(_number, digest.tiles[1:]), GAP, INDENT),
+        [line for bar in (digest.time, digest.bytes) if bar is not None for line in _bar(out, bar)],
+        list(_findings(out, digest, names)),
+        list(_rest(out, digest, places)),
+    ):
+        if block:
+            out.print(Text(), *block)
+
+
+def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
+    """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
+    second = _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}."
+    yield from _first_line(out, replace(digest, state=NO_RUNNER))[:1]
+    for line in (second, "Call the Runner inside the `with` block of the MetricsCollector."):
+        yield from out.lines(line, out.width, 1)
+
+
+# What ran
+
+
+def _heading(out: Writer, digest: Digest) -> Iterator[Text]:
+    yield from _first_line(out, digest)
+    # where something is missing, the text about it has the error
+    for line in out.lines(digest.error, out.width, MOST_LINES) if digest.error and digest.lacking is None else ():
+        line.stylize(ALARM)
+        yield line
+    for line in _side_by_side(out, [out.text(fact) for fact in digest.facts], "; "):
+        line.stylize(QUIET)
+        yield line
+
+
+def _first_line(out: Writer, digest: Digest) -> list[Text]:
+    """Name, state and coverage, with the wall time at the right edge."""
+    elapsed = next((tile.value for tile in digest.tiles[:1]), "")
+    name = out.text(digest.name)
+    line = Text.assemble((name.plain, "bold"), GAP, (digest.state, "bold green"))
+    line.append(f": {digest.coverage}" if digest.coverage else "")
+    if digest.state != COMPLETE:
+        line.stylize(ALARM)
+    return _at_the_edge(out, line, Text(elapsed, style="bold"))
+
+
+def _at_the_edge(out: Writer, line: Text, end: Text) -> list[Text]:
+    """A line with something at its right edge, below it where there is no room."""
+    if line.cell_len + len(GAP) + end.cell_len > out.width:
+        lines = out.wrapped(line, out.width)
+        if lines[-1].cell_len + len(GAP) + end.cell_len > out.width:
+            return [*lines, *_at_the_edge(out, Text(), end)]
+        return [*lines[:-1], *_at_the_edge(out, lines[-1], end)]
+    return [Text.assemble(line, " " * (out.width - line.cell_len - end.cell_len), end)]
+
+
+def _lacking(out: Writer, digest: Digest, places: Places) -> list[Text]:
+    """What is missing, and the line to copy."""
+    if digest.lacking is None:
+        return []
+    what = with_short_paths(f"{digest.lacking.what} {digest.lacking.how_much}")
+    lines = out.lines(what, out.width, MOST_OF_LACKING)
+    if digest.lacking.remedy is not None:
+        lines.append(Text("To run the rest:"))
+        lines += [
+            Text(out.text(line).plain, style="bold") for line in (places.measurement, digest.lacking.remedy) if line
+        ]
+    return lines
+
+
+def _side_by_side(out: Writer, parts: Iterable[Text], between: str, indent: int = 0) -> list[Text]:
+    """Short texts next to each other, as many in a line as there is room for."""
+    lines: list[Text] = []
+    for part in parts:
+        if lines and lines[-1].cell_len + len(between) + part.cell_len <= out.width:
+            lines[-1] = Text.assemble(lines[-1], between, part)
+        else:
+            lines += [Text.assemble(" " * indent, line) for line in out.wrapped(part, out.width - indent)]
+    return lines
+
+
+def _number(tile: Tile) -> Text:
+    note = f" {tile.note}" if tile.note.startswith("of ") else f" ({tile.note})" if tile.note else ""
+    label = "" if tile.label.endswith("rate") else f"{tile.label.removesuffix(' of a worker')} "
+    return Text.assemble(label, (tile.value, "bold"), note)
+
+
+# Where time and bytes went
+
+
+@cache
+def colour_of(family: Family) -> str:
+    """Colour of a family that stands out from light and dark backgrounds: nobody knows that of a terminal."""
+    light, dark = (Color.parse(colour).get_truecolor() for colour in (family.light, family.dark))
+    middle = [round((one + other) / 2) for one, other in zip(light, dark, strict=True)]
+    return max(("#{:02x}{:02x}{:02x}".format(*each) for each in (light, dark, middle)), key=_contrast)
+
+
+def _contrast(colour: str) -> float:
+    """The smaller of a colour's contrasts with black and with white (WCAG 2)."""
+    values = (value / 255 for value in Color.parse(colour).get_truecolor())
+    linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values)
+    luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return min((luminance + 0.05) / 0.05, 1.05 / (luminance + 0.05))
+
+
+def _bar(out: Writer, bar: Bar) -> Iterator[Text]:
+    """A bar with its total, and below it what its parts are."""
+    total = f"  {bar.total}"
+    width = out.width - INDENT - LABEL - max(len(total), 10)
+    parts = [(share, cells) for share, cells in zip(bar.shares, cells_of(bar.shares, width), strict=True) if cells]
+    line = Text(f"{'':{INDENT}}{bar.title:{LABEL}}")
+    for share, cells in parts:
+        line.append_text(_filled(out, share.family, cells))
+    yield line.append(total)
+    named = sorted((share for share in bar.shares if share.fraction >= LEAST_NAMED), key=lambda one: -one.fraction)
+    yield from _side_by_side(out, [_part(out, share) for share in named], "  ", INDENT + LABEL)
+
+
+def _part(out: Writer, share: Share) -> Text:
+    """What a part of a bar is, and its share."""
+    label = share.label.replace(RESIDUAL, "unaccounted")
+    return Text.assemble(_filled(out, share.family, 1), f" {label} {percent_of(share.fraction)}")
+
+
+def _filled(out: Writer, family: Family, cells: int) -> Text:
+    blocks = out.can("".join(BLOCKS.values()))
+    like = FAMILIES[0] if blocks and out.tells_families_apart else family
+    return Text((BLOCKS if blocks else LETTERS)[like.name] * cells, style=colour_of(family) if out.colours else "")
+
+
+def cells_of(shares: Sequence[Share], width: int) -> list[int]:
+    """Cells of a bar for each share, which fill it: those with the largest rest get what is left."""
+    whole = sum(share.fraction for share in shares) or 1.0
+    exact = [share.fraction / whole * width for share in shares]
+    cells = [floor(each) for each in exact]
+    by_rest = sorted(range(len(shares)), key=lambda place: cells[place] - exact[place])
+    for place in islice(by_rest, width - sum(cells)):
+        cells[place] += 1
+    return cells
+
+
+# What to change
+
+
+def _findings(out: Writer, digest: Digest, names: Mapping[str, str]) -> Iterator[Text]:
+    """Findings with their saving and remedy; missing data has a paragraph of its own."""
+    found = [one for one in digest.findings if not one.incomplete]
+    if not found:
+        yield from out.lines(digest.verdict, out.width) if digest.verdict else ()
+        return
+    yield Text("What to change", style="bold")
+    for place, finding in enumerate(found[:MOST_FINDINGS], 1):
+        yield from _finding(out, place, finding, names)
+    more = len(found) - MOST_FINDINGS
+    also = f"Also: {'; '.join(one.headline for one in found[MOST_FINDINGS:])}. " if more > 0 else ""
+    if also or (digest.verdict and len(found) > 1):
+        yield from out.lines(f"{also}{digest.verdict}", out.width, MOST_LINES)
+
+
+def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
+    title = Text.assemble(f"  {place}  ", (finding.headline, "bold"))
+    yield from _at_the_edge(out, title, Text(finding.saves, style="bold"))
+    width, edge = out.width - OF_FINDING, " " * OF_FINDING
+    for line in out.lines(with_short_paths(with_names(finding.what, names)), width, MOST_OF_WHAT):
+        yield Text.assemble(edge, line)
+    advice = with_names(finding.advice, names)
+    # what is to be copied keeps its addresses
+    remedy = finding.remedy
+    if remedy and remedy in finding.advice:
+        advice = finding.advice
+    else:
+        advice = f"{with_short_paths(advice).removesuffix('.')}{f': {remedy}' if remedy else '.'}"
+    lines = out.lines(advice, width - 3, MOST_LINES)
+    if remedy and remedy not in " ".join(line.plain for line in lines):
+        lines = out.lines(advice, width - 3)
+    for number_of_line, line in enumerate(lines):
+        if remedy:
+            line.highlight_words([remedy], "bold")
+        yield Text.assemble(edge, "   " if number_of_line else "-> ", line)
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Text in which workers and their hosts have names in place of addresses."""
+    hosts = {}
+    for address in sorted(names, key=len, reverse=True):
+        found = ADDRESS.fullmatch(address)
+        if found is not None and names[address] != address:
+            hosts[found["host"]] = names[address].rpartition(":")[0]
+            on_host = rf"( on {re.escape(found['host'])}(?![\w:-]|\.\w))?"
+            text = re.sub(rf"{re.escape(address)}(?!\d){on_host}", names[address], text)
+    for host, name in hosts.items():
+        text = re.sub(rf"(?<![\w/.-]){re.escape(host)}(?![\w:-]|\.\w)", name, text)
+    return text
+
+
+def with_short_paths(text: str) -> str:
+    """Text in which of long paths and URLs the last part is left."""
+    return LONG_PATH.sub(lambda path: f".../{path[0].rpartition('/')[2]}", text)
+
+
+# Where the rest is
+
+
+def _rest(out: Writer, digest: Digest, places: Places) -> Iterator[Text]:
+    if digest.problems:
+        yield from out.lines(_problems(digest.problems), out.width, MOST_LINES)
+    line = Text.assemble(("All tables: ", QUIET), out.text(places.tables))
+    page = Text.assemble(("Page: ", QUIET), out.text(places.page))
+    if line.cell_len + len(GAP) + page.cell_len <= out.width:
+        yield Text.assemble(line, GAP, page)
+    else:
+        yield from (line, page)
+
+
+def _problems(found: Sequence[str]) -> str:
+    more = f" (and {number(len(found) - 1)} more)" if len(found) > 1 else ""
+    return with_short_paths(f"{counted(len(found), 'measurement problem')}: {found[0]}{more}.")

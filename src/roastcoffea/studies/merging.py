@@ -1,0 +1,294 @@
+"""Measurements of independent jobs made into one, as if one collector had watched them all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics.worker_names import OF_WORKERS, on_host
+from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run, SpanMetrics
+from roastcoffea.storage.store import is_measurement, list_runs
+from roastcoffea.storage.tables import RECORDS, TABLES
+from roastcoffea.studies.sources import Source, measurement_of
+from roastcoffea.units import counted
+
+Value = TypeVar("Value")
+Key = TypeVar("Key")
+Number = TypeVar("Number", int, float)
+
+HOST_FIELDS: Final = [each.name for each in fields(Host) if each.name != "name"]
+READERS: Final = 4
+"""Measurements that are read at a time."""
+
+NOT_OF_SEVERAL: Final = {
+    "coffea_report": "each of the merged runs has its own",
+    "custom_metrics": "each of the merged runs has its own",
+    "scheduler_clock_offset": "the merged runs had schedulers of their own",
+    "sampling_interval": "the merged runs were sampled at different intervals",
+}
+"""Fields that independent runs do not share, with the reason."""
+
+
+def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measurement:
+    """Merge measurements of independent jobs into one.
+
+    Chunks, workers and Runner calls of all jobs are put side by side, at the times that each job recorded on its own
+    host's clock; the elapsed time runs from the first start to the last end. Sums are those of the jobs. Idle time is
+    explained within each job, as no worker of one could take over chunks of another.
+
+    Parameters
+    ----------
+    *sources
+        Measurements, collectors or paths, or sequences of these. A folder that holds measurements stands for all of
+        them.
+    name
+        Name of the merged measurement; without one, the name that all have in common.
+
+    Raises
+    ------
+    MeasurementError
+        If there is nothing to merge, a measurement cannot be read, one was given twice, or they cannot be merged: runs
+        with a Dask scheduler and runs without, and numbers that another program computed.
+
+    Examples
+    --------
+    >>> campaign = merge("jobs")  # doctest: +SKIP
+    >>> campaign.save("roastcoffea-runs", "campaign")  # doctest: +SKIP
+    """
+    paths = [each for source in sources for each in _each(source)]
+    with ThreadPoolExecutor(READERS) as readers:
+        found = list(readers.map(_measured, paths))
+    if not found:
+        raise MeasurementError("there is nothing to merge; give measurements, or a folder that holds some")
+    if len(found) == 1 and name is None:
+        return found[0]
+    return Measurement(merged_run([each.run for each in found], name))
+
+
+def measurement_at(path: str | PathLike[str]) -> Measurement:
+    """Measurement at a path; of a folder that holds measurements all of them merged into one."""
+    return merge(path)
+
+
+def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
+    """What was given, one by one; for a folder of measurements those in it."""
+    if isinstance(source, str | PathLike):
+        path = Path(source)
+        if not path.is_dir() or is_measurement(path):
+            yield path
+            return
+        found = [stored.path for stored in list_runs(path)]
+        if not found:
+            yield path  # loading it says what is wrong
+        yield from found
+    elif isinstance(source, Iterable):
+        for one in source:
+            yield from _each(one)
+    else:
+        yield source
+
+
+def _measured(source: Source) -> Measurement:
+    return load(source) if isinstance(source, Path) else measurement_of(source)
+
+
+def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
+    """One run that holds all that was seen of several."""
+    _check(runs)
+    runs = sorted(runs, key=lambda run: run.start)
+    renamed = _with_workers_of_their_own(runs)
+    tables = {table: _table(renamed, table) for table in RECORDS}
+    failed = [run for run in runs if run.outcome == FAILED]
+    shared = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
+    return Run(
+        id=_identity(runs),
+        name=name or _common(run.name for run in runs),
+        start=runs[0].start,
+        stop=max(run.stop for run in runs),
+        outcome=FAILED if failed else FINISHED,
+        error=f"{counted(len(failed), 'run')} of {len(runs)} failed: {failed[0].error}" if failed else None,
+        backend=", ".join(dict.fromkeys(run.backend for run in runs)),
+        environment=_environment(runs),
+        calls=tuple(call for run in runs for call in run.calls),
+        merged=tuple(part for run in runs for part in run.merged or (_part(run),)),
+        attempts=_sum(run.attempts for run in runs),
+        dropped=_sum(run.dropped for run in runs) or {},
+        absent=_absent(runs, shared),
+        problems=tuple(_problems(runs)),
+        span_metrics=_sum(run.span_metrics for run in runs),
+        span_metrics_per_worker=_per_worker(renamed),
+        **shared,
+        **tables,
+    )
+
+
+def _check(runs: Sequence[Run]) -> None:
+    twice = [run for run, times in Counter(_ids(runs)).items() if times > 1]
+    if twice:
+        raise MeasurementError(f"run {twice[0]} was given more than once: its chunks would count twice; give it once")
+    for run in runs:
+        if run.reported is not None:
+            known = f"{run.name or run.id} has numbers of {run.reported_by} and no records"
+            raise MeasurementError(f"{known}: it cannot be merged; leave it out")
+    scheduled = [run for run in runs if run.tasks is not None]
+    if scheduled and len(scheduled) < len(runs):
+        other = next(run for run in runs if run.tasks is None)
+        names = f"{scheduled[0].name or scheduled[0].id} has one, {other.name or other.id} has none"
+        raise MeasurementError(f"runs with and without a scheduler cannot be merged: {names}; merge each kind alone")
+
+
+def _ids(runs: Iterable[Run]) -> Iterator[str]:
+    """Identities of runs, of merged ones those of what they were merged from."""
+    for run in runs:
+        yield from [part.id for part in run.merged] or [run.id]
+
+
+def _identity(runs: Sequence[Run]) -> str:
+    """Identity of a merged run: equal for the same runs."""
+    return hashlib.sha256(" ".join(sorted(_ids(runs))).encode()).hexdigest()[:32]
+
+
+def _part(run: Run) -> MergedRun:
+    facts = {each.name: getattr(run, each.name) for each in fields(MergedRun) if each.name != "client_host"}
+    return MergedRun(**facts, client_host=run.environment.client_host)
+
+
+def _common(values: Iterable[Value]) -> Value | None:
+    """The value that all have; None where they differ."""
+    first, *others = values
+    return first if all(other == first for other in others) else None
+
+
+# Workers and tasks of their own
+
+
+def _with_workers_of_their_own(runs: Sequence[Run]) -> list[Run]:
+    """The same runs, in which no two have the name of a worker, or the number of an attempt, in common."""
+    taken: set[str] = set()
+    renamed, last = [], 0
+    for number, run in enumerate(runs, 1):
+        names = {}
+        for worker in _workers(run):
+            on_its_host = on_host(worker, run.environment.client_host)
+            names[worker] = f"{on_its_host}/{number}" if on_its_host in taken else on_its_host
+        taken.update(names.values())
+        tables = {table: getattr(run, table) for table in RECORDS if getattr(run, table) is not None}
+        numbers = [pc.max(table["run_id"]).as_py() or 0 for table in tables.values() if "run_id" in table.column_names]
+        own = {table: _own(run, found, names, last) for table, found in tables.items()}
+        renamed.append(replace(run, **own, span_metrics_per_worker=_renamed(run.span_metrics_per_worker, names)))
+        last += max(numbers, default=0) + 1
+    return renamed
+
+
+def _workers(run: Run) -> Iterator[str]:
+    """All workers that a run names, each once."""
+    tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None]
+    named = {worker: None for table in tables for worker in table["worker"].unique().to_pylist()}
+    yield from filter(None, named | dict.fromkeys(run.span_metrics_per_worker or ()))
+
+
+def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.Table:
+    """A table of the run, with names and numbers that no other run has."""
+    for column, values in _own_columns(run, table, names, last):
+        table = table.set_column(table.schema.get_field_index(column), column, values)
+    return table
+
+
+def _own_columns(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> Iterator[tuple[str, Any]]:
+    if "worker" in table.column_names and any(name != worker for worker, name in names.items()):
+        yield "worker", _mapped(table["worker"], names)
+    if "run_id" in table.column_names and last:
+        yield "run_id", pc.add(table["run_id"], last)
+    if "run" in table.column_names and not run.merged:
+        yield "run", pa.repeat(pa.scalar(run.id), len(table))
+    if "host" in table.column_names and run.environment.client_host is not None:
+        known = table["host"].unique().drop_null().to_pylist()
+        hosts = {host: on_host(host, run.environment.client_host) for host in known}
+        yield "host", _mapped(table["host"], hosts)
+
+
+def _mapped(column: pa.ChunkedArray, names: Mapping[str, str]) -> pa.ChunkedArray:
+    known, new = pa.array(names, pa.string()), pa.array(names.values(), pa.string())
+    return new.take(pc.index_in(column, value_set=known).combine_chunks())
+
+
+def _renamed(by_worker: Mapping[str, Value] | None, names: Mapping[str, str]) -> dict[str, Value] | None:
+    return None if by_worker is None else {names[worker]: value for worker, value in by_worker.items()}
+
+
+# Sums
+
+
+def _table(runs: Sequence[Run], name: str) -> pa.Table | None:
+    """Rows of all runs that recorded a table."""
+    tables = [table for run in runs if (table := getattr(run, name)) is not None]
+    return pa.concat_tables(tables, promote_options="default").combine_chunks() if tables else None
+
+
+def _sum(amounts: Iterable[Mapping[Key, Number] | None]) -> dict[Key, Number] | None:
+    """Sums by key; None where one of the runs has none."""
+    found: dict[Key, Any] = {}
+    for each in amounts:
+        if each is None:
+            return None
+        for key, amount in each.items():
+            found[key] = found.get(key, 0) + amount
+    return found
+
+
+def _per_worker(runs: Sequence[Run]) -> dict[str, SpanMetrics] | None:
+    parts = [run.span_metrics_per_worker for run in runs]
+    if any(part is None for part in parts):
+        return None
+    return {worker: counted for part in parts for worker, counted in (part or {}).items()}
+
+
+def _environment(runs: Sequence[Run]) -> Environment:
+    """Versions and hosts of all; a package with several versions has them all."""
+    environments = [run.environment for run in runs]
+    packages = dict.fromkeys(name for each in environments for name in each.versions)
+    versions = {
+        name: ", ".join(dict.fromkeys(each.versions[name] for each in environments if name in each.versions))
+        for name in packages
+    }
+    hosts: dict[str, Host] = {}
+    for host in (host for each in environments for host in each.hosts):
+        known = hosts.setdefault(host.name, host)
+        hosts[host.name] = known if known == host else _host(known, host)
+    client = _common(each.client_host for each in environments)
+    return Environment(versions=versions, client_host=client, hosts=tuple(hosts.values()))
+
+
+def _host(one: Host, other: Host) -> Host:
+    """A host of which two jobs tell: what they could use together is not known where they could use different parts."""
+    different = [name for name in HOST_FIELDS if getattr(one, name) != getattr(other, name)]
+    unknown: Any = dict.fromkeys(different)
+    return replace(one, **unknown)
+
+
+def _absent(runs: Sequence[Run], shared: Mapping[str, Any]) -> dict[str, str]:
+    """Why fields are missing: as a run without them tells."""
+    found = {name: reason for name, reason in NOT_OF_SEVERAL.items() if shared[name] is None}
+    for name in dict.fromkeys([*TABLES, *(name for run in runs for name in run.absent)]):
+        lacking = [run for run in runs if name in run.absent or (name in TABLES and getattr(run, name) is None)]
+        if lacking and name not in NOT_OF_SEVERAL:
+            reason = next((run.absent[name] for run in lacking if name in run.absent), "it was not recorded")
+            found[name] = reason if len(lacking) == len(runs) else f"in {len(lacking)} of {len(runs)} runs: {reason}"
+    return found
+
+
+def _problems(runs: Sequence[Run]) -> Iterator[str]:
+    """Problems of all runs, each once, with how many runs have it."""
+    for problem, times in Counter(problem for run in runs for problem in dict.fromkeys(run.problems)).items():
+        yield problem if times == len(runs) else f"{problem} (in {times} of {len(runs)} runs)"

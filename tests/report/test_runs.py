@@ -1,0 +1,81 @@
+"""Saved measurements side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_runs import made_run, plan
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.report.runs import Entry, entry_of, in_order, sheet_of_runs
+from roastcoffea.report.terminal import for_terminal
+from roastcoffea.storage.store import StoredRun, list_runs
+
+NOTHING = Entry("a", None, "", None, None, None, None, None, "complete")
+
+
+def entry(name: str, **known: object) -> Entry:
+    return NOTHING._replace(name=name, **known)
+
+
+def test_an_entry_has_the_numbers_of_the_measurement(tmp_path: Path) -> None:
+    measurement = Measurement(made_run([plan(1.0)] * 40, 2))
+    measurement.save(tmp_path, "one")
+    (found,) = map(entry_of, list_runs(tmp_path))
+    metrics = measurement.metrics
+    assert (found.processor, found.outcome, found.bottleneck) == ("Made", "complete", measurement.bound)
+    assert (found.events, found.workers, found.elapsed) == (4000, 2, pytest.approx(20.0))
+    assert found.rate == pytest.approx(metrics["event_rate_elapsed_khz"])
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"metrics": 3}', '{"metrics": {"total_events": 1}}', "[" * 100_000])
+def test_metrics_that_are_damaged_or_missing_are_not_known(tmp_path: Path, content: str) -> None:
+    path = Measurement(made_run([plan(1.0)] * 4, 2)).save(tmp_path, "one")
+    (path / "metrics.json").write_text(content)
+    (found,) = map(entry_of, list_runs(tmp_path))
+    assert (found.events, found.rate, found.bottleneck, found.processor) == (None, None, None, "Made")
+
+
+@pytest.mark.parametrize(
+    ("stored", "outcome"),
+    [
+        ({"error": "damaged"}, "unreadable"),
+        ({"outcome": "failed", "run_error": "ValueError: no"}, "failed"),
+        ({"outcome": "failed", "run_error": "KeyboardInterrupt"}, "interrupted"),
+        ({"outcome": "finished"}, "nothing run"),
+        ({"outcome": "finished", "processors": ("A", "B")}, "complete"),
+        ({"outcome": "finished", "reported": {}}, "complete"),
+        ({"outcome": "finished", "reported": {"num_missing_files": 1}}, "incomplete"),
+    ],
+)
+def test_outcomes(tmp_path: Path, stored: dict[str, object], outcome: str) -> None:
+    assert entry_of(StoredRun(path=tmp_path, name="a", **stored)).outcome == outcome  # type: ignore[arg-type]
+
+
+def test_the_largest_is_first_and_what_is_not_known_last() -> None:
+    entries = [entry("c", rate=2.0), entry("b"), entry("a", rate=30.0)]
+    assert [one.name for one in in_order(entries, "rate")] == ["a", "c", "b"]
+    assert [one.name for one in in_order(entries, "name")] == ["a", "b", "c"]
+    assert [one.name for one in in_order([entry("b", started="2"), entry("a", started="1")], "started")] == ["a", "b"]
+
+
+def test_what_is_the_same_for_all_is_said_once() -> None:
+    entries = [entry("a", processor="P", workers=2, rate=1.0), entry("b", processor="P", workers=3, rate=2.0)]
+    sheet = sheet_of_runs(entries, 78)
+    assert sheet.lead == ["2 runs, each with processor P, outcome complete"]
+    heads = [column.name for column in sheet.columns]
+    assert heads == ["name", "workers", "rate"]  # nothing else is known
+    assert "processor" in [column.name for column in sheet_of_runs(entries[:1], 78).columns]
+
+
+def test_numbers_stay_in_one_line_whatever_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    known = {"events": 480_000, "workers": 1200, "elapsed": 3725.0, "rate": 48.6, "bottleneck": "interpreter lock"}
+    entries = [
+        entry("2026-11-24T021938Z-001", processor="AVeryLongProcessorName", outcome="interrupted", **known),
+        entry("b", processor="Other", **(known | {"workers": 1})),
+    ]
+    lines = for_terminal([sheet_of_runs(entries, 78)]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("480 k" in line and "48.6 kHz" in line and "interrupted" in line for line in lines)

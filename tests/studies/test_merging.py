@@ -1,0 +1,166 @@
+"""Merged measurements: sums are those of the jobs, and no job's worker explains what another one waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from handmade import T
+from made_runs import made_run, plan
+from saved_runs import a_run
+
+from roastcoffea import Measurement, load, merge
+from roastcoffea.errors import MeasurementError
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.run import FAILED, Environment, Host, Run
+from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.studies.merging import measurement_at, merged_run
+
+NUMBERS = count()
+
+
+def job(durations: Sequence[float], workers: int = 2, late: float = 0.0, host: str = "node-1", **changes: Any) -> Run:
+    """A job of its own on a host, `late` seconds after T: chunks of these seconds, on workers that others have too."""
+    number = next(NUMBERS)
+    run = made_run([plan(seconds, file=f"{number}.root") for seconds in durations], workers, before=0.5)
+    moved: dict[str, Any] = {}
+    for name in ("chunks", "tasks", "lifetimes", "asked", "preprocessing", "samples", "pauses"):
+        table = getattr(run, name)
+        for column in ("runnable", "assigned", "arrived", "ready", "start", "stop", "seen", "time"):
+            if column in table.column_names:
+                place = table.schema.get_field_index(column)
+                table = table.set_column(place, column, pc.add(table[column], late))
+        if "id" in table.column_names:
+            table = table.set_column(table.schema.get_field_index("id"), "id", pc.add(table["id"], 1000 * number))
+        if "call" in table.column_names:
+            table = table.set_column(
+                table.schema.get_field_index("call"),
+                "call",
+                pc.binary_join_element_wise(table["call"], str(number), "-"),
+            )
+        moved[name] = table
+    calls = tuple(replace(call, id=f"{call.id}-{number}", start=T + late, stop=run.stop + late) for call in run.calls)
+    environment = Environment(
+        versions={"coffea": "2026.9.0"}, client_host=host, hosts=(Host(name=host, cores=8, memory=None),)
+    )
+    times = {"start": run.start + late, "stop": run.stop + late}
+    known = {"id": f"run-{number}", "calls": calls, "environment": environment, **times, **moved}
+    return replace(run, **known | changes)
+
+
+def ledgers(run: Run) -> dict[str, float]:
+    measured = Measurement(run)
+    time = {f"time {name}": seconds for name, seconds in measured.time_ledger.items()}
+    return time | {f"bytes {name}": float(amount or 0) for name, amount in measured.byte_ledger.items()}
+
+
+def test_sums_are_those_of_the_jobs_and_both_ledgers_close() -> None:
+    jobs = [job([1.0, 3.0, 2.0]), job([4.0], late=1.0), job([0.5] * 6, workers=3, late=100.0, host="node-2")]
+    merged = Measurement(merged_run(jobs))
+    apart = [Measurement(each) for each in jobs]
+    for name, amount in ledgers(merged.run).items():
+        assert amount == pytest.approx(sum(ledgers(each)[name] for each in jobs), abs=1e-6), name
+    assert merged.time_ledger.total == pytest.approx(sum(each.time_ledger.total or 0 for each in apart))
+    assert abs(merged.time_ledger.residual or 0) < 1e-6
+    for name in ("total_events", "num_chunks", "total_cpu_time"):
+        if name in merged.metrics:
+            assert merged.metrics[name] == pytest.approx(sum(each.metrics[name] for each in apart)), name
+    assert merged.metrics["elapsed_time_seconds"] == pytest.approx(max(each.stop for each in jobs) - T)
+    assert merged.metrics["peak_workers"] == 4
+
+
+def test_a_free_worker_of_one_job_does_not_wait_for_the_chunks_of_another() -> None:
+    """Both run at the same time: one has nothing to do for 3 s while the other one is busy."""
+    short, long = job([1.0], workers=1), job([4.0], workers=1)
+    alone = Measurement(short).time_ledger
+    together = Measurement(merged_run([short, long])).time_ledger
+    assert together["idle: tail"] == pytest.approx(alone["idle: tail"] + Measurement(long).time_ledger["idle: tail"])
+    lines = together.timelines(40)
+    widths = np.diff(lines.edges)
+    for name, threads in lines.threads.items():
+        assert float((threads.sum(axis=0) * widths).sum()) == pytest.approx(together[name], abs=1e-5), name
+
+
+def test_workers_of_equal_names_stay_apart_and_are_on_their_jobs_host() -> None:
+    address = "tcp://127.0.0.1:40000"
+    renamed = [_with_worker(job([1.0], workers=1, host=host), address) for host in ("node-1", "node-1", "node-2")]
+    found = Measurement(merged_run(renamed)).lifetimes
+    assert sorted(found["worker"]) == ["tcp://node-1:40000", "tcp://node-1:40000/2", "tcp://node-2:40000"]
+    assert sorted(Measurement(merged_run(renamed)).metrics.evaluator.value("worker_names").values()) == [
+        "node-1:1",
+        "node-1:2",
+        "node-2:1",
+    ]
+    assert len(set(found["run"])) == 3
+
+
+def _with_worker(run: Run, address: str) -> Run:
+    changed = {}
+    for name in ("chunks", "tasks", "lifetimes"):
+        table = getattr(run, name)
+        place = table.schema.get_field_index("worker")
+        changed[name] = table.set_column(place, "worker", [[address] * len(table)])
+    return replace(run, **changed)
+
+
+def test_a_failed_job_makes_a_failed_campaign_whose_other_results_count() -> None:
+    good, bad = job([1.0, 1.0]), job([1.0], outcome=FAILED, error="OSError: no such file")
+    merged = merged_run([good, bad])
+    assert (merged.outcome, merged.error) == (FAILED, "1 run of 2 failed: OSError: no such file")
+    assert [part.outcome for part in merged.merged] == [good.outcome, FAILED]
+
+
+def test_what_only_some_jobs_recorded_is_refused_with_the_reason() -> None:
+    with_samples, without = job([1.0]), job([1.0], samples=None, absent={"samples": "sampling was off"})
+    merged = Measurement(merged_run([with_samples, without]))
+    assert merged.run.absent["samples"] == "in 1 of 2 runs: sampling was off"
+    assert merged.run.samples is not None
+
+
+def test_problems_of_some_say_of_how_many() -> None:
+    merged = merged_run([job([1.0], problems=("late", "lost")), job([1.0], problems=("late",))])
+    assert merged.problems == ("late", "lost (in 1 of 2 runs)")
+
+
+def test_a_merged_measurement_is_saved_and_merged_again(tmp_path: Path) -> None:
+    jobs = [job([1.0], late=number) for number in range(4)]
+    first = Measurement(merged_run(jobs[:3]))
+    again = load(first.save(tmp_path, "three"))
+    assert again.run.merged == first.run.merged
+    whole = merged_run([again.run, jobs[3]])
+    assert [part.id for part in whole.merged] == [each.id for each in jobs]
+    assert ledgers(whole) == pytest.approx(ledgers(merged_run(jobs)))
+    with pytest.raises(MeasurementError, match=f"run {jobs[0].id} was given more than once"):
+        merged_run([again.run, jobs[0]])
+
+
+def test_a_folder_of_measurements_is_one(tmp_path: Path) -> None:
+    for number in range(3):
+        Measurement(job([1.0, 2.0])).save(tmp_path, f"job-{number}")
+    assert len(merge(tmp_path).run.merged) == len(merge(sorted(tmp_path.iterdir())).run.merged) == 3
+    assert not measurement_at(tmp_path / "job-1").run.merged
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MeasurementError, match="empty"):
+        merge(tmp_path / "empty")
+    with pytest.raises(MeasurementError, match="nothing to merge"):
+        merge()
+
+
+def test_what_cannot_be_merged_is_told() -> None:
+    scheduled, local = job([1.0]), job([1.0], tasks=None, name="alone")
+    with pytest.raises(MeasurementError, match="made has one, alone has none; merge each kind alone"):
+        merged_run([scheduled, local])
+    with pytest.raises(MeasurementError, match=r"has numbers of roastcoffea 0\.1\.2 and no records"):
+        merged_run([scheduled, a_run(reported={"wall_time": 1.0}, reported_by="roastcoffea 0.1.2", outcome="finished")])
+
+
+def test_no_replay_of_what_never_ran_together() -> None:
+    merged = Measurement(merged_run([job([1.0]), job([2.0])]))
+    with pytest.raises(NotMeasuredError, match="merged from independent runs"):
+        recorded_run(merged.run, merged.metrics, "campaign")

@@ -1,0 +1,89 @@
+"""The workflow of docs/howto/gate.md lets a pull request pass that changes nothing, and fails one that slows down."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PAGE = Path(__file__).parent.parent / "docs" / "howto" / "gate.md"
+(RECIPE,) = re.findall(r"<!-- tests/test_gate_recipe.py runs this -->\n```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+STEPS: list[dict[str, Any]] = yaml.safe_load(RECIPE)["jobs"]["compare"]["steps"]
+SCRIPTS = {step["name"]: step["run"] for step in STEPS if "name" in step}
+
+ANALYSIS = """\
+import time
+
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import IterativeExecutor, Runner
+from roastcoffea.demo import DijetProcessor, write_sample
+
+
+class Dijets(DijetProcessor):
+    def process(self, events):
+        stop = time.thread_time() + SECONDS
+        while time.thread_time() < stop:
+            pass
+        return super().process(events)
+
+
+runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=1_000, savemetrics=True)
+runner(write_sample("sample", files=1, events=2_000), treename="Events", processor_instance=Dijets())
+"""
+
+
+def run_step(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A step as GitHub runs it: in bash, which ends with the first command that fails."""
+    own = {"GITHUB_WORKSPACE": folder, "GITHUB_BASE_REF": "main", "GITHUB_STEP_SUMMARY": folder / "summary.md"}
+    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {name: str(value) for name, value in own.items()} | {"PATH": paths}
+    environment.pop("ROASTCOFFEA", None)
+    command = ["bash", "-eo", "pipefail", "-c", SCRIPTS[name]]
+    return subprocess.run(
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=Jane", "-c", "user.email=jane@example.org"]
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_recipe_measures_compares_and_keeps() -> None:
+    assert list(SCRIPTS) == ["Measure both versions in turns", "Compare"]
+    assert STEPS[0]["with"]["fetch-depth"] == 0  # the base has to be there
+    assert STEPS[-1]["with"]["path"] == "runs"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(shutil.which("bash") is None or shutil.which("git") is None, reason="bash and git are needed")
+def test_a_slower_branch_fails_and_an_equal_one_passes(tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    script = folder / "analysis.py"
+    git(folder, "init", "--initial-branch=main")
+    script.write_text(ANALYSIS.replace("SECONDS", "0.1"))
+    git(folder, "add", "analysis.py")
+    git(folder, "commit", "--message=As it was")
+    git(folder, "update-ref", "refs/remotes/origin/main", "HEAD")
+    script.write_text(ANALYSIS.replace("SECONDS", "0.8"))
+    git(folder, "commit", "--all", "--message=Slower")
+
+    measured = run_step("Measure both versions in turns", folder)
+    assert measured.returncode == 0, measured.stderr
+    slower = run_step("Compare", folder)
+    assert slower.returncode == 1, slower.stdout
+    assert "| " in (folder / "summary.md").read_text()
+
+    shutil.rmtree(folder / "runs" / "branch")
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "branch")
+    equal = run_step("Compare", folder)
+    assert equal.returncode == 0, equal.stdout + equal.stderr
