@@ -204,7 +204,6 @@ def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
         meter = current_meter()
         if meter is None:
             return original(*args, **kwargs)
-        given = args
         try:
             given = list(args if len(args) == len(names) else signature.bind(*args, **kwargs).args)
             branches, start, stop, decompression, interpretation, keeps = [given[place] for place in places]
