@@ -211,7 +211,7 @@ PARTS = (
     (LiveLine, "stop"),
     (collector_module, "environment_of"),
     (collector_module, "Environment"),
-    (MetricsCollector, "_seen"),
+    (MetricsCollector, "_recorded_run"),
     (MetricsCollector, "_reasons_against_chunks"),
     (collector_module, "attempts_without_record"),
 )
