@@ -14,7 +14,7 @@ from distributed import Client, wait
 from functions import increment, materialize, mean_of, quiet, reads_and_fails, slow, total
 from stored import baskets_of, clusters_of, write_rntuple, write_tree
 
-from roastcoffea import MetricsCollector, load, measured
+from roastcoffea import MetricsCollector, load, measured, what_if
 from roastcoffea.measurement import Measurement
 
 BRANCHES = ["f0", "f3", "Jet_pt"]
@@ -61,6 +61,7 @@ def test_a_function_over_files(client: Client, files: list[str], everything: boo
     assert measurement.tasks["kind"].tolist() == ["processor"] * len(files)
     assert set(measurement.chunks["key"]) == set(measurement.tasks["key"])
     assert measurement.fine_metrics
+    assert what_if(measurement, workers=[4]).sheets()
     saved = load(measurement.save(tmp_path, "run"))
     assert saved.byte_ledger == ledger
     assert "materialize" in saved.run.calls[0].processor

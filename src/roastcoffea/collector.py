@@ -272,13 +272,14 @@ class MetricsCollector(CollectorOf012, Enterable):
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = self._backend.chunks(self._began_calls)
-                    self._functions = calls_of_tasks(tables[name])
                 elif (name in SAMPLED and self._interval is None) or (name == PROFILE and not self.profile):
                     tables[name] = None
                 else:
                     tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
             if name not in tables:
                 absent[name] = self.problems[-1]
+        with reported(self.note, "functions without a Runner could not be listed", Exception):
+            self._functions = calls_of_tasks(tables["chunks"], tables.get("tasks"))
         absent = self._backend.absent | absent
         if self._interval is None:
             absent |= dict.fromkeys(SAMPLED, "track_workers=False")

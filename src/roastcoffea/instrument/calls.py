@@ -277,17 +277,27 @@ def captured_error(result: Any) -> BaseException | None:
     return captured if isinstance(captured, BaseException) else None
 
 
-def calls_of_tasks(chunks: pa.Table) -> list[RunnerCall]:
-    """What tasks did without a Runner, as calls: those of one name, from the first beginning to the last end.
+def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]:
+    """What tasks did without a Runner, as calls: from the first runnable task of a name to the end of its last one.
 
     Parameters
     ----------
     chunks
         Records of attempts, of which some are of such tasks.
+    tasks
+        Attempts of Dask tasks; None without a scheduler.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    ours = chunks.select(["call", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS))
+    ours = chunks.select(["call", "key", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS))
+    if tasks is not None and len(ours):
+        known = tasks.select(["key", "runnable"]).filter(
+            pc.is_in(tasks["key"], ours["key"].combine_chunks().drop_null())
+        )
+        earliest = known.group_by("key", use_threads=False).aggregate([("runnable", "min")]).combine_chunks()
+        runnable = earliest["runnable_min"].take(pc.index_in(ours["key"], earliest["key"].combine_chunks()))
+        ours = ours.set_column(2, "start", pc.min_element_wise(ours["start"], pa.chunked_array(runnable.chunks)))
     spans = ours.group_by("call", use_threads=False).aggregate([("start", "min"), ("stop", "max")])
     return [
         RunnerCall(
