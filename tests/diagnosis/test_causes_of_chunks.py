@@ -57,7 +57,7 @@ def test_storage_names_endpoint_and_rate() -> None:
     run = made_run([plan(1.0, read=2.0, file=FAR)] * 20, 2)
     rows = [row | {"bytes_requested": 20_000_000} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "storage")
-    assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s a stream)."
+    assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s per stream)."
     assert finding.advice.startswith("Cache the dataset nearby, or run 2 threads per core")
     assert finding.remedy == "nthreads=2"
     assert finding.culprits == (Culprit("endpoint", "far.org", pytest.approx(40.0)),)

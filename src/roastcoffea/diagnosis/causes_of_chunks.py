@@ -44,13 +44,13 @@ def storage(evidence: Evidence) -> Draft | None:
         return None
     found, rate = culprits.endpoints(evidence, rows), culprits.rate_of_stream(evidence)
     where = names_of(found) or "local files"
-    speed = f" ({BYTE.text(rate)}/s a stream)" if rate else ""
+    speed = f" ({BYTE.text(rate)}/s per stream)" if rate else ""
     verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
     what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
     if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))
-    threads = "or run 2 threads per core so that others compute meanwhile"
+    threads = "or run 2 threads per core, so that one computes while the other waits"
     remedy = "nthreads=2" if found and not evidence.local else None
     return Draft(what, f"{move}, {threads}.", tuple(found), remedy=remedy)
 

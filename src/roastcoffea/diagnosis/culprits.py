@@ -205,10 +205,22 @@ def mean_output(evidence: Evidence) -> float | None:
     return mean
 
 
+def longest_chunk(evidence: Evidence) -> Culprit | None:
+    """File of the chunk that took longest, if that is known."""
+    if evidence.counted is None or not len(evidence.counted):
+        return None
+    names = ["file", "entry_start", "entry_stop", "wall_seconds"]
+    rows = evidence.counted.select(names).drop_null().sort_by([("wall_seconds", "descending")]).slice(0, 1).to_pylist()
+    return next((Culprit("file", _entries(row), row["wall_seconds"]) for row in rows), None)
+
+
+def _entries(row: Mapping[str, Any]) -> str:
+    return f"{row['file']}, entries {row['entry_start']} to {row['entry_stop']}"
+
+
 def worst_straggler(evidence: Evidence) -> Culprit | None:
     """File of the slowest chunk, if it is a straggler."""
     if not evidence.stragglers:
         return None
     (worst,) = evidence.stragglers.slice(0, 1).to_pylist()
-    name = f"{worst['file']}, entries {worst['entry_start']} to {worst['entry_stop']}"
-    return Culprit("file", name, worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"])
+    return Culprit("file", _entries(worst), worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"])
