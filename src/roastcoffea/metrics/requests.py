@@ -18,7 +18,7 @@ from roastcoffea.metrics.ledger import Attempts, Certificate
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
-from roastcoffea.records.run import FINISHED, Run, RunnerCall
+from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
 
@@ -209,7 +209,8 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
     reasons += _contradictions(requests, transferred)
-    return Certificate(attempts=attempts, reasons=reasons, estimated=int(np.count_nonzero(chunks.reads.estimated)))
+    estimated = int(np.count_nonzero(chunks.reads.estimated))
+    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=run.absent.get(OUTSIDE))
 
 
 def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:

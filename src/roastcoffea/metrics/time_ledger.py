@@ -25,7 +25,7 @@ from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import OUTSIDE, Run
 from roastcoffea.report.phrases import TIME_LEDGER
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 
@@ -233,7 +233,7 @@ def time_ledger(
     ledger = TimeLedger(
         rows,
         dict(zip(workers, offered.tolist(), strict=True)),
-        Certificate(attempts=busy.attempts, reasons=busy.reasons),
+        Certificate(attempts=busy.attempts, reasons=busy.reasons, outside=run.absent.get(OUTSIDE)),
         failed=busy.failed,
         beyond=slots.beyond,
         tail_of=slots.tail_of,

@@ -5,6 +5,9 @@ from typing import Final
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ENDPOINT_COLUMNS
 from roastcoffea.records.columns import Column, picked
 
+OF_TASKS: Final = "tasks: "
+"""Beginning of the identity of what stands for a Runner call where tasks run functions without one."""
+
 ASKED_COLUMNS: Final[tuple[Column, ...]] = (
     Column("call", "text", None, "identity of the Runner call"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),

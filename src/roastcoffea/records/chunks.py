@@ -40,7 +40,7 @@ ENDPOINT_COLUMNS: Final[tuple[Column, ...]] = (
 
 CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record of this attempt"),
-    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("dataset", "text", None, "dataset in the fileset; without a Runner that of events, else the tasks' name"),
     Column("file", "text", None, "path or URL of the file"),
     Column("tree", "text", None, "tree or RNTuple in the file"),
     Column("uuid", "text", None, "the file's own identity, as coffea's preprocessing read it (hexadecimal)"),
@@ -65,7 +65,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("attempt", "integer", None, "number of this attempt at its task, from 1"),
     Column("outcome", "text", None, '"ok", "error", "skipped" (bad file) or "checkpoint" (loaded, not computed)'),
     Column("error", "text", None, "text of the error, if any"),
-    Column("call", "text", None, "identity of the Runner call that requested the chunk"),
+    Column("call", "text", None, "identity of the Runner call that requested the chunk, or name of the tasks"),
     *PHASE_COLUMNS,
     Column(
         "gc_seconds",

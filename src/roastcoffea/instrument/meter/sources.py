@@ -148,11 +148,12 @@ def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any,
 class CountedFileSystem(StandIn):
     """An fsspec file system for one uproot source that counts received bytes."""
 
-    __slots__ = ("_tally",)
+    __slots__ = ("_tally", "received")
 
     def __init__(self, system: Any, tally: Tally) -> None:
         self._inner = system
         self._tally = tally
+        self.received = 0
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
         return self._receiving(self._inner.cat_file, *args, **kwargs)
@@ -177,7 +178,9 @@ class CountedFileSystem(StandIn):
             tally.helper_cpu += helper_cpu
             try:
                 if tally.transferred is not None:
-                    tally.transferred += _size(data)
+                    size = _size(data)
+                    self.received += size
+                    tally.transferred += size
             except Exception as problem:
                 tally.miss("bytes transferred", problem, "bytes_transferred")
         return data
