@@ -25,7 +25,7 @@ FEWEST: Final = 10
 """Fewest requests for which latencies and rates mean something."""
 
 SLOWER: Final = 3.0
-"""How many times as long as elsewhere requests to a slow server take: equal servers on a busy host differ by up to two."""
+"""Smallest ratio of its requests' latency to that elsewhere for a slow server: equal servers differ by up to two."""
 
 SLOW: Final = 25e6
 """Rate of a request, in bytes per second, below which a lone server is slow: a single disk is faster."""
