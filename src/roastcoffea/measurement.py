@@ -205,8 +205,8 @@ class Measurement:
     def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
         """Write the measurement to `folder/name`, and return that path.
 
-        The default name is made from the time. An existing measurement is overwritten only with `overwrite`. Its
-        `metrics.json` is for other programs; `load` reads the records next to it.
+        The default name is made from that of the run, or the time. An existing measurement is overwritten only with
+        `overwrite`. Its `metrics.json` is for other programs; `load` reads the records next to it.
 
         Raises
         ------
