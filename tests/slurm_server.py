@@ -49,7 +49,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 KillWait=5
 OverTimeLimit=0
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4000 State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=8000 State=UNKNOWN
 PartitionName={queue} Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
