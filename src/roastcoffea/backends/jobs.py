@@ -39,7 +39,7 @@ def job(environment: Mapping[str, str] | None = None, processes: str = PROCESSES
     found: Facts = {}
     for variable, system, facts in SYSTEMS:
         if environment.get(variable):
-            found = {"batch_system": system} | facts(environment)
+            found = {**facts(environment), "batch_system": system}
             if "job_start" not in found:
                 found["job_age"] = _age_of_first(variable, environment[variable], processes)
             break

@@ -132,7 +132,7 @@ def _charged(job: Row, lives: Sequence[Row], first: float, begin: float) -> Row:
 
 
 def _present(lives: Sequence[Row], begin: float, end: float) -> Iterator[tuple[float, float]]:
-    """Seconds, and the threads that were there for them."""
+    """Seconds, and the threads present for them."""
     edges = {begin, end, *(moment for life in lives for moment in (life["start"], life["stop"]))}
     for one, other in pairwise(sorted(edge for edge in edges if begin <= edge <= end)):
         yield other - one, sum(life["threads"] for life in lives if life["start"] <= one and other <= life["stop"])
@@ -146,7 +146,7 @@ NO_JOB: Final = "no worker reported a batch job"
 
 @of_jobs(COUNT, group=RESOURCES, label="batch jobs", formula="number of batch jobs with a worker in the run")
 def num_jobs(jobs: pa.Table) -> int:
-    """Batch jobs whose workers were there."""
+    """Batch jobs with a worker in the run."""
     return len(some(jobs, NO_JOB))
 
 
