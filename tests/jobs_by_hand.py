@@ -11,6 +11,12 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
+OF_JOBS = {
+    *("num_jobs", "core_seconds_charged", "charged_cpu_efficiency", "job_memory_used"),
+    *("job_queue_seconds", "job_startup_seconds", "job_shutdown_seconds"),
+}
+"""Metrics that a run without batch jobs lacks."""
+
 START, STOP = T, T + 100.0
 
 

@@ -141,4 +141,4 @@ def test_workers_with_a_lifetime(server: Slurm) -> None:
     assert len(rows) >= 4
     assert len(left) >= 2
     # they close when they said that they would, later by what Dask's start takes
-    assert ((left["closing"] - left["closes_at"]).between(-0.5, 10)).all()
+    assert ((left["closing"] - left["lifetime_end"]).between(-0.5, 10)).all()

@@ -20,7 +20,7 @@ def test_a_walltime_has_a_line_to_copy() -> None:
 
 
 def test_a_lifetime_needs_a_longer_one() -> None:
-    run = edited(LIMITED["time limit"](), lifetimes=lambda row: {"closes_at": row["stop"], "job_limit": None})
+    run = edited(LIMITED["time limit"](), lifetimes=lambda row: {"lifetime_end": row["stop"], "job_limit": None})
     (draft,) = CAUSES["time limit"].drafts(evidence_of(run))
     assert "their --lifetime" in draft.what
     assert draft.remedy is None

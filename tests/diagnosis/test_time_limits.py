@@ -19,14 +19,14 @@ def test_a_worker_is_missing_until_another_arrives() -> None:
 
 
 def test_a_lifetime_ends_workers_that_close() -> None:
-    lives = life("a", 0, 50, closes_at=T + 46, closing=T + 48), life("b", 51, 100, "2", closes_at=T + 100)
+    lives = life("a", 0, 50, lifetime_end=T + 46, closing=T + 48), life("b", 51, 100, "2", lifetime_end=T + 100)
     assert ended_by_limits(measured(*lives).run) == [Ended(LIFETIME, 1, 80.0, pytest.approx(2.0))]
 
 
 @pytest.mark.parametrize(
     "known",
     [
-        {"closes_at": T + 90, "closing": T + 49},  # an adaptive cluster retires it
+        {"lifetime_end": T + 90, "closing": T + 49},  # an adaptive cluster retires it
         {"job_limit": 3600.0},
         {"job_start": None, "job_limit": 50.0},
         {},

@@ -52,7 +52,7 @@ def ended_by_limits(run: Run) -> list[Ended]:
 
 def _limit(life: dict[str, Any]) -> str | None:
     """What ended a worker when it left; None if it was none of these."""
-    closes, start, most = life["closes_at"], life["job_start"], life["job_limit"]
+    closes, start, most = life["lifetime_end"], life["job_start"], life["job_limit"]
     closed = life["stop"] if life["closing"] is None else life["closing"]
     if closes is not None and -BEFORE <= closed - closes <= AFTER:
         return LIFETIME

@@ -272,7 +272,7 @@ def job_columns(known: Mapping[str, Any], now: float) -> Row:
     start, age, closes = (known.get(name) for name in ("job_start", "job_age", "closes_in"))
     row = {name: known.get(name) for name in OF_JOB}
     row["job_start"] = now - age if start is None and age is not None else start
-    row["closes_at"] = None if closes is None else now + closes
+    row["lifetime_end"] = None if closes is None else now + closes
     return row
 
 

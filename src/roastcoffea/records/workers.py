@@ -33,7 +33,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("job_queued", "number", "s", "when the job was submitted (Unix time)"),
     Column("job_start", "number", "s", "start of the job, or of its first process (Unix time)"),
     Column("job_limit", "number", "s", "time limit of the job"),
-    Column("closes_at", "number", "s", "when its --lifetime (Dask) has it close (Unix time, the client's clock)"),
+    Column("lifetime_end", "number", "s", "when its --lifetime (Dask) has it close (Unix time, the client's clock)"),
     Column("closing", "number", "s", "when the scheduler learned that it closes (Unix time, the client's clock)"),
     Column("run", "text", None, "identity of its run, if independent runs were merged"),
 )

@@ -39,7 +39,7 @@ def allocation(metrics: Metrics) -> Sequence[Sheet]:
         return [Sheet(title=TITLE, lead=notes)]
     total = math.fsum(row["charged"] for row in known)
     columns = LABELS, Column("core time", SECOND), Column("share", FRACTION, bars=True)
-    names = CLASSES | {"residual": UNACCOUNTED}
+    names = {**CLASSES, "residual": UNACCOUNTED}
     amounts = {label: math.fsum(row[name] for row in known) for name, label in names.items()}
     shown = [
         (label, amount, _share(amount, total)) for label, amount in amounts.items() if amount or label == UNACCOUNTED
