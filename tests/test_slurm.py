@@ -23,7 +23,7 @@ EDGE = 1.0
 RESOLUTION = 1.0
 """SLURM's log has whole seconds."""
 BUSY = 5.0
-"""Seconds that a busy host may need to start the first process of a job, and to end its last one; on a quiet one none."""
+"""Seconds that a busy host may need to start the first process of a job, and to end its last one; a quiet one none."""
 
 
 @pytest.fixture
