@@ -13,6 +13,7 @@ from roastcoffea.diagnosis import Verdict
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
@@ -301,7 +302,7 @@ class Measurement:
         from roastcoffea.report.digest import digest_of
         from roastcoffea.report.screen import NARROWEST, print_first_look
 
-        names = self.metrics.evaluator.value("worker_names")
+        names = known_names(self.metrics.evaluator).workers
         print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
 
     @property
