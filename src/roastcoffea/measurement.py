@@ -71,6 +71,7 @@ class Measurement:
     )
     worker_memory = _Table("worker_memory", "Workers: peak memory against the limit; pauses, spilling, kills.")
     dataset_memory = _Table("dataset_memory", "Datasets: memory per event.")
+    jobs = _Table("jobs", "Batch jobs: cores and memory requested, start-up, and core time charged.")
     tasks = _Table("tasks", "Finished attempts of tasks.")
     workers = _Table("workers", "Samples that workers reported with their heartbeats; without Dask, at the interval.")
     lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")

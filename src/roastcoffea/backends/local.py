@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of
+from roastcoffea.backends.jobs import job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
@@ -89,6 +91,8 @@ class LocalMetricsBackend(Recorder):
         self.withheld_before: Withheld = (None, None, None)
         self._withheld: Withheld = (None, None, None)
         """Throttling and steal of this process, whose control groups those of the analysis share, and its host."""
+        self._job: dict[str, Any] = {}
+        """Columns of lifetimes on the batch job that this process runs in."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -98,6 +102,7 @@ class LocalMetricsBackend(Recorder):
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self.withheld_before = withheld()
+        self._job = job_columns(job(), time.time())
         self._interval = interval
         self._cpu_at_open = time.process_time()
         self._scan(sample=interval is not None)
@@ -283,7 +288,7 @@ class LocalMetricsBackend(Recorder):
         self, process: WatchedProcess, threads: int | None, span: tuple[float, float], cpu: float
     ) -> dict[str, Any]:
         life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu}
-        held = dict(zip(WITHHELD, self._withheld, strict=True))
+        held = dict(zip(WITHHELD, self._withheld, strict=True)) | self._job
         return self._identity(_name(process.pid)) | life | held | {"memory_limit": self.hosts[0].memory}
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from roastcoffea.diagnosis import (  # noqa: F401  (they fill the table of causes)
     causes_of_chunks,
     causes_of_cluster,
+    causes_of_jobs,
     causes_of_slowness,
 )
 from roastcoffea.diagnosis.causes import CAUSES, conclusions

@@ -13,6 +13,7 @@ from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.profile import profile_of
 from roastcoffea.metrics.worker_names import Names, known_names
 from roastcoffea.records.run import Host, Run, RunnerCall
+from roastcoffea.report.allocation import allocation
 from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.first_look import look_of
@@ -117,6 +118,14 @@ def _datasets(measured: Measured) -> Iterator[Sheet]:
     yield replace(datasets(metrics), title="") if name in metrics else not_measured(metrics.missing[name])
     yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
     yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
+
+
+def _jobs(measured: Measured) -> Iterator[Sheet]:
+    """Batch jobs and what they were charged, where there are any."""
+    charged = allocation(measured.metrics)
+    yield from charged
+    if charged:
+        yield _table(measured, "jobs", "batch jobs", "", "")
 
 
 def _custom(measured: Measured) -> Iterator[Sheet]:
@@ -234,6 +243,7 @@ SECTIONS: Final[Mapping[str, Parts]] = {
         ("time_ledger_by_worker", "workers", "thread time", TOTAL),
         ("stragglers", "stragglers", "stragglers", ""),
     ),
+    "batch jobs": _jobs,
     "failed work": _tables(
         ("failed", "failed attempts", "", ""),
         ("failed_files", "files with failed attempts", "by file", ""),
