@@ -109,7 +109,7 @@ class _FileWatch:
 
     def __init__(self, probe: Probe, item: Any) -> None:
         self.probe = probe
-        self.task = DaskTask(probe.channel.topics)
+        self.task = probe.channel.task()
         self.records: list[dict[str, Any]] = []
         self.work = work = item[0] if isinstance(item, tuple) else item
         # a Parquet file has no tree

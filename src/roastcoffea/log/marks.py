@@ -14,6 +14,9 @@ ANNOTATION: Final = "roastcoffea"
 METADATA_KEY: Final = "roastcoffea"
 """Key of a chunk's record in the metadata of its Dask task."""
 
+TASKVINE: Final = "taskvine"
+"""Word before the number of TaskVine's task in the key of a record, until the client knows the task."""
+
 
 def mark_of(task: Any, collector: str) -> Mapping[str, Any] | None:
     """Annotation of a task that belongs to this collector; None for any other task."""
