@@ -26,10 +26,12 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 
 from roastcoffea import track_bytes, track_memory, track_time
-from roastcoffea.instrument.channels import OUTPUT_KEY
+from roastcoffea.instrument.channels import OUTPUT_KEY, DaskTask
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.instrument.sampler import Stacks
+from roastcoffea.instrument.tasks import Settings, call_measured
 from roastcoffea.instrument.track import OpenChunk, open_chunk
+from roastcoffea.log.packing import packed_records
 
 ROUNDS: Final = 200
 """Short rounds, of which some find the machine quiet."""
@@ -200,25 +202,63 @@ def print_chunks(branches: int) -> None:
             for _ in range(BASKETS):
                 root["Events"].extend({name: random.normal(size=EVENTS).astype(np.float32) for name in names})
         pairs = PAIRS[branches]
-        one, two = (function_for_chunks(file, size) for size in (EVENTS, EVENTS * 3 // 2))
-        print_chunk(*one, *LIMITS[branches], pairs, "one basket of each")
-        print_chunk(*two, math.inf, LIMITS[branches][1], pairs // 2, "two baskets of each")
+        one, two = (chunks_of(file, size) for size in (EVENTS, EVENTS * 3 // 2))
+        print_added(*one, *LIMITS[branches], pairs, "one basket of each")
+        print_added(*two, math.inf, LIMITS[branches][1], pairs // 2, "two baskets of each")
+        print_added(
+            *functions_of(str(file)), *LIMITS[branches], pairs, "a function without a Runner, one basket of each"
+        )
 
 
-def print_chunk(  # noqa: PLR0917
-    function: Callable[[Any], Any], item: Any, highest_cpu: float, highest_size: int, pairs: int, what: str
-) -> None:
-    """Print the CPU time that the probe adds to a chunk, and the size of its record."""
+Way = Callable[[], Any]
+
+
+def chunks_of(file: Path, size: int) -> tuple[Way, Way, int]:
+    """A chunk without the probe and with it, and the size of its record."""
+    function, item = function_for_chunks(file, size)
     probed = Probe(function, "Reading", "0" * 32, ((), None, True))
-    output = probed(item)
-    function(item)
+    return partial(function, item), partial(probed, item), sum(map(len, probed(item)[OUTPUT_KEY]))
+
+
+def functions_of(file: str) -> tuple[Way, Way, int]:
+    """A function that reads a basket of each branch, as it is and measured, and the size of its record."""
+    sizes: list[int] = []
+
+    class Home:
+        name = "read_all"
+        settings = Settings()
+        task = DaskTask()
+        complain = print
+
+        @staticmethod
+        def take(records: list[dict[str, Any]], *, failed: bool) -> None:  # noqa: ARG004
+            sizes.append(len(packed_records(records)))
+
+    with_probe = partial(call_measured, read_all, (file,), {}, None, lambda _: Home)
+    with_probe()
+    return partial(read_all, file), with_probe, sizes[0]
+
+
+def read_all(file: str) -> int:
+    """Read a basket of each branch."""
+    with uproot.open(file) as root:
+        tree = root["Events"]
+        return sum(len(tree[name].array(entry_start=EVENTS, entry_stop=2 * EVENTS)) for name in tree.keys())  # noqa: SIM118
+
+
+def print_added(  # noqa: PLR0917
+    function: Way, probed: Way, size: int, highest_cpu: float, highest_size: int, pairs: int, what: str
+) -> None:
+    """Print the CPU time that the probe adds, and the size of the record."""
+    probed()
+    function()
     # else a full collection of what was there before falls now on one of the two, now on the other
     gc.collect()
     gc.freeze()
     seconds: tuple[list[tuple[float, float]], ...] = ([], [])
     for pair in range(pairs):
         for place in (0, 1) if pair % 2 else (1, 0):
-            seconds[place].append(cpu_seconds(partial((function, probed)[place], item)))
+            seconds[place].append(cpu_seconds((function, probed)[place]))
     (plain, of_process), (with_probe, of_process_with) = np.moveaxis(np.array(seconds) * 1e3, 2, 1)
     quiet = in_quiet_windows(with_probe, plain)
     kept = (
@@ -226,7 +266,6 @@ def print_chunk(  # noqa: PLR0917
         if highest_cpu == math.inf
         else f", below {1e3 * highest_cpu:g} ms: {verdict(np.median(quiet) < 1e3 * highest_cpu)}"
     )
-    size = sum(map(len, output[OUTPUT_KEY]))
     print(f"  {what}, {np.median(plain):.0f} ms of CPU without the probe, {pairs} pairs")
     print(f"    CPU added   {median_and_interval(quiet)} in the fastest of {WINDOW}{kept}")
     print(f"                {median_and_interval(with_probe - plain)} in the median pair")

@@ -16,6 +16,9 @@ from command_line import CommandLineCluster, wait_until
 if TYPE_CHECKING:
     from distributed import Client
 
+# where it is installed, XRootD's client tries for minutes to connect to servers that do not exist
+os.environ.update(XRD_CONNECTIONRETRY="1", XRD_CONNECTIONWINDOW="1")
+
 REAL_FILES = {
     "ttbar": "nanoAOD_2015_CMS_Open_Data_ttbar.root",
     "dy": "nano_dy.root",

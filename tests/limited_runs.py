@@ -429,6 +429,26 @@ def slow_file() -> Run:
 
 
 @limited
+def slow_endpoint() -> Run:
+    """One of two data servers behind a redirector is read ten times more slowly."""
+    chunks = [
+        each | {"file": f"{STORE}/ttbar/{1 + place % 8}.root"} for place, each in enumerate(plans(cpu=1.0, read=0.5))
+    ]
+    run = slower(chunks, 4, lambda _, each: int(each["file"][-6]) > 4, 10.0, "read")
+
+    def told(row: Row) -> Row:
+        slow = int(row["file"][-6]) > 4
+        seconds = 4.0 if slow else 0.4
+        names = {"endpoint": f"data-{1 + slow}.example.org", "opens": 1, "connect_seconds": 0.02, "requests": 5}
+        latency = {"request_seconds": seconds, "shortest_request_seconds": 0.001, "metadata_requests": 2}
+        sizes = dict.fromkeys(("bytes_requested", "bytes_transferred"), 24_000_000)
+        early = {"metadata_request_seconds": 0.1 * seconds, "bytes_metadata": 2_400_000, "vector_reads": 3}
+        return names | latency | sizes | early
+
+    return edited(run, chunks=told)
+
+
+@limited
 def slow_dataset() -> Run:
     """Events of one dataset of three need four times as much."""
     chunks = [

@@ -164,13 +164,15 @@ def write_parquet(path: Path, groups: int = 4, events: int = 1000, flat: int = 6
 
 
 @cache
-def _tree(path: str | Path) -> Any:
-    return uproot.open(path)["Events"]
+def _tree(path: str | Path, tree: str = "Events") -> Any:
+    return uproot.open(path)[tree]
 
 
-def baskets_of(path: str | Path, branch: str, start: int, stop: int) -> dict[int, tuple[int, int]]:
+def baskets_of(
+    path: str | Path, branch: str, start: int, stop: int, tree: str = "Events"
+) -> dict[int, tuple[int, int]]:
     """Baskets of a branch that hold entries of a range: {number: (compressed, uncompressed) bytes}."""
-    found = _tree(path)[branch]
+    found = _tree(path, tree)[branch]
     edges = found.entry_offsets
     return {
         number: (int(found.basket_compressed_bytes(number)), int(found.basket_uncompressed_bytes(number)))

@@ -282,7 +282,9 @@ class FailingOnce(Reading):
 def test_the_advised_chunk_size_makes_the_re_reading_vanish(folder: Path) -> None:
     files = {"a": [str(write_tree(folder / "large.root")), str(write_tree(folder / "small.root", baskets=3))]}
     measurement, _ = measured(files, ["f0", "Jet_pt"], 700)
-    [advised] = [re.search(r"boundaries: chunksize=(\d+) ", finding.text) for finding in measurement.byte_ledger.advice[:1]]
+    [advised] = [
+        re.search(r"boundaries: chunksize=(\d+) ", finding.text) for finding in measurement.byte_ledger.advice[:1]
+    ]
     assert advised
     assert measurement.byte_ledger["re-read"] > 0
     followed, _ = measured(files, ["f0", "Jet_pt"], int(advised[1]))

@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.instrument.measured import measured
 from roastcoffea.instrument.track import track_time
 from roastcoffea.monitor.task_monitor import TaskMonitor
 
@@ -128,6 +129,34 @@ def test_sample_on_a_cluster_without_the_package(without_package: Client, sample
     collector = check(without_package, sample, 1000)
     assert collector.metrics["worker_cpu_time_seconds"] > 0
     assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 16
+    assert wait_until(lambda: what_stays(without_package) == [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("everything", [False, True])
+def test_functions_on_a_cluster_without_the_package(without_package: Client, sample: Any, everything: bool) -> None:
+    from conftest import wait_until, what_stays
+    from stored import baskets_of
+
+    def read(path: str) -> tuple[float, int]:
+        import awkward as ak
+        import uproot
+
+        with uproot.open(path) as file:
+            return float(ak.sum(file["Events/Jet_pt"].array())), file.file.source.num_requested_bytes
+
+    paths = [path for dataset in sample.values() for path in dataset["files"]]
+    plain = without_package.gather(without_package.map(read, paths, pure=False))
+    with MetricsCollector(without_package, everything=everything) as collector:
+        function = read if everything else measured(read)
+        assert without_package.gather(without_package.map(function, paths, pure=False)) == plain
+    measurement = collector.measurement
+    payload = sum(size for path in paths for size, _ in baskets_of(path, "Jet_pt", 0, 10**9).values())
+    assert measurement.byte_ledger["payload"] == payload
+    assert measurement.byte_ledger.total == sum(read for _, read in plain)
+    assert measurement.byte_ledger.certificate.complete
+    assert measurement.time_ledger.certificate.complete
+    assert all("do not have roastcoffea" in problem for problem in measurement.problems)
     assert wait_until(lambda: what_stays(without_package) == [])
 
 

@@ -272,7 +272,7 @@ def test_what_is_missing_comes_back_with_the_users_own_names(server: CountingSer
     good, refused, unknown = planted.fileset[NAME]["files"]
     fileset = planted.fileset | {"listed": [unknown], "as lists": {"files": [unknown], "metadata": {}}}
     with MetricsCollector() as collector, pytest.raises(Exception, match="login"):
-        local_runner(IterativeExecutor, skipbadfiles=(ClientError, ImportError))(
+        local_runner(IterativeExecutor, skipbadfiles=(ClientError, ImportError, OSError))(
             fileset, processor_instance=Indiscreet("", "login"), uproot_options=planted.options, treename="Events"
         )
     measurement = collector.measurement

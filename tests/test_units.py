@@ -11,6 +11,7 @@ from roastcoffea import units
 from roastcoffea.report.summary import heading
 from roastcoffea.units import (
     BYTE,
+    BYTE_PER_SECOND,
     COUNT,
     FRACTION,
     GIGABIT_PER_SECOND,
@@ -43,6 +44,7 @@ def test_a_unit_of_others_can_be_pickled() -> None:
     [
         (BYTE, 1_500_000_000, "1.5 GB"),
         (BYTE, 999, "999 B"),
+        (BYTE_PER_SECOND, 60_000_000, "60 MB/s"),
         (BYTE, 999.9, "1 kB"),
         (BYTE, 1000, "1 kB"),
         (BYTE, 0.5, "0.5 B"),

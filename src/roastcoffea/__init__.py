@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from roastcoffea.errors import MissingMetricError as MissingMetricError
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
     from roastcoffea.errors import UnreadableMeasurementError as UnreadableMeasurementError
+    from roastcoffea.instrument.measured import measured as measured
     from roastcoffea.instrument.track import track_bytes as track_bytes
     from roastcoffea.instrument.track import track_memory as track_memory
     from roastcoffea.instrument.track import track_metrics as track_metrics
@@ -57,6 +58,7 @@ _MODULES: Final = {
         ("compat.tables", _TABLES),
         ("errors", "ComparisonError MeasurementError MissingMeasurementError MissingMetricError"),
         ("errors", "RoastcoffeaError UnreadableMeasurementError"),
+        ("instrument.measured", "measured"),
         ("instrument.track", "track_bytes track_memory track_metrics track_time"),
         ("instrument.values", "record"),
         ("measurement", "Measurement load"),

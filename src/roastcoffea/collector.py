@@ -6,7 +6,7 @@ import copy
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
@@ -22,8 +22,9 @@ from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
+from roastcoffea.instrument.calls import calls_of_tasks
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
-from roastcoffea.instrument.probe import Probe
+from roastcoffea.instrument.measured import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
@@ -59,14 +60,19 @@ class MetricsCollector(CollectorOf012, Enterable):
         Whether to show progress in a line: in a notebook, or in the lowest row of the terminal on stderr.
     profile : bool
         Whether to sample functions and lines of process(), ten times a second.
+    everything : bool
+        Whether to measure every task of the client that reads, in addition to Runner calls and `measured` functions.
+    events : str or callable, optional
+        What counts as events in tasks that `everything` measures, as for `measured`.
 
     Raises
     ------
     ValueError
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
-        positive.
+        positive, `everything` without a Dask client, or `events` without `everything`.
     TypeError
-        An asynchronous client, an invalid backend, or a `live` that is not a bool.
+        An asynchronous client, an invalid backend, a `live` that is not a bool, or `events` that is neither a name nor
+        a function.
 
     Examples
     --------
@@ -87,6 +93,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         processor_instance: Any = None,
         live: bool = False,
         profile: bool = True,
+        everything: bool = False,
+        events: str | Callable[[Any], Any] | None = None,
     ) -> None:
         if not isinstance(live, bool):
             raise TypeError(f"live is True or False, not {live!r}")
@@ -97,12 +105,14 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._interval = (
             checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
         )
-        self._backend = backend_for(backend, client, carried=Probe)
+        self._backend = backend_for(backend, client, carried=CARRIED)
+        self._backend.functions = settings_of(self._backend.kind, everything, events, profile)
         self.backend = self._backend.kind if backend is None else backend
         self.topic = self._backend.name
         """Name of the plugin that takes this collector's records."""
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
+        self._functions: list[RunnerCall] = []
         self._asked = AskedItems()
         self._began_calls: list[str] = []
         self._requests_unknown = False
@@ -115,6 +125,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         """When the `with` was entered and left (Unix seconds)."""
         self.t_end: float | None = None
         self._began = math.nan
+        self.outside: dict[str, str] = {}  # what is excluded on purpose, for the ledgers' certificates
+        self.paused_at: float | None = None  # the run ends then, by `time.perf_counter`
         self._measurement: Measurement | None = None
         self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
         self._live = LiveLine(self._progress, self.note) if live else None
@@ -134,7 +146,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def _leave(self, error: BaseException | None) -> None:
         """End everything that `__enter__` started, despite errors, and make the measurement."""
-        elapsed = time.perf_counter() - self._began
+        elapsed = (self.paused_at or time.perf_counter()) - self._began
         with reported(self.note, "active Runner calls were not recorded", Exception):
             if error is not None:
                 end_open_calls(self, error)
@@ -266,6 +278,8 @@ class MetricsCollector(CollectorOf012, Enterable):
                     tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
             if name not in tables:
                 absent[name] = self.problems[-1]
+        with reported(self.note, "functions without a Runner could not be listed", Exception):
+            self._functions = calls_of_tasks(tables["chunks"], tables.get("tasks"))
         absent = self._backend.absent | absent
         if self._interval is None:
             absent |= dict.fromkeys(SAMPLED, "track_workers=False")
@@ -273,6 +287,8 @@ class MetricsCollector(CollectorOf012, Enterable):
             absent[PROFILE] = "profile=False"
         if self._requests_unknown:
             absent["asked"] = "the requests of Runner calls were not recorded"
+        elif self._functions and not self._calls:
+            absent["asked"] = "functions without a Runner do not report what was requested"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
@@ -287,7 +303,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             self.chunks_lost(f"{counted(running, 'Runner call')} still running when the collector was left")
         if self._why_no_chunks is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._why_no_chunks)
-        if not self._calls:
+        if not (self._calls or self._functions):
             return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was recorded")
         backend = self._backend
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
@@ -314,7 +330,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             backend=backend.kind,
             environment=environment,
             sampling_interval=self._interval,
-            calls=tuple(self._calls),
+            calls=(*self._calls, *self._functions),
             **tables,
             span_metrics=backend.span_metrics,
             span_metrics_per_worker=backend.span_metrics_per_worker,
@@ -323,7 +339,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             attempts=backend.attempts,
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,
-            absent=redacted_values(absent),
+            absent=redacted_values(absent | self.outside),
             problems=tuple(map(redacted, (*self.problems, *notes))),
         )
 

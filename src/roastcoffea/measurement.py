@@ -62,6 +62,9 @@ class Measurement:
     stragglers = _Table(
         "stragglers", "Chunks that took much longer than their events, bytes and worker predict, worst first."
     )
+    endpoints = _Table(
+        "endpoints", "Servers that files were read from: opens, requests, latency, rates, errors and retries."
+    )
     worker_balance = _Table(
         "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
     )

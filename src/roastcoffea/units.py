@@ -153,6 +153,7 @@ _seconds = scaled("s")
 
 SECOND: Final = Unit("s", duration)
 BYTE: Final = Unit("B", scaled("B", smallest=""))
+BYTE_PER_SECOND: Final = Unit("B/s", scaled("B/s", smallest=""))
 MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
 GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
 KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3, smallest=""))
@@ -166,10 +167,14 @@ STRUCTURE: Final = Unit("structure", repr)
 RATES: Final = {
     GIGABIT_PER_SECOND.symbol: partial(scaled, "bit/s", 1e9, smallest=""),
     KILOHERTZ.symbol: partial(scaled, "Hz", 1e3, smallest=""),
+    BYTE_PER_SECOND.symbol: partial(scaled, "B/s", smallest=""),
 }
 """Rates, by symbol: a table shows them with one prefix, that of the amount given as `like`."""
 
-OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
+OF_NUMBERS: Final = (
+    *(SECOND, BYTE, BYTE_PER_SECOND, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ),
+    *(PERCENT, FRACTION, RATIO, COUNT),
+)
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from roastcoffea.diagnosis.blame import Blame, blamed
+from roastcoffea.diagnosis.blame import Blame, Parts, blamed
 from roastcoffea.diagnosis.levels import Levels
 
 PLACES = np.arange(120)
@@ -12,8 +12,9 @@ def blame_of(slow: np.ndarray, **codes: np.ndarray) -> Blame:
     """Who is blamed where these of 120 chunks take e times as long."""
     values = 0.1 * np.random.default_rng(1).standard_normal(120) + slow
     groups = {kind: Levels.of(of_kind, int(of_kind.max()) + 1) for kind, of_kind in codes.items()}
-    hosts = np.arange(int(codes["worker"].max()) + 1) // 2
-    return blamed(values, groups, Levels.of(np.zeros(120, np.int64), 1), hosts)
+    wholes = {"host": ("worker", 2), "endpoint": ("file", 4)}
+    parts = {kind: Parts(groups[of], np.arange(len(groups[of].sizes)) // each) for kind, (of, each) in wholes.items()}
+    return blamed(values, groups, Levels.of(np.zeros(120, np.int64), 1), parts)
 
 
 def culprits(blame: Blame) -> set[tuple[str, int]]:
@@ -44,3 +45,10 @@ def test_a_host_is_blamed_where_all_its_workers_are_slow() -> None:
     hosts = workers // 2
     assert culprits(blame_of(hosts == 1, host=hosts, worker=workers, file=files)) == {("host", 1)}
     assert culprits(blame_of(workers == 2, host=hosts, worker=workers, file=files)) == {("worker", 2)}
+
+
+def test_an_endpoint_is_blamed_where_all_its_files_are_slow() -> None:
+    workers, files = PLACES % 4, PLACES // 15
+    endpoints = files // 4
+    assert culprits(blame_of(endpoints == 1, worker=workers, endpoint=endpoints, file=files)) == {("endpoint", 1)}
+    assert culprits(blame_of(files == 2, worker=workers, endpoint=endpoints, file=files)) == {("file", 2)}

@@ -48,6 +48,7 @@ WORDS_OF_CAUSES = (
     "other tasks",
     "slow worker",
     "slow host",
+    "slow endpoint",
     "slow file",
     "slow dataset",
 )

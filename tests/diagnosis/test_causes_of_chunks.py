@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from evidence_by_hand import evidence_of
+from limited_runs import busy_run, edited
 from made_runs import made_run, plan, waiting_in, with_call
 from one_kind_of_time import one_kind_of_time
 
@@ -57,7 +58,7 @@ def test_storage_names_endpoint_and_rate() -> None:
     run = made_run([plan(1.0, read=2.0, file=FAR)] * 20, 2)
     rows = [row | {"bytes_requested": 20_000_000} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "storage")
-    assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s a stream)."
+    assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s per stream)."
     assert finding.advice.startswith("Cache the dataset nearby, or run 2 threads per core")
     assert finding.remedy == "nthreads=2"
     assert finding.culprits == (Culprit("endpoint", "far.org", pytest.approx(40.0)),)
@@ -251,3 +252,13 @@ def test_waiting_that_an_older_measurement_did_not_split_is_contention_as_far_as
     found = Measurement(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows))).verdict
     assert [finding.cause for finding in found] == ["contention"]
     assert found[0].rows == {"contention in wait": pytest.approx(38.0)}
+
+
+def test_storage_that_is_far_away_is_named_with_what_it_is_asked() -> None:
+    seen = {"endpoint": "dtn.example.org:1095", "requests": 10, "vector_reads": 8, "request_seconds": 1.5}
+    seen |= {"shortest_request_seconds": 0.12, "bytes_requested": 200_000, "bytes_transferred": 200_000}
+    verdict = Measurement(edited(busy_run(cpu=0.5, read=1.5), chunks=lambda row: seen)).verdict
+    found = {finding.cause: finding for finding in verdict}["storage"]
+    assert [culprit.name for culprit in found.culprits] == ["dtn.example.org:1095"]
+    assert "It gets 400 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms" in found.what
+    assert found.advice == "Use larger chunks, or read a nearer copy."

@@ -83,7 +83,10 @@ def test_a_tail_of_merging_is_the_merges() -> None:
 
 def test_the_client_says_when_it_kept_workers_idle() -> None:
     found = findings(evidence_of(made_run([plan(1.0)] * 20, 2, before=10.0)))["client"]
-    assert found.what == "The client keeps the workers idle for 50 % of thread time (10 s before the first task)."
+    assert (
+        found.what
+        == "The workers sit idle for 50 % of thread time while the client works (10 s before the first task)."
+    )
     assert found.seconds == pytest.approx(10.0, rel=0.01)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from evidence_by_hand import evidence_of
+from limited_runs import LIMITED, edited
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.diagnosis.slowness import Slow
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.worker_names import Names
 
 SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
@@ -106,6 +108,21 @@ def test_a_dataset_that_waits_for_storage_is_not_heavy() -> None:
         == "Dataset data waits long for storage: its events take 5 times (4 to 6) as long as those of the others."
     )
     assert draft.advice == "Cache it nearby, or read another copy of it."
+
+
+def test_servers_are_found_by_their_requests_and_their_files_are_innocent() -> None:
+    """Of eight files four are read ten times more slowly: 20 chunks wait 5 s instead of 0.5 s on four threads."""
+
+    def two_of_them(row: dict[str, Any]) -> dict[str, Any]:
+        return {"endpoint": "data-3.example.org"} if row["file"].endswith(("7.root", "8.root")) else {}
+
+    verdict = Measurement(edited(LIMITED["slow endpoint"](), chunks=two_of_them)).verdict
+    found = {finding.cause: finding for finding in verdict}["slow endpoint"]
+    assert {culprit.name for culprit in found.culprits} == {"data-2.example.org", "data-3.example.org"}
+    assert found.what.startswith("2 servers deliver slowly, by their requests: data-")
+    assert sum(found.rows.values()) == pytest.approx(20 * 4.5)
+    assert found.seconds == pytest.approx(20 * 4.5 / 4, abs=2.0)
+    assert not {"slow file", "storage"} & {finding.cause for finding in verdict}
 
 
 def test_findings_call_workers_by_name_and_lines_to_copy_by_address() -> None:

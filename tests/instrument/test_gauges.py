@@ -301,4 +301,4 @@ def test_who_computes_has_a_core_or_waits_for_one() -> None:
             spinner.wait()
     assert None not in (around, inside, least, most)
     assert least - inside <= wall - cpu + 0.01  # type: ignore[operator]
-    assert most - around >= wall - cpu - taken - 0.05  # type: ignore[operator]
+    assert most - around >= wall - cpu - taken - 0.1  # type: ignore[operator]

@@ -5,11 +5,11 @@ from handmade import BRANCH_READS, CHUNKS, EXPECTED, PREPROCESSINGS, A, branch_r
 from made_ledgers import BY_DESIGN, ledger_of, metrics_of, with_ids
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
+from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, endpoint
 from roastcoffea.metrics.phases import BYTE_NAMES
 
 BREAKDOWNS = ("dataset", "file", "branch", "endpoint")
-STORAGE = "storage:1094"
+STORAGE = "storage"
 
 
 def test_classes_by_hand():
@@ -45,7 +45,8 @@ def test_breakdowns_by_hand():
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("root://eos:1094//a.root", "eos:1094"),
+        ("root://eos:1094//a.root", "eos"),
+        ("root://user@eos:1095//a.root", "eos:1095"),
         ("https://web/a.root?x=1", "web"),
         ("simplecache::https://web/a.root", "web"),
         ("https://user:secret@web:1094/a.root", "web:1094"),

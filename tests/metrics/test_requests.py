@@ -4,7 +4,7 @@ from handmade import CHUNKS, B
 from made_ledgers import ledger_of, with_ids
 
 BREAKDOWNS = ("dataset", "file", "branch", "endpoint")
-STORAGE = "storage:1094"
+STORAGE = "storage"
 
 
 def test_an_attempt_that_does_not_tell_is_left_out_of_all_classes():

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,84 @@ def test_the_logger_has_the_name_that_is_imported(
     assert logging.getLogger("roastcoffea.auto").handlers == []
 
 
+def preprocessed_and_run(sample: Any, by_runner: Any = None) -> Any:
+    """What a script gives that preprocesses by itself."""
+    runner_itself = by_runner or runner()
+    items = list(runner_itself.preprocess(sample))
+    return runner_itself(items, processor_instance=analyses.count_events)
+
+
+def test_preprocessing_that_is_called_by_itself_belongs_to_the_run(sample: Any, tmp_path: Path) -> None:
+    originals = [Runner.__dict__[name] for name in ("run", "preprocess")]
+    with MetricsCollector() as collector:
+        output = preprocessed_and_run(sample)
+    with record(tmp_path) as recorder:
+        assert preprocessed_and_run(sample) == output
+        assert preprocessed_and_run(sample) == output
+    assert [Runner.__dict__[name] for name in ("run", "preprocess")] == originals
+    expected = collector.measurement
+    assert expected.byte_ledger["preprocessing"] > 0
+    assert len(recorder.saved) == 2
+    for path in recorder.saved:
+        found = roastcoffea.load(path)
+        assert found.byte_ledger == expected.byte_ledger
+        assert len(found.preprocessing) == len(expected.preprocessing) == 4
+        assert found.metrics["num_chunks"] == 4
+        assert found.problems == []
+        assert str(found.byte_ledger.certificate).endswith("outside of its Runner calls is not recorded.")
+        assert found.run.start <= found.preprocessing["start"].min()
+
+
+def test_preprocessing_without_a_run_is_saved_as_it_ended(sample: Any, tmp_path: Path) -> None:
+    with record(tmp_path) as recorder:
+        list(runner().preprocess(sample))
+        ended = time.time()
+        time.sleep(0.3)
+    (path,) = recorder.saved
+    found = roastcoffea.load(path)
+    assert (found.preprocessing["bytes_requested"] > 0).tolist() == [True] * 4
+    assert found.run.stop <= ended + 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_import", BOTH_WAYS)
+def test_a_script_that_only_preprocesses(folder: Path, by_import: bool) -> None:
+    script = (
+        START
+        + """
+runner = analyses.runner_for(None, 1000, executor=lambda **_: IterativeExecutor(status=False))
+with open("sample.json") as file:
+    print(len(list(runner.preprocess(json.load(file)))))
+"""
+    )
+    (folder / "script.py").write_text("import roastcoffea.auto\n" * by_import + script)
+    done = run_in(folder, *(PYTHON if by_import else MEASURED), "script.py", ROASTCOFFEA="runs" if by_import else "")
+    assert (done.returncode, printed(done)) == (0, ["16"]), done.stderr
+    (found,) = saved_in(folder)
+    assert len(found.preprocessing) == 4
+
+
+def test_a_run_long_after_preprocessing_is_measured_by_itself(
+    sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roastcoffea.recording.auto.LONGEST_PAUSE", 0.0)
+    with record(tmp_path) as recorder:
+        preprocessed_and_run(sample)
+    first, second = map(roastcoffea.load, recorder.saved)
+    assert (len(first.preprocessing), len(second.preprocessing)) == (4, 0)
+    assert second.metrics["num_chunks"] == 4
+
+
+@pytest.mark.filterwarnings("ignore:Performed attempt")
+def test_preprocessing_that_raises(sample: Any, tmp_path: Path) -> None:
+    with record(tmp_path) as recorder:
+        with pytest.raises(FileNotFoundError):
+            list(runner().preprocess({"a": {"files": {"/nowhere/to/be/found.root": "Events"}}}))
+        runner()(sample, processor_instance=analyses.count_events)
+    failed, good = map(roastcoffea.load, recorder.saved)
+    assert (failed.outcome, good.outcome) == ("failed", "finished")
+
+
 def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: Any, tmp_path: Path) -> None:
     original = Runner.__dict__["run"]
     with MetricsCollector() as collector, record(tmp_path) as recorder:
@@ -317,6 +396,18 @@ def test_calls_of_dask_tasks_are_not_recorded(client: Any, sample: Any, tmp_path
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "{'events': 16000}")
     assert saved_in(tmp_path) == []
+
+
+def test_preprocessing_on_dask_belongs_to_the_run(sample: Any, tmp_path: Path, client: Any) -> None:
+    with record(tmp_path) as recorder:
+        preprocessed_and_run(sample, runner(DaskExecutor(client=client, status=False)))
+    (path,) = recorder.saved
+    found = roastcoffea.load(path)
+    assert found.byte_ledger["preprocessing"] > 0
+    assert found.byte_ledger.certificate.complete
+    assert found.time_ledger["preprocessing"] > 0
+    assert found.time_ledger.certificate.complete
+    assert found.problems == []
 
 
 @pytest.mark.parametrize("folder_set", ["", "runs"])

@@ -10,7 +10,9 @@ from typing import Any
 import awkward as ak
 import pytest
 import uproot
+from stored import write_tree
 
+from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.recording.importers import measurement_from_report
 
@@ -73,6 +75,55 @@ def test_a_partition_that_failed_is_a_failed_attempt() -> None:
         "outcome": "error",
         "error": "FileNotFoundError: [Errno 2] No such file or directory: 'gone.root' (on node7)",
     }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(write_tree(tmp_path / "tree.root"))
+
+
+def report_of(path: str, *entries: tuple[int, int]) -> ak.Array:
+    """A report of uproot's on these partitions of a file."""
+    return ak.Array([partition(repr(path), "'Events'", str(start), str(stop), "True") for start, stop in entries])
+
+
+def read_part(path: str, start: int, stop: int) -> float:
+    with uproot.open(path) as file:
+        return float(ak.sum(file["Events/f0"].array(entry_start=start, entry_stop=stop)))
+
+
+def test_a_live_run_and_its_report_are_one_measurement(path: str, client: Any, tmp_path: Path) -> None:
+    """Partitions that the live run has recorded count once, and have the dataset of the report."""
+    with MetricsCollector(client, everything=True) as collector:
+        client.submit(read_part, path, 0, 1000, pure=False).result()
+    live = collector.measurement
+    joined = measurement_from_report({"dy": report_of(path, (0, 1000), (1000, 3000))}, live=live)
+    assert joined.chunks[["dataset", "entry_start", "entry_stop"]].to_numpy().tolist() == [
+        ["dy", 0, 1000],
+        ["dy", 1000, 3000],
+    ]
+    assert joined.metrics["total_events"] == 3000
+    assert joined.byte_ledger.total == live.byte_ledger.total + READ["num_requested_bytes"]
+    assert len(joined.tasks) == len(live.tasks) == 1
+    assert joined.metrics["elapsed_time_seconds"] == live.metrics["elapsed_time_seconds"]
+    assert joined.time_ledger.total == live.time_ledger.total
+    assert len(load(joined.save(tmp_path, "joined")).chunks) == 2
+
+
+def test_a_live_run_without_records_of_chunks(path: str, client: Any) -> None:
+    with MetricsCollector(client) as collector:
+        client.submit(read_part, path, 0, 1000, pure=False).result()
+    joined = measurement_from_report(report_of(path, (0, 1000)), live=collector.measurement, name="joined")
+    assert joined.metrics["total_events"] == 1000
+    assert joined.run.name == "joined"
+    assert joined.tasks["kind"].tolist() == ["other"]
+    assert joined.run.absent["sections"] == "the report of a Dask collection does not contain it"
+    assert joined.time_ledger.total > 0
+
+
+def test_a_report_without_times_needs_a_live_run(path: str) -> None:
+    with pytest.raises(TypeError, match="pass start and stop"):
+        measurement_from_report(report_of(path, (0, 1000)))
 
 
 def test_secrets_are_replaced() -> None:

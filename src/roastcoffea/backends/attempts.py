@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from roastcoffea.backends.coffea_tasks import chunk_of
 from roastcoffea.backends.worker import BEGUN
 from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
-from roastcoffea.log.marks import METADATA_KEY, mark_of
+from roastcoffea.log.marks import METADATA_KEY, is_measured, mark_of
 from roastcoffea.log.writer import LONGEST_TEXT, LogWriter, Problems
 from roastcoffea.records.tasks import (
     CANCELLED,
@@ -98,6 +98,9 @@ class Attempts:
         self._unfinished: set[Any] = set()
         self._begun: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._failures: dict[tuple[Any, int], Mapping[str, Any]] = {}
+        self._recorded: dict[tuple[Any, int], None] = {}
+        self._measured: set[str] = set()
+        """Prefixes of tasks without a Runner that left records."""
         self.take_noted: Callable[[], object] = bool
         """Takes the recorded starts and ends that are pending, if someone else records them first."""
 
@@ -120,7 +123,7 @@ class Attempts:
     def began(self, task: Any, address: str, now: float) -> None:
         """Handle the assignment of a task to a worker."""
         runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
-        self._assign(task, Assignment(address, runnable, now, kind_of(task, mark)))
+        self._assign(task, Assignment(address, runnable, now, self._kind(task, mark)))
         span = task.group.span_id
         if span not in self.elsewhere and mark is not None and not self._is_in_span(task):
             counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
@@ -134,6 +137,8 @@ class Attempts:
         outcome = ERROR if failed else self._outcome(state, ending, assignment.worker)
         metadata = ending.get("metadata") or {}
         record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
+        if mark is not None and mark["step"] is None:
+            assignment = self._known_now(task, run_id, assignment, outcome, is_recorded=isinstance(record, bytes))
         if times is not None:
             task.metadata.pop(self.name, None)
         if mark is None and (task.group.span_id in self.elsewhere or self._is_in_span(task)):
@@ -149,6 +154,12 @@ class Attempts:
             self._log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
 
+    def recorded(self, key: Any, run_id: int) -> None:
+        """Learn that an attempt that is about to fail has left a record."""
+        self._recorded[key, run_id] = None
+        if len(self._recorded) > MOST_FAILURES:
+            del self._recorded[next(iter(self._recorded))]
+
     def waited(self, key: Any, state: str, now: float) -> None:
         """Handle a task that waits for a worker, or no longer does."""
         if state in UNASSIGNED:
@@ -160,7 +171,7 @@ class Attempts:
         """Handle tasks that a worker had when it was first seen."""
         self.take_noted()
         for task in tasks:
-            self._assign(task, Assignment(address, NO_TIME, NO_TIME, kind_of(task, self._mark(task))))
+            self._assign(task, Assignment(address, NO_TIME, NO_TIME, self._kind(task, self._mark(task))))
 
     def restarted(self) -> None:
         """Forget the attempts lost in a restart of the cluster."""
@@ -222,6 +233,28 @@ class Attempts:
         self._open[task.key] = assignment
         self._begun[assignment.kind] += 1
 
+    def _kind(self, task: Any, mark: Mapping[str, Any] | None) -> str:
+        """What a task does for the run; one that reads without a Runner is as one that processes a chunk."""
+        kind = kind_of(task, mark)
+        if kind == OTHER and mark is not None and (task.prefix.name in self._measured or is_measured(task)):
+            return PROCESSOR
+        return kind
+
+    def _known_now(
+        self, task: Any, run_id: int, assignment: Assignment, outcome: str, *, is_recorded: bool
+    ) -> Assignment:
+        """The assignment with its kind, which is known when a task without a Runner ends: did it leave a record?"""
+        is_recorded |= self._recorded.pop((task.key, run_id), False) is None
+        kind = assignment.kind
+        if is_recorded:
+            self._measured.add(task.prefix.name)
+            kind = PROCESSOR
+        elif outcome in {OK, ERROR} and not is_measured(task):
+            kind = OTHER
+        self._begun[assignment.kind] -= 1
+        self._begun[kind] += 1
+        return assignment._replace(kind=kind)
+
     def _write_chunk(self, task: Any, kind: str, outcome: str) -> None:
         """Write the chunk of a failed attempt: if it leaves no record, this is the only trace."""
         chunk = chunk_of(task) if kind == PROCESSOR and outcome != OK else None
@@ -230,7 +263,7 @@ class Attempts:
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
         """Assignment of an attempt whose start was not recorded."""
-        kind = kind_of(task, mark)
+        kind = self._kind(task, mark)
         self._begun[kind] += 1
         return Assignment(None, NO_TIME, NO_TIME, kind)
 

@@ -112,7 +112,7 @@ class DaskMetricsBackend(Recorder):
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
-        self._deployment.open(plugin, WorkerHalf(self.name, token, carried))
+        self._deployment.open(plugin, WorkerHalf(self.name, token, carried, functions=self.functions))
         self._began = time.time()
 
     def drain(self) -> None:

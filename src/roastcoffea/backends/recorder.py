@@ -73,6 +73,9 @@ class Recorder(AbstractMetricsBackend):
     elsewhere: str
     """Why work on an executor out of reach is not recorded."""
 
+    functions: Any = None
+    """What the collector wants of functions that tasks run without a Runner."""
+
     merges_equal_chunks: ClassVar[bool] = False
     """Whether equal chunks (of a file that is listed twice) run only once."""
 
@@ -221,9 +224,9 @@ class Recorder(AbstractMetricsBackend):
         return None
 
     def chunks(self, calls: Collection[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls; the backend learns where they ran."""
+        """Attempts of chunks of these Runner calls, and of tasks without one; the backend learns where they ran."""
         self.learn_chunks(self.received.preprocessing(), preprocessing=True)
-        chunks = self.received.chunks(set(calls))
+        chunks = self.received.chunks(set(calls) | self.received.calls_of_tasks())
         self.learn_chunks(chunks)
         return chunks
 

@@ -258,6 +258,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
             return
         if "chunk" in message:
             self.log.write(CHUNK, message["chunk"])
+            self.attempts.recorded(*message["of"])
         self.workers.reported(message)
         if "failed" in message:
             self.attempts.failing(message)

@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.log.counts import added_up, difference
-from roastcoffea.log.marks import clear_metadata, unmark
+from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
 
 PUSH_SECONDS = 5.0
 """Seconds between a worker's messages with its counts, and the most that is missing for a killed one."""
@@ -25,6 +25,9 @@ PUSH_SECONDS = 5.0
 RUNNING = ("executing", "long-running")
 BEGUN = 4
 """Times of a started task: arrived, ready, started, and Dask's shift; a fifth if it seceded."""
+
+STANDS_FOR = "stands_for"
+"""Attribute of what a worker runs in place of a task: the task itself."""
 
 LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
 
@@ -56,14 +59,24 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         Pickle of our code for tasks, on a cluster without the package.
     companion : Companion, optional
         Additional code.
+    functions : optional
+        Settings for functions that tasks run without a Runner: `instrument.tasks.Settings`.
     """
 
     idempotent = True
 
-    def __init__(self, name: str, token: str, carried: bytes | None = None, companion: Companion | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        carried: bytes | None = None,
+        companion: Companion | None = None,
+        functions: Any = None,
+    ) -> None:
         self.name = name
         self.token = token
         self.companion = companion
+        self.functions = functions
         self._carried = carried
         self._unpacked: Any = None
 
@@ -94,6 +107,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         now = time.time()
+        if start in RUNNING and finish not in RUNNING:
+            self._let_be(self.worker.state.tasks.get(key))
         if finish == "waiting":
             self.times[key] = [now]
         elif key not in self.times:
@@ -103,10 +118,27 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         elif finish == "executing":
             times = self.times[key] = [*(self.times[key] * 2)[:2], now, self.worker.scheduler_delay]
             self.worker.state.tasks[key].metadata[self.name] = times
+            self._measure(self.worker.state.tasks[key])
         elif finish == "long-running":
             self.times[key].append(now)
         elif start not in RUNNING or finish != "released":
             self._ended(key, start, finish)
+
+    def _measure(self, task: Any) -> None:
+        """Have a task of the collector's client measured, where each is, and nothing else measures it."""
+        make = None if self.functions is None else self.functions.stand_in
+        mark = None if make is None else mark_of(task, self.name)
+        if make is None or mark is None or mark["step"] is not None or is_measured(task):
+            return
+        work = task.run_spec
+        if callable(work) and not getattr(work, "is_coro", True) and not hasattr(type(work), STANDS_FOR):
+            task.run_spec = make(work)
+
+    def _let_be(self, task: Any) -> None:
+        """Give a task back what it ran."""
+        work = getattr(task, "run_spec", None)
+        if hasattr(type(work), STANDS_FOR):
+            task.run_spec = getattr(work, STANDS_FOR)
 
     def _ended(self, key: Any, start: str, finish: str) -> None:
         times = self.times.pop(key)
@@ -150,6 +182,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher.stop()
         self.times.clear()
         for task in list(worker.state.tasks.values()):  # tasks stay here while their futures are kept
+            self._let_be(task)
             clear_metadata(task, self.name)
             unmark(task, self.name)
         if leaving:

@@ -13,8 +13,9 @@ from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
 HOST: Final = "host"
 WORKER: Final = "worker"
+ENDPOINT: Final = "endpoint"
 FILE: Final = "file"
-KINDS: Final = (HOST, WORKER, FILE)
+KINDS: Final = (HOST, WORKER, ENDPOINT, FILE)
 """Factors that can make chunks of a dataset slow."""
 
 PREFERRED: Final = {kind: 1 - 1e-6 * place for place, kind in enumerate(KINDS)}
@@ -38,6 +39,14 @@ STEPS: Final = 8
 Named = tuple[str, int]
 
 
+class Parts(NamedTuple):
+    """What levels of a kind consist of: the workers of hosts, the files of endpoints."""
+
+    levels: Levels
+    whole: Integers
+    """Number of the level that each part is of."""
+
+
 class Blame(NamedTuple):
     """Logarithms of factors by kind and level: of the blamed levels (else 0), and estimates with intervals for all."""
 
@@ -47,7 +56,11 @@ class Blame(NamedTuple):
 
 
 def blamed(
-    values: Numbers, groups: Mapping[str, Levels], dataset: Levels, host_of: Integers, known: Blame | None = None
+    values: Numbers,
+    groups: Mapping[str, Levels],
+    dataset: Levels,
+    parts: Mapping[str, Parts],
+    known: Blame | None = None,
 ) -> Blame:
     """Find the slow levels, best explanation first, until no level stands out any more.
 
@@ -57,8 +70,8 @@ def blamed(
         Logarithm of each chunk's duration divided by what is typical of its dataset.
     groups
         Levels of those KINDS that the run has.
-    host_of
-        Host of each worker, by number.
+    parts
+        What levels of some kinds consist of.
     known
         Result for slightly different values, as a starting point.
     """
@@ -68,7 +81,7 @@ def blamed(
     confounded = dict(known.confounded) if known else {}
     for _ in range(STEPS):
         rest = _centred(values - total(effects, groups), dataset)
-        candidates = _candidates(rest, groups, noise, tests, host_of)
+        candidates = _candidates(rest, groups, noise, tests, parts)
         scores = {kind: PREFERRED[kind] * _explained(rest, groups[kind], found) for kind, found in candidates.items()}
         rivals = {kind: _rivals(kind, scores, groups) for kind in groups}
         accepted = {kind: scores[kind] > rivals[kind] for kind in groups}
@@ -100,26 +113,26 @@ def _eligible(kind: str, group: Levels) -> Flags:
 
 
 def _candidates(
-    rest: Numbers, groups: Mapping[str, Levels], noise: Noise, tests: int, host_of: Integers
+    rest: Numbers, groups: Mapping[str, Levels], noise: Noise, tests: int, parts: Mapping[str, Parts]
 ) -> dict[str, Estimates]:
     """Levels that stand out by themselves; the effect of all others is 0."""
     found = {}
     for kind, group in groups.items():
         estimates = estimated(rest, group, noise, tests)
         slow = (estimates.low > LEAST) & _eligible(kind, group) & (np.count_nonzero(group.sizes) > 1)
-        if kind == HOST:
-            slow &= _slow_as_a_whole(rest, groups[WORKER], host_of, estimates)
+        if kind in parts:
+            slow &= _slow_as_a_whole(rest, parts[kind], estimates)
         found[kind] = estimates._replace(effect=np.where(slow, estimates.effect, 0.0))
     return found
 
 
-def _slow_as_a_whole(rest: Numbers, workers: Levels, host_of: Integers, estimates: Estimates) -> Flags:
-    """Whether a host has several workers and all of them are slow; otherwise the worker is to blame."""
-    there = workers.sizes > 0
-    middle = workers.medians(rest)[1]
+def _slow_as_a_whole(rest: Numbers, parts: Parts, estimates: Estimates) -> Flags:
+    """Whether a level has several parts and all of them are slow; otherwise the part is to blame."""
+    there = parts.levels.sizes > 0
+    middle = parts.levels.medians(rest)[1]
     fastest = np.full(len(estimates.effect), np.inf)
-    np.minimum.at(fastest, host_of[there], middle[there])
-    numbers = np.bincount(host_of[there], minlength=len(estimates.effect))
+    np.minimum.at(fastest, parts.whole[there], middle[there])
+    numbers = np.bincount(parts.whole[there], minlength=len(estimates.effect))
     return (numbers > 1) & (fastest > estimates.reference + estimates.effect / 2)
 
 

@@ -28,6 +28,8 @@ class Draft(NamedTuple):
     """How a replay removes the cause, if its name is not enough."""
     saving: Saving | None = None
     """The saving, if it is already known."""
+    names_culprit: bool = False
+    """Whether it names a culprit, though others of its cause do not."""
 
 
 Says = Callable[[Evidence], Draft | Iterable[Draft] | None]
@@ -73,6 +75,10 @@ class _Candidate(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.saving.seconds or 0.0
+
+    @property
+    def names_culprit(self) -> bool:
+        return self.cause.names_culprit or self.draft.names_culprit
 
 
 def conclusions(evidence: Evidence) -> tuple[list[Finding], float | None]:
@@ -140,19 +146,17 @@ def _chosen(evidence: Evidence, candidates: list[_Candidate]) -> list[_Candidate
 def _enough(evidence: Evidence, one: _Candidate) -> float:
     """Saving that must be left of a candidate: a culprit with a name is no mere consequence."""
     least = evidence.least(one.cause.name)
-    return least if one.cause.names_culprit else max(LEFT * one.seconds, least)
+    return least if one.names_culprit else max(LEFT * one.seconds, least)
 
 
 def _culprit_of(
     evidence: Evidence, chosen: list[_Candidate], candidates: list[_Candidate], waiting: dict[int, float], best: int
 ) -> int:
     """The culprit with a name of which the best candidate is a consequence; else the best itself."""
-    if candidates[best].cause.names_culprit:
+    if candidates[best].names_culprit:
         return best
     named = [
-        place
-        for place, left in waiting.items()
-        if candidates[place].cause.names_culprit and left >= ENOUGH * waiting[best]
+        place for place, left in waiting.items() if candidates[place].names_culprit and left >= ENOUGH * waiting[best]
     ]
     culprit = max(named, key=lambda place: waiting[place], default=best)
     if culprit == best:

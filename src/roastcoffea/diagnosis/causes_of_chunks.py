@@ -18,9 +18,10 @@ from roastcoffea.diagnosis.evidence import (
 )
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
+from roastcoffea.diagnosis.servers import answering, slower_than_others
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
+from roastcoffea.units import BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 
 OURS: Final = ("roastcoffea", "_")
 """Prefixes of modules that a physicist need not know about."""
@@ -44,15 +45,29 @@ def storage(evidence: Evidence) -> Draft | None:
         return None
     found, rate = culprits.endpoints(evidence, rows), culprits.rate_of_stream(evidence)
     where = names_of(found) or "local files"
-    speed = f" ({BYTE.text(rate)}/s a stream)" if rate else ""
+    speed = f" ({BYTE_PER_SECOND.text(rate)} per stream)" if rate else ""
     verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
     what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
+    if found and _is_due_to_a_slow_server(evidence, found):
+        return None
+    why = answering(evidence, found[0].name) if found else None
+    if why is not None:
+        subject = "It" if len(found) == 1 else found[0].name
+        return Draft(f"{what} {subject} {why.what}", why.advice, tuple(found), why.remedy, names_culprit=why.far)
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
     if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))
-    threads = "or run 2 threads per core so that others compute meanwhile"
+    threads = "or run 2 threads per core, so that one computes while the other waits"
     remedy = "nthreads=2" if found and not evidence.local else None
     return Draft(what, f"{move}, {threads}.", tuple(found), remedy=remedy)
+
+
+def _is_due_to_a_slow_server(evidence: Evidence, found: list[Culprit]) -> bool:
+    """Whether most of the waiting is for a server that is slower than others, which is a finding of its own."""
+    most = found[0].seconds or 0.0
+    return most >= DOMINATES * sum(one.seconds or 0.0 for one in found) and found[0].name in slower_than_others(
+        evidence
+    )
 
 
 @cause("decompression")

@@ -127,13 +127,17 @@ def tail(evidence: Evidence) -> Draft | None:
     if idle <= 0:
         return None
     worst, smaller = culprits.worst_straggler(evidence), evidence.smaller
-    last = f"; the slowest is {worst.name}" if worst is not None else ""
+    longest = culprits.longest_chunk(evidence) if worst is None else worst
+    last = f"; the {'longest' if worst is None else 'slowest'} is {longest.name}" if longest is not None else ""
     what = f"Threads sit idle for {evidence.share(idle)} of thread time while the last chunks run{last}."
     advice = "Use fewer workers." if evidence.larger else "Split the longest chunks, or use fewer workers."
     if smaller:
         advice = f"Use {smaller}, so that all threads finish together."
-    found = () if worst is None else (worst,)
-    return Draft(what, advice, found, smaller, {phases.TAIL: idle}, Taken("tail", seconds=idle))
+    found = () if longest is None else (longest,)
+    # stragglers end late whatever the size of chunks
+    split = smaller is not None and worst is None
+    taken = Taken("chunk size", removal=evidence.chunk_size.removal) if split else Taken("tail", seconds=idle)
+    return Draft(what, advice, found, smaller, {phases.TAIL: idle}, taken)
 
 
 WHEN: Final = {"before": "before the first task", "between": "between tasks", "after": "after the last task"}
@@ -150,7 +154,7 @@ def client(evidence: Evidence) -> Draft | None:
         if seconds > LEAST_OF_CLIENT * evidence.total
     ]
     when = f" ({', '.join(parts)})" if parts else ""
-    what = f"The client keeps the workers idle for {share_of(evidence, 'client')} of thread time{when}."
+    what = f"The workers sit idle for {share_of(evidence, 'client')} of thread time while the client works{when}."
     longest = max(evidence.ledger.client_of, key=lambda when: evidence.ledger.client_of[when], default="between")
     return Draft(what, (OF_LOCAL_CLIENT if evidence.local else OF_CLIENT)[longest])
 

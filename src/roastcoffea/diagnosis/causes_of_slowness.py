@@ -1,4 +1,4 @@
-"""Causes with a slow culprit: workers, hosts, files and datasets."""
+"""Causes with a slow culprit: workers, hosts, servers, files and datasets."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pyarrow.compute as pc
 
 from roastcoffea.diagnosis import culprits
+from roastcoffea.diagnosis.blame import ENDPOINT
 from roastcoffea.diagnosis.causes import Draft, Says, cause
+from roastcoffea.diagnosis.chunk_law import SMALLEST
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
+from roastcoffea.diagnosis.servers import answering, redirector_of, slower_than_others
 from roastcoffea.diagnosis.slowness import DATASET, Slow
+from roastcoffea.metrics.endpoints import with_endpoints
+from roastcoffea.metrics.statistics import amounts
 from roastcoffea.units import counted, number
 
 SLOW_IN: Final = {
@@ -26,12 +32,17 @@ SLOW_IN: Final = {
 }
 """What a slow culprit does, by the phase with most of the excess."""
 
+WORD: Final = {ENDPOINT: "server"}
+"""What kinds of culprits are called in a sentence, where it is another word."""
+
 
 def _slow(kind: str) -> Says:
-    """Drafts for slow workers, hosts, files or datasets."""
+    """Drafts for slow workers, hosts, servers, files or datasets."""
 
     def says(evidence: Evidence) -> Draft | None:
-        found = [one for one in evidence.slow if one.kind == kind]
+        found = [one for one in evidence.slow if one.kind == kind and not _is_of_a_slow_server(evidence, one)]
+        if kind == ENDPOINT and (measured := _by_requests(evidence)) is not None:
+            return measured
         if not found:
             return None
         named = tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found)
@@ -43,9 +54,56 @@ def _slow(kind: str) -> Says:
             seconds=sum(one.seconds for one in found),
         )
         advice, remedy = _advice(evidence, kind, found)
-        return Draft(_who_is_slow(kind, found), advice, named, remedy, rows, taken)
+        what, why = _who_is_slow(kind, found), answering(evidence, found[0].name) if kind == ENDPOINT else None
+        if why is not None and len(found) == 1:
+            what, advice, remedy = f"{what} It {why.what}", why.advice, why.remedy
+        return Draft(what, advice, named, remedy, rows, taken)
 
     return says
+
+
+def _is_of_a_slow_server(evidence: Evidence, one: Slow) -> bool:
+    """Whether it is a file of a server that is slower than others."""
+    slow = slower_than_others(evidence) if one.kind == "file" and evidence.counted is not None else {}
+    if not slow:
+        return False
+    chunks = with_endpoints(evidence.counted)
+    return set(chunks.filter(pc.equal(chunks["file"], one.name))["endpoint"].unique().to_pylist()) <= slow.keys()
+
+
+def _by_requests(evidence: Evidence) -> Draft | None:
+    """Servers that their requests show to be slow: these are less noisy than durations of chunks."""
+    slow = slower_than_others(evidence)
+    if not slow or evidence.counted is None:
+        return None
+    chunks = with_endpoints(evidence.counted)
+    names = chunks["endpoint"].to_pylist()
+    read, wall = amounts(chunks, "read_seconds"), amounts(chunks, "wall_seconds")
+    own = np.maximum(wall - amounts(chunks, "core_wait_seconds") - amounts(chunks, "lock_seconds"), read)
+    excess = read * (1 - 1 / np.array([slow.get(name, 1.0) for name in names]))
+    seconds = {name: float(excess[[name == other for other in names]].sum()) for name in slow}
+    found = tuple(
+        Culprit(ENDPOINT, name, seconds[name], slow[name]) for name in sorted(slow, key=lambda one: -seconds[one])
+    )
+    taken = Taken(
+        f"slow {ENDPOINT}",
+        factors=1 - excess / np.maximum(own, SMALLEST),
+        phases=["read" if name in slow else None for name in names],
+        seconds=float(excess.sum()),
+    )
+    why = answering(evidence, found[0].name)
+    redirector = redirector_of(evidence, found[0].name)
+    who, subject = found[0].name + (f" behind {redirector}" if redirector else ""), "It"
+    what = f"Server {who} delivers slowly: requests take {found[0].factor:.3g} times as long as elsewhere."
+    if len(found) > 1:
+        subject = found[0].name
+        each = [f"{one.name} ({one.factor:.3g} times as long)" for one in found[: culprits.NAMED]]
+        what = f"{counted(len(found), 'server')} deliver slowly, by their requests: {', '.join(each)}."
+    advice = "Read its files from another server." if why is None else why.advice
+    rows = {f"{ENDPOINT} {one.name}": one.seconds or 0.0 for one in found}
+    return Draft(
+        what if why is None else f"{what} {subject} {why.what}", advice, found, why and why.remedy, rows, taken
+    )
 
 
 def _who_is_slow(kind: str, found: Sequence[Slow]) -> str:
@@ -57,13 +115,13 @@ def _who_is_slow(kind: str, found: Sequence[Slow]) -> str:
     ]
     more = [f"{number(len(found) - culprits.NAMED)} more"] if len(found) > culprits.NAMED else []
     slow = "take longer per event than the others" if kind == DATASET else "take longer than expected"
-    return f"{counted(len(found), kind)} {slow}: {', '.join([*names, *more])}."
+    return f"{counted(len(found), WORD.get(kind, kind))} {slow}: {', '.join([*names, *more])}."
 
 
 def _slow_alone(one: Slow) -> str:
     low, high = (f"{bound:.2g}" for bound in one.interval)
     factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
-    who = f"{one.kind.capitalize()} {_place(one)}"
+    who = f"{WORD.get(one.kind, one.kind).capitalize()} {_place(one)}"
     if one.kind == DATASET and _waits_for_storage(one):
         return f"{who} {_does(one)}: its events take {factor} as long as those of the others{_instead(one)}."
     if one.kind == DATASET:
@@ -77,7 +135,10 @@ def _place(one: Slow) -> str:
 
 
 def _does(one: Slow) -> str:
-    return SLOW_IN.get((one.phase or "").removesuffix("_seconds"), "is slow")
+    phase = (one.phase or "").removesuffix("_seconds")
+    if one.kind == ENDPOINT and phase in {"read", "open", "build"}:
+        return "delivers slowly"
+    return SLOW_IN.get(phase, "is slow")
 
 
 def _waits_for_storage(one: Slow) -> bool:
@@ -86,7 +147,7 @@ def _waits_for_storage(one: Slow) -> bool:
 
 def _instead(one: Slow) -> str:
     """Alternatives: others that had exactly the same chunks."""
-    others = " or ".join(f"{kind} {name}" for kind, name in one.confounded_with)
+    others = " or ".join(f"{WORD.get(kind, kind)} {name}" for kind, name in one.confounded_with)
     return f"; it may be {others} instead" if others else ""
 
 
@@ -101,6 +162,8 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
             return f"Check what else runs on {'its host' if one else 'their hosts'}{retire}.", line
         case "host":
             return "Check what else runs there, or exclude it.", None
+        case "endpoint":
+            return f"Read {'its' if one else 'their'} files from another server.", None
         case "file":
             return f"Read another copy of {'it' if one else 'them'}, or use faster storage.", None
         case _ if _waits_for_storage(found[0]):
@@ -111,10 +174,11 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
 
 
 def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
-    """Value of each chunk that counted by its worker, host, file or dataset; None where chunks are unknown."""
+    """Value of each chunk that counted by what is slow of it; None where chunks are unknown."""
     if evidence.counted is None:
         return None
-    names = evidence.counted["worker" if kind == "host" else kind].to_pylist()
+    counted = with_endpoints(evidence.counted) if kind == ENDPOINT else evidence.counted
+    names = counted["worker" if kind == "host" else kind].to_pylist()
     if kind == "host":
         hosts = culprits.hosts_of(evidence)
         names = [hosts.get(worker) for worker in names]
@@ -122,5 +186,5 @@ def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwi
     return np.array(found) if isinstance(otherwise, float) else found
 
 
-for _kind in ("worker", "host", "file", DATASET):
+for _kind in ("worker", "host", ENDPOINT, "file", DATASET):
     cause(f"slow {_kind}", names_culprit=True)(_slow(_kind))

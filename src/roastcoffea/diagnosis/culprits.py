@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.evidence import MOST_INSIDE, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
+from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
 from roastcoffea.units import SECOND, counted
 
 WAITS_OF_CPU: Final = (phases.COLUMNS_OF[phases.CONTENTION][0], phases.COLUMNS_OF[phases.LOCK][0])
@@ -32,14 +32,11 @@ def by_part(table: pa.Table | None, key: str, columns: Iterable[str]) -> dict[An
 
 
 def endpoints(evidence: Evidence, rows: Iterable[str]) -> list[Culprit]:
-    """Hosts whose files took most time of these classes; local files have none."""
+    """Servers whose files took most time of these classes; local files have none."""
     columns = [column for name in rows for column in phases.COLUMNS_OF.get(name, ())]
-    sums: dict[str, float] = {}
-    for file, seconds in by_part(evidence.counted, "file", columns).items():
-        host = endpoint(file)
-        if host not in {None, LOCAL, UNKNOWN}:
-            sums[host] = sums.get(host, 0.0) + seconds
-    found = sorted(sums.items(), key=lambda item: -item[1])
+    counted = None if evidence.counted is None else with_endpoints(evidence.counted)
+    sums = by_part(counted, "endpoint", columns)
+    found = [(name, seconds) for name, seconds in sums.items() if name not in {None, LOCAL, UNKNOWN}]
     return [Culprit("endpoint", name, seconds) for name, seconds in found[:NAMED] if seconds > 0]
 
 
@@ -205,10 +202,22 @@ def mean_output(evidence: Evidence) -> float | None:
     return mean
 
 
+def longest_chunk(evidence: Evidence) -> Culprit | None:
+    """File of the chunk that took longest, if that is known."""
+    if evidence.counted is None or not len(evidence.counted):
+        return None
+    names = ["file", "entry_start", "entry_stop", "wall_seconds"]
+    rows = evidence.counted.select(names).drop_null().sort_by([("wall_seconds", "descending")]).slice(0, 1).to_pylist()
+    return next((Culprit("file", _entries(row), row["wall_seconds"]) for row in rows), None)
+
+
+def _entries(row: Mapping[str, Any]) -> str:
+    return f"{row['file']}, entries {row['entry_start']} to {row['entry_stop']}"
+
+
 def worst_straggler(evidence: Evidence) -> Culprit | None:
     """File of the slowest chunk, if it is a straggler."""
     if not evidence.stragglers:
         return None
     (worst,) = evidence.stragglers.slice(0, 1).to_pylist()
-    name = f"{worst['file']}, entries {worst['entry_start']} to {worst['entry_stop']}"
-    return Culprit("file", name, worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"])
+    return Culprit("file", _entries(worst), worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"])

@@ -153,6 +153,7 @@ class Evidence:
     failures: FailureEvidence | None = None
     started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
+    endpoints: pa.Table | None = None
     names: Names = NO_NAMES
     reread: float = 0.0
     """Share of the payload that chunks read again."""

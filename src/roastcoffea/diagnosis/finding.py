@@ -217,16 +217,18 @@ class Verdict(list[Finding], Presented):
     @property
     def conclusion(self) -> str:
         """What fixing all findings saves, or that there is nothing to fix; empty for a single finding."""
-        if self.together is not None and len(self) > 1:
-            about = "at most" if any(one.at_most for one in self) else "about"
-            return f"Fixing all of them saves {about} {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}."
+        saving = [one for one in self if one.severity != "incomplete result"]
+        if self.together is not None and len(saving) > 1:
+            about = "at most" if any(one.at_most for one in saving) else "about"
+            which = "all of them" if len(saving) == len(self) else "the others"
+            return f"Fixing {which} saves {about} {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}."
         if self or self.incomplete:
             return ""
         if self.absent is not None:
             return absence(self.absent)
         if self._failed:
             return "No bottleneck was found before the run failed."
-        return "Healthy: no single change would save 5 % of the wall time."
+        return "Healthy: no single change would save as much as 5 % of the wall time."
 
     def sheets(self) -> list[Sheet]:
         """The bottleneck, and the findings."""

@@ -238,6 +238,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "failures": Part(
         lambda _: _without_parts("failed"), (phases.FAILED,), reason="assumes that failed attempts take no time"
     ),
-    **dict.fromkeys(("slow worker", "slow host", "slow file", "slow dataset"), Part(_slow)),
+    **dict.fromkeys(("slow worker", "slow host", "slow endpoint", "slow file", "slow dataset"), Part(_slow)),
 }
 """How to remove each cause."""

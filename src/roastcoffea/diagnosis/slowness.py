@@ -1,4 +1,4 @@
-"""Slow workers, hosts and files, and heavy datasets: one model of all chunks, with intervals."""
+"""Slow workers, hosts, servers and files, and heavy datasets: one model of all chunks, with intervals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.blame import FILE, HOST, WORKER, Blame, blamed, total
+from roastcoffea.diagnosis.blame import ENDPOINT, FILE, HOST, KINDS, WORKER, Blame, Parts, blamed, total
 from roastcoffea.diagnosis.chunk_law import SMALLEST, predicted, typical_seconds
 from roastcoffea.diagnosis.levels import Estimates, Levels, Noise, estimated
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import fact, refuse_if
+from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import rows_where, with_outcome
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments
 from roastcoffea.records import chunks as chunk_records
@@ -54,7 +55,7 @@ OF_CHUNKS: Final = (
 
 
 class Slow(NamedTuple):
-    """A worker, host or file that is slower than the others, or a dataset that is heavier per event."""
+    """A worker, host, endpoint or file that is slower than the others, or a dataset that is heavier per event."""
 
     kind: str
     name: str
@@ -101,6 +102,9 @@ class _Coded:
     levels: Mapping[str, Levels]
     names: Mapping[str, Sequence[str | None]]
     host_of: Integers
+    endpoint_of: Integers
+    """Endpoint of each pair of a file and an endpoint that it was read from."""
+    pairs: Levels
     first: Flags
     counts: Flags
     """Whether a chunk is used for the model: it has events, and is not the first of several on its thread."""
@@ -117,7 +121,15 @@ class _Coded:
 
     def counted(self, kind: str) -> Levels:
         """Levels of the chunks used for the model."""
-        levels = self.levels[kind]
+        return self._used(self.levels[kind])
+
+    def parts(self) -> dict[str, Parts]:
+        """Workers of hosts, and files of endpoints, of the chunks used for the model."""
+        hosts = Parts(self.counted(WORKER), self.host_of)
+        endpoints = Parts(self._used(self.pairs), self.endpoint_of)
+        return {kind: each for kind, each in ((HOST, hosts), (ENDPOINT, endpoints)) if kind in self.levels}
+
+    def _used(self, levels: Levels) -> Levels:
         return Levels.of(levels.codes[self.counts], len(levels.sizes))
 
 
@@ -139,8 +151,8 @@ class _Fitted:
 
 @fact
 def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slowness:
-    """Slow workers, hosts and files and heavy datasets, from chunks that were computed and counted."""
-    computed = with_outcome(counted_chunks, (chunk_records.OK,))
+    """Slow workers, hosts, endpoints and files and heavy datasets, from chunks that were computed and counted."""
+    computed = with_endpoints(with_outcome(counted_chunks, (chunk_records.OK,)))
     chunks = _coded(rows_where(computed, computed["wall_seconds"].is_valid()), lifetimes)
     refuse_if(not len(chunks.seconds), "no chunk with a duration was computed")
     fitted = _fitted(chunks)
@@ -163,17 +175,27 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     lost = _known(table, *CORE_WAIT) + _known(table, LOCK) + collected
     worked = np.minimum(amounts(table, "cpu_seconds"), wall) - collected
     seconds = np.maximum(wall - lost, np.maximum(worked, SMALLEST))
-    encoded = {kind: _encoded(table[kind]) for kind in (WORKER, FILE, DATASET)}
+    encoded = {kind: _encoded(table[kind]) for kind in (WORKER, ENDPOINT, FILE, DATASET)}
     levels = {kind: Levels.of(numbers, len(names)) for kind, (numbers, names) in encoded.items()}
     names: dict[str, Sequence[str | None]] = {kind: known for kind, (_, known) in encoded.items()}
     host_of, names[HOST] = _hosts(names[WORKER], lifetimes)
     if len(names[HOST]) > 1 and len(names[HOST]) < len(host_of):
         levels = {HOST: Levels.of(host_of[levels[WORKER].codes], len(names[HOST]))} | levels
+    pairs, endpoint_of = _pairs(levels[FILE], levels[ENDPOINT])
+    if not 1 < len(names[ENDPOINT]) < len(endpoint_of):
+        del levels[ENDPOINT]
     first = _first_of_threads(table)
     events = amounts(table, "events")
     later = np.bincount(levels[WORKER].codes, ~first, minlength=len(names[WORKER]))[levels[WORKER].codes]
     counts = (~first | (later < WITHOUT_FIRST)) & ((events > 0) | (not events.any()))
-    return _Coded(table, seconds, wall - seconds, levels, names, host_of, first, counts)
+    return _Coded(table, seconds, wall - seconds, levels, names, host_of, endpoint_of, pairs, first, counts)
+
+
+def _pairs(files: Levels, endpoints: Levels) -> tuple[Levels, Integers]:
+    """Pairs of a file and an endpoint that it was read from, and the endpoint of each."""
+    number = len(endpoints.sizes)
+    found, rows = np.unique(files.codes * number + endpoints.codes, return_inverse=True)
+    return Levels.of(rows, len(found)), found % max(number, 1)
 
 
 def _known(table: pa.Table, *names: str) -> Numbers:
@@ -215,9 +237,10 @@ def _first_of_threads(table: pa.Table) -> Flags:
 
 def _fitted(chunks: _Coded) -> _Fitted:
     """Law, factors and culprits; the law is refitted without the culprits."""
-    groups = {kind: chunks.counted(kind) for kind in (HOST, WORKER, FILE) if kind in chunks.levels}
+    groups = {kind: chunks.counted(kind) for kind in KINDS if kind in chunks.levels}
     datasets = chunks.counted(DATASET)
     every = {kind: chunks.levels[kind] for kind in groups}
+    parts = chunks.parts()
     effect, usual, traits = np.zeros(len(chunks.seconds)), ~chunks.first, chunks.traits
     fitted = None
     for _ in range(PASSES):
@@ -229,7 +252,7 @@ def _fitted(chunks: _Coded) -> _Fitted:
         first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks)
         values = values - first * chunks.first
         known = fitted.blame if fitted else None
-        blame = blamed(values[chunks.counts], groups, datasets, chunks.host_of, known)
+        blame = blamed(values[chunks.counts], groups, datasets, parts, known)
         effect = total(blame.effects, every) + first * chunks.first
         usual = chunks.seconds <= USUAL * typical * np.exp(effect)
         fitted = _Fitted(blame, typical, effect, first, usual)
@@ -275,9 +298,9 @@ def _heavy(chunks: _Coded, describer: _Describer, heavy: Estimates) -> Iterator[
 
 
 def _same_chunks(chunks: _Coded, dataset: int) -> Iterator[tuple[str, str | None]]:
-    """Hosts, workers and files that had exactly the chunks of a dataset."""
+    """Hosts, workers, endpoints and files that had exactly the chunks of a dataset."""
     rows = chunks.levels[DATASET].codes == dataset
-    for kind in (HOST, WORKER, FILE):
+    for kind in KINDS:
         if kind in chunks.levels:
             own = chunks.levels[kind].codes[rows]
             if (own == own[0]).all() and chunks.levels[kind].sizes[own[0]] == len(own):

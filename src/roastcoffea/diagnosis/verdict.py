@@ -64,6 +64,7 @@ def verdict(  # noqa: PLR0917
     incompleteness: Incompleteness | None = None,
     failure_evidence: FailureEvidence | None = None,
     hot_functions: pa.Table | None = None,
+    endpoints: pa.Table | None = None,
     byte_ledger: ByteLedger | None = None,
     place_names: Names = NO_NAMES,
     bound: str | None = None,
@@ -83,6 +84,7 @@ def verdict(  # noqa: PLR0917
         failures=failure_evidence,
         started=time_ledger.startup,
         hot=hot_functions,
+        endpoints=endpoints,
         names=place_names,
         reread=_read_again(byte_ledger),
     )

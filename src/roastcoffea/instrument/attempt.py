@@ -26,6 +26,11 @@ from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
 
 
+def new_identity() -> int:
+    """Identity of a record, unlike any other."""
+    return int.from_bytes(os.urandom(8), "little") >> 1
+
+
 class Clocks:
     """Wall and CPU time from construction until `measured`, with the task and thread they belong to."""
 
@@ -47,7 +52,7 @@ class Clocks:
         waited = self.core_wait.seconds()
         self.close()
         return {
-            "id": int.from_bytes(os.urandom(8), "little") >> 1,
+            "id": new_identity(),
             "start": self._start,
             "stop": self._start + wall,
             "wall_seconds": wall,
@@ -72,11 +77,13 @@ class Attempt:
     cache_function: Callable[[], Any]
     """The user's cache function, as passed on by coffea."""
 
-    def __init__(self, task: DaskTask, added: Added | None = None, *, profile: bool = False) -> None:
+    def __init__(
+        self, task: DaskTask, added: Added | None = None, *, profile: bool = False, meter: Meter | None = None
+    ) -> None:
         self.problems: list[str] = []
         self._added = added
         self._stacks = Stacks(self.problems.append) if profile else None
-        self.meter = Meter()
+        self.meter = Meter() if meter is None else meter
         self._open = OpenChunk(self.meter.requested)
         self.current = open_chunk(self._open)
         """Context in which sections belong to this attempt."""
@@ -116,6 +123,7 @@ class Attempt:
             tree_branches=meter.tree_branches,
             file_bytes=meter.file_bytes,
             source=meter.source,
+            **meter.server_columns(),
             memory_before=self._memory.before,
             memory_after=self._memory.after,
             memory_peak=self._memory.peak,
@@ -180,13 +188,17 @@ class Attempt:
         self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
         if self._opened is not None:
             self._phases["build_seconds"] = time.perf_counter() - self._opened
+        return self.timed(function, events)
+
+    def timed(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run the user's function, and tell apart what its time goes to."""
         meter = self.meter
         before = meter.seconds()
         waits = Waits(meter, self._clocks.core_wait)
         meter.in_process = True
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
-            return function(events)
+            return function(*args)
         finally:
             cpu = time.thread_time() - cpu
             wall = time.perf_counter() - wall

@@ -13,11 +13,18 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FUNCTION: Final = "none: tasks of their own"
+"""Executor of what tasks do without a Runner."""
 
 IN_EACH: Final = (
     "a Runner call in a thread without a collector was counted in every open collector: open one in that thread"
@@ -268,3 +275,38 @@ def captured_error(result: Any) -> BaseException | None:
     output = _output(result)
     captured = output.get("exception") if isinstance(output, Mapping) else getattr(result, "exception", None)
     return captured if isinstance(captured, BaseException) else None
+
+
+def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]:
+    """What tasks did without a Runner, as calls: from the first runnable task of a name to the end of its last one.
+
+    Parameters
+    ----------
+    chunks
+        Records of attempts, of which some are of such tasks.
+    tasks
+        Attempts of Dask tasks; None without a scheduler.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ours = chunks.select(["call", "key", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS))
+    if tasks is not None and len(ours):
+        known = tasks.select(["key", "runnable"]).filter(
+            pc.is_in(tasks["key"], ours["key"].combine_chunks().drop_null())
+        )
+        earliest = known.group_by("key", use_threads=False).aggregate([("runnable", "min")]).combine_chunks()
+        runnable = earliest["runnable_min"].take(pc.index_in(ours["key"], earliest["key"].combine_chunks()))
+        ours = ours.set_column(2, "start", pc.min_element_wise(ours["start"], pa.chunked_array(runnable.chunks)))
+    spans = ours.group_by("call", use_threads=False).aggregate([("start", "min"), ("stop", "max")])
+    return [
+        RunnerCall(
+            id=row["call"],
+            processor=row["call"].removeprefix(OF_TASKS),
+            executor=FUNCTION,
+            start=row["start_min"],
+            stop=row["stop_max"],
+            outcome=FINISHED,
+        )
+        for row in spans.to_pylist()
+    ]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.instrument.gauges import process_name
-from roastcoffea.log.marks import METADATA_KEY, TASKVINE
+from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, TASKVINE
 from roastcoffea.log.packing import PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
@@ -58,7 +58,7 @@ class Transport:
         """
         if self.topics:
             if failed:
-                self.send({"chunk": records})
+                self.send({"chunk": records, "of": (task.key, task.run_id)})
             elif task.state is not None and not (task.had_plugins and task.plugins.keys().isdisjoint(self.topics)):
                 # if the plugins were removed while the task ran, nobody would take the record out again
                 task.state.metadata[METADATA_KEY] = records
@@ -81,7 +81,7 @@ class Transport:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to the scheduler's plugins of these names, while they exist."""
-        plugins = getattr(_dask_worker(), "plugins", {})
+        plugins = getattr(dask_worker(), "plugins", {})
         for topic in self.topics:
             # the scheduler would keep the event forever once its plugin is gone
             if topic in plugins:
@@ -134,14 +134,17 @@ class DaskTask:
 
     def __init__(self, topics: tuple[str, ...] = ()) -> None:
         self.state = None
+        self.key: Any = None
+        self.run_id: int | None = None
         self.known: dict[str, Any] = {}
-        worker = _dask_worker() if topics else None
+        worker = dask_worker() if topics else None
         if worker is not None:
             key = worker.get_current_task()
             self.state = worker.state.tasks[key]
             self.plugins = worker.plugins
             self.had_plugins = not self.plugins.keys().isdisjoint(topics)
-            self.known = {"worker": worker.address, "key": str(key), "run_id": self.state.run_id}
+            self.key, self.run_id = key, self.state.run_id
+            self.known = {"worker": worker.address, "key": str(key), "run_id": self.run_id}
 
 
 class TaskVineTask(DaskTask):
@@ -155,7 +158,7 @@ class TaskVineTask(DaskTask):
             self.known["key"] = f"{TASKVINE}-{folder[1]}"
 
 
-def _dask_worker() -> Any | None:
+def dask_worker() -> Any | None:
     """The worker whose task runs on this thread."""
     distributed = sys.modules.get("distributed.worker")
     if distributed is None:
@@ -199,7 +202,7 @@ class CarriedProbe:
         if plugin is None:
             logging.getLogger(__name__).warning("a chunk was not recorded: the worker does not have %s", topic)
             return function(item, *args, **kwargs)
-        return plugin.unpacked()(function, name, *state)(item, *args, **kwargs)
+        return plugin.unpacked()["probe"](function, name, *state)(item, *args, **kwargs)
 
     def __str__(self) -> str:
         return self.__name__
@@ -208,10 +211,47 @@ class CarriedProbe:
         return ("roastcoffea-probe", self._state[4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator.call, (_Packed(self._state[0]), *self._state)
+        return operator.call, (Packed(self._state[0]), *self._state)
 
 
-class _Packed:
+class CarriedFunction:
+    """A measured function where workers lack the package: what measures it comes with the collector's plugin.
+
+    Parameters
+    ----------
+    packed : bytes
+        This class pickled by value.
+    function : callable
+        The user's function.
+    events : optional
+        What counts as events.
+    topic : str
+        Name of the plugin.
+    """
+
+    def __init__(self, packed: bytes, function: Callable[..., Any], events: Any, topic: str) -> None:
+        self._state = (packed, function, events, topic)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        setattr(self, IS_MEASURED, True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _, function, events, topic = self._state
+        from distributed import get_worker
+
+        plugin = get_worker().plugins.get(topic)
+        if plugin is None:
+            # the collector was left before this task began
+            return function(*args, **kwargs)
+        return plugin.unpacked()["call"](function, args, kwargs, events)
+
+    def __str__(self) -> str:
+        return self.__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.call, (Packed(self._state[0]), *self._state)
+
+
+class Packed:
     """Placeholder for an object that is already pickled; it unpickles to that object."""
 
     def __init__(self, packed: bytes) -> None:

@@ -211,6 +211,7 @@ class _Opening:
             "bytes_requested": meter.requested(),
             "bytes_transferred": transferred,
             "source": meter.source,
+            **meter.server_columns(),
             "outcome": OK if error is None else ERROR,
             "error": None if error is None else error_text(error, self.added),
             PROBLEMS: [redacted(problem, self.added) for problem in meter.problems],

@@ -15,7 +15,8 @@ from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_STATE = "_roastcoffea_open_chunks"
+CHUNKS: Final = "_roastcoffea_open_chunks"
+"""Name of the state that has the chunks that are open in this process, and the `current` one of a context."""
 
 
 class OpenChunk:
@@ -29,6 +30,9 @@ class OpenChunk:
 
     recorded: dict[str, Any] | None = None
     """Values by name, created on first use."""
+
+    meter: Any = None
+    """What meters files that the attempt opens itself; None where coffea opens its file."""
 
     ended = False
 
@@ -55,7 +59,7 @@ class open_chunk:  # noqa: N801  (a context, as those of contextlib)
 
     def __enter__(self) -> OpenChunk:
         chunk = self._chunk
-        self._state = state = joined(_STATE, chunk, current=ContextVar("roastcoffea_chunk", default=None))
+        self._state = state = joined(CHUNKS, chunk, current=ContextVar("roastcoffea_chunk", default=None))
         try:
             self._token = state.current.set(chunk)
         except BaseException:
@@ -82,7 +86,7 @@ def current_chunk() -> OpenChunk | None:
     A thread started by the processor knows it if it runs in a copy of the processor's context; otherwise it is the open
     chunk of this process, if there is only one.
     """
-    state = sys.modules.get(name_here(_STATE))
+    state = sys.modules.get(name_here(CHUNKS))
     if state is None:
         return None
     chunk: OpenChunk | None = state.current.get()
@@ -101,6 +105,12 @@ def current_chunk() -> OpenChunk | None:
             "and which one they belong to is unknown (run the thread's function in contextvars.copy_context())"
         )
     return None
+
+
+def is_in_chunk() -> bool:
+    """Whether a chunk is open in this very context."""
+    state = sys.modules.get(name_here(CHUNKS))
+    return state is not None and state.current.get() in state.open
 
 
 def track_time(*processor_and_name: object) -> Tracked:

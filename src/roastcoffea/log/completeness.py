@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.log.received import row_codes
+from roastcoffea.log.sites import sites_of
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
@@ -61,6 +62,7 @@ class AskedItems:
             "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
             "entry_start": [getattr(item, "entrystart", None) for item in items],
             "entry_stop": [getattr(item, "entrystop", None) for item in items],
+            "site": redacted_each(sites_of(items)),
         }
         self._tables.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
         return len(set(files)) - len(set(clean_files))

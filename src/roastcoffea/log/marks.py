@@ -6,6 +6,7 @@ This module may be pickled by value.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 ANNOTATION: Final = "roastcoffea"
@@ -16,6 +17,10 @@ METADATA_KEY: Final = "roastcoffea"
 
 TASKVINE: Final = "taskvine"
 """Word before the number of TaskVine's task in the key of a record, until the client knows the task."""
+
+
+IS_MEASURED: Final = "_roastcoffea_measured"
+"""Attribute of functions that record what they read, whatever task runs them."""
 
 
 def mark_of(task: Any, collector: str) -> Mapping[str, Any] | None:
@@ -49,3 +54,11 @@ def _others(task: Any, collector: str) -> list[str]:
     """The other collectors that a task belongs to."""
     mark = (task.annotations or {}).get(ANNOTATION)
     return [other for other in mark.get("collectors", ()) if other != collector] if isinstance(mark, dict) else []
+
+
+def is_measured(task: Any) -> bool:
+    """Whether a task runs a function that records what it reads."""
+    function = getattr(getattr(task, "run_spec", None), "func", None)
+    while isinstance(function, partial):
+        function = function.func
+    return bool(getattr(function, IS_MEASURED, False))

@@ -21,7 +21,7 @@ from roastcoffea.log.packing import PackedBranches
 from roastcoffea.log.plausible import impossible_times, impossible_values
 from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
+from roastcoffea.records.calls import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
 from roastcoffea.records.phases import PHASES
 from roastcoffea.units import counted, were
@@ -228,6 +228,11 @@ class ReceivedRecords:
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
         return numbered_attempts(ours.sort_by("start"))
+
+    def calls_of_tasks(self) -> set[str]:
+        """What stands for a Runner call where tasks ran functions without one."""
+        known = self._chunks.table()["call"].unique().drop_null().to_pylist()
+        return {call for call in known if call.startswith(OF_TASKS)}
 
     def branch_reads(self, chunks: pa.Table) -> pa.Table:
         """Branches that these attempts read."""

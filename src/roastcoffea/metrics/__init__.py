@@ -11,7 +11,7 @@ from roastcoffea.metrics import workflow
 from roastcoffea.metrics import file_reads
 
 # isort: split
-from roastcoffea.metrics import chunks, custom, failures, fine, profile, sections
+from roastcoffea.metrics import chunks, custom, endpoints, failures, fine, profile, sections
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
 from roastcoffea.metrics.evaluation import Metrics, evaluate

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
-from urllib.parse import urlsplit
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import NO_TREE_BRANCHES, over_trees, tree_branches_of
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
+from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import aggregated, complete_sum, known_sum, reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
@@ -25,6 +25,7 @@ from roastcoffea.metrics.requests import (
     requests_table,
     transferred,
 )
+from roastcoffea.metrics.sites import with_sites
 from roastcoffea.records.run import Run
 from roastcoffea.report.phrases import BYTE_LEDGER, TRANSFERRED
 from roastcoffea.report.sheets import Cell, Sheet
@@ -37,10 +38,9 @@ AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
 MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BYTE_CLASSES}
 
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
-LOCAL: Final = "local files"
-UNKNOWN: Final = "unknown"
 
-Breakdown = Literal["dataset", "file", "branch", "endpoint"]
+Breakdown = Literal["dataset", "file", "branch", "endpoint", "site"]
+BREAKDOWNS: Final = get_args(Breakdown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ class ByteLedger(Ledger["int | None"]):
     repeated: Repeated | None = None
     """Bytes requested more than once."""
     absent: str | None = None
+    asked: pa.Table | None = None
+    """Files that were asked for, with their sites."""
 
     def __post_init__(self, received: Transferred | None) -> None:
         self.branches = over_trees(self.tree_branches)
@@ -135,13 +137,14 @@ class ByteLedger(Ledger["int | None"]):
         return [*super()._notes(), *missing]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Classes and total as columns, one row per dataset, file, branch or endpoint.
+        """Classes and total as columns, one row per dataset, file, branch, endpoint or site.
 
-        Columns sum to the ledger. The endpoint is the host of a URL. By branch, bytes that belong to no branch have
-        their own rows in parentheses, and there is a column `uncompressed`.
+        Columns sum to the ledger. The endpoint is the server that XRootD read from, else the host of a URL; sites are
+        known if the fileset names them. By branch, bytes that belong to no branch have their own rows in parentheses,
+        and there is a column `uncompressed`.
         """
-        if what not in ("dataset", "file", "branch", "endpoint"):
-            raise ValueError(f"there is no breakdown by {what!r}; choose dataset, file, branch or endpoint")
+        if what not in BREAKDOWNS:
+            raise ValueError(f"there is no breakdown by {what!r}; choose {', '.join(BREAKDOWNS)}")
         table = self._by_branch() if what == "branch" else self._by_request(what)
         frame: pd.DataFrame = table.to_pandas().set_index(what)
         frame[[*self.unmeasured]] = None
@@ -152,9 +155,9 @@ class ByteLedger(Ledger["int | None"]):
     def _by_request(self, what: str) -> pa.Table:
         table = self.requests
         if what == "endpoint":
-            files = table["file"].combine_chunks().dictionary_encode()
-            endpoints = pa.array([endpoint(file) for file in files.dictionary.to_pylist()], pa.string())
-            table = table.append_column(what, endpoints.take(files.indices))
+            table = with_endpoints(table)
+        if what == "site":
+            table = with_sites(table, self.asked)
         return aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
 
     def _by_branch(self) -> pa.Table:
@@ -166,23 +169,6 @@ class ByteLedger(Ledger["int | None"]):
         amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
         filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
         return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
-
-
-def endpoint(file: str | None) -> str | None:
-    """Host and port of a URL (the last of a chain) without credentials; paths are local files."""
-    if file is None:
-        return None
-    # a million files share a few hosts
-    return _host("/".join(file.rpartition("::")[2].split("/", 3)[:3]))
-
-
-@lru_cache(1000)
-def _host(url: str) -> str:
-    try:
-        place = urlsplit(url).netloc
-    except ValueError:
-        return UNKNOWN
-    return place.rpartition("@")[2] or LOCAL
 
 
 def _sum(column: pa.ChunkedArray) -> int:
@@ -219,6 +205,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         unmeasured=() if _has_byte_counts(preprocessing) else (phases.PREPROCESSING,),
         received=received,
         repeated=chunks.repeated(run),
+        asked=run.asked,
     )
 
 

@@ -40,6 +40,9 @@ class Certificate:
     estimated: int = 0
     """Reads of branches whose re-read bytes are estimated from the mean basket size."""
 
+    outside: str | None = None
+    """What is no part of the run by intention."""
+
     @property
     def complete(self) -> bool:
         """Whether nothing is known to be missing."""
@@ -49,7 +52,8 @@ class Certificate:
         attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
         estimated = f" Re-read bytes are estimated for {number(self.estimated)} reads of branches."
-        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}"
+        outside = f" {self.outside[0].upper()}{self.outside[1:]}." if self.outside else ""
+        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}{outside}"
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):

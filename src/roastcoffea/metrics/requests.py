@@ -18,11 +18,11 @@ from roastcoffea.metrics.ledger import Attempts, Certificate
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
-from roastcoffea.records.run import FINISHED, Run, RunnerCall
+from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
 
-PLACES: Final = ("dataset", "file")
+PLACES: Final = ("dataset", "file", "endpoint")
 """What a request is attributed to."""
 
 MOST_UNKNOWN: Final = 0.1
@@ -44,7 +44,7 @@ class Transferred:
 
 
 def requests_table(parts: list[pa.Table]) -> pa.Table:
-    """One row per attempt: dataset, file, bytes of each class, total."""
+    """One row per attempt: dataset, file, endpoint, bytes of each class, total."""
     texts = [(name, pa.string()) for name in PLACES]
     schema = pa.schema([*texts, *((name, pa.int64()) for name in (*phases.BYTE_NAMES, phases.TOTAL))])
     return pa.concat_tables([schema.empty_table(), *parts])
@@ -55,7 +55,7 @@ def _requests_of(table: pa.Table, total: Integers, classes: dict[str, Integers])
     residual = total - np.sum(list(classes.values()), axis=0, dtype=np.int64)
     amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(table), dtype=np.int64)) | classes
     amounts |= {phases.RESIDUAL: residual, phases.TOTAL: total}
-    return requests_table([pa.table({"dataset": table["dataset"], "file": table["file"], **amounts})])
+    return requests_table([pa.table({name: table[name] for name in PLACES} | amounts)])
 
 
 class Repeated(NamedTuple):
@@ -209,7 +209,8 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
     reasons += _contradictions(requests, transferred)
-    return Certificate(attempts=attempts, reasons=reasons, estimated=int(np.count_nonzero(chunks.reads.estimated)))
+    estimated = int(np.count_nonzero(chunks.reads.estimated))
+    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=run.absent.get(OUTSIDE))
 
 
 def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
@@ -15,16 +15,17 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
-from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
+from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.sites import with_sites
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import OUTSIDE, Run
 from roastcoffea.report.phrases import TIME_LEDGER
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
 """Classes counted independently."""
 
-Breakdown = Literal["dataset", "worker", "file", "host", "endpoint"]
+Breakdown = Literal["dataset", "worker", "file", "host", "endpoint", "site"]
 BREAKDOWNS: Final = get_args(Breakdown)
+REDONE: Final = ("file", "endpoint", "site")
+"""Of these the ones that all rows are made anew for."""
 
 
 class Timelines(NamedTuple):
@@ -83,8 +86,8 @@ class TimeLedger(Ledger[float]):
     """Seconds of "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
     lines_of: LinesOf | None = None
     """Function that returns timelines."""
-    files_of: Callable[[], pa.Table] | None = None
-    """Function that returns `rows` by file instead of dataset."""
+    rows_by: Callable[[str], pa.Table] | None = None
+    """Function that returns `rows` by file, endpoint or site instead of dataset."""
     startup: list[StartUp] = field(default_factory=list)
     """Start-up of each worker with any, longest first."""
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -144,8 +147,8 @@ class TimeLedger(Ledger[float]):
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Seconds of each class by one of BREAKDOWNS, with their total; by worker and host also the residual.
 
-        Idle time and merging belong to no dataset or file and have a row without one. The endpoint is the host of a
-        file's URL.
+        Idle time and merging belong to no dataset or file and have a row without one. The endpoint is the server that
+        XRootD read from, else the host of a file's URL; sites are known if the fileset names them.
         """
         if what not in BREAKDOWNS:
             names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
@@ -153,11 +156,8 @@ class TimeLedger(Ledger[float]):
             raise ValueError(text)
         if what == "host":
             return _summed(self.by("worker"), [self.hosts.get(worker) for worker in self.capacity], what)
-        if what == "endpoint":
-            files = self.by("file")
-            return _summed(files, [endpoint(file) if isinstance(file, str) else None for file in files.index], what)
         key = "address" if what == "worker" else what
-        rows = self.rows if what != "file" or self.files_of is None else self.files_of()
+        rows = self.rows if what not in REDONE or self.rows_by is None else self.rows_by(what)
         rows = rows if key in rows.column_names else rows.rename_columns({"dataset": key})
         sums = rows.group_by(key).aggregate([(name, "sum") for name in self._names])
         frame: pd.DataFrame = sums.rename_columns([key, *self._names]).to_pandas().set_index(key).sort_index()
@@ -233,13 +233,13 @@ def time_ledger(
     ledger = TimeLedger(
         rows,
         dict(zip(workers, offered.tolist(), strict=True)),
-        Certificate(attempts=busy.attempts, reasons=busy.reasons),
+        Certificate(attempts=busy.attempts, reasons=busy.reasons, outside=run.absent.get(OUTSIDE)),
         failed=busy.failed,
         beyond=slots.beyond,
         tail_of=slots.tail_of,
         client_of=slots.client_of,
         lines_of=partial(_timelines, records),
-        files_of=partial(_rows_by_file, records),
+        rows_by=partial(_rows_by, records),
         startup=startup_of(rows, waited, chunks),
         hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
@@ -304,9 +304,13 @@ def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> T
     return Timelines(found, records.run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
 
 
-def _rows_by_file(records: Records) -> pa.Table:
-    """Rows of a ledger by file, counted from scratch because there may be as many as chunks."""
-    records = records._replace(by="file")
+def _rows_by(records: Records, what: str) -> pa.Table:
+    """Rows of a ledger by one of REDONE, counted from scratch because there may be as many as chunks."""
+    opened, run, records = records.run.preprocessing, records.run, records._replace(by=what)
+    if what != "file":
+        told = with_endpoints if what == "endpoint" else partial(with_sites, asked=run.asked)
+        run = run if opened is None else replace(run, preprocessing=told(opened))
+        records = records._replace(run=run, chunks=told(records.chunks), counted=told(records.counted))
     busy = _busy(records)
     return _rows(busy, _idle(records, busy, records.axes()), records.workers)
 

@@ -162,13 +162,18 @@ def event_rate_core_khz(total_events: int, elapsed_time_seconds: float, total_co
 
 
 of_memory = partial(metric, BYTE, group=RESOURCES)
-PEAK, MEAN = "maximum over samples and chunks' peaks", "mean over workers of the time-weighted mean of each"
+PEAK, MEAN = (
+    "maximum over samples, chunks' peaks and what killed workers had",
+    "mean over workers of the time-weighted mean of each",
+)
 
 
 @of_memory(source=f"{SAMPLES}, chunk records", label="memory of a worker (peak)", formula=PEAK)
-def peak_memory_bytes(samples: pa.Table | None = None, chunks: pa.Table | None = None) -> int:
-    """Highest resident memory of any worker process, in samples or chunks."""
-    columns = ((samples, "memory"), (chunks, "memory_peak"))
+def peak_memory_bytes(
+    samples: pa.Table | None = None, chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
+) -> int:
+    """Highest resident memory of any worker process: in samples, in chunks, or when it was killed."""
+    columns = ((samples, "memory"), (chunks, "memory_peak"), (lifetimes, "killed_memory"))
     largest = [pc.max(table[column]).as_py() for table, column in columns if table is not None]
     seen = [size for size in largest if size is not None]
     refuse_if(not seen, "no sample of a worker's memory and no chunk's peak")

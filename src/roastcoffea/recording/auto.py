@@ -7,6 +7,7 @@ measurement on stderr. Without it the import does nothing, as in processes start
 from __future__ import annotations
 
 import _thread
+import atexit
 import functools
 import importlib.util
 import logging
@@ -14,6 +15,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.instrument.calls import is_watched
 from roastcoffea.interrupts import Enterable, whole
+from roastcoffea.records.run import OUTSIDE
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
@@ -32,6 +36,11 @@ FOLDER_VARIABLE: Final = "ROASTCOFFEA"
 RUNNER_MODULE: Final = "coffea.processor.executor"
 LAST_SECONDS: Final = 15.0
 """Time for saving when the process is terminated; batch systems kill it after about half a minute."""
+
+LONGEST_PAUSE: Final = 60.0
+"""Seconds between preprocessing that a script calls itself and the Runner call to which it belongs, at most."""
+
+OF_CALLS_ALONE: Final = "what the script does outside of its Runner calls is not recorded"
 
 log = logging.getLogger("roastcoffea.auto")  # as the module is imported
 _recorders: list[Recorder] = []
@@ -85,7 +94,10 @@ class Recorder:
         self.saved: list[Path] = []
         self.at_end: Callable[[], None] = lambda: None
         self._open: dict[int, MetricsCollector] = {}
+        self._waiting: dict[int, MetricsCollector] = {}
+        """By thread: a collector that has measured preprocessing, and waits for the call that it was done for."""
         self.recording = False
+        self._saves_at_exit = False
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -110,6 +122,7 @@ class Recorder:
     def stop(self) -> None:
         """Stop recording; an active call is recorded to its end."""
         self.recording = False
+        self.save_waiting()
         while self._undo:
             self._undo.pop()()
         _recorders.remove(self)
@@ -118,29 +131,68 @@ class Recorder:
             log.propagate = True
             _exchange_handler(_terminated, signal.SIG_DFL)
 
+    def save_waiting(self) -> None:
+        """Save what was measured of preprocessing that no Runner call of its thread followed."""
+        for thread in list(self._waiting):
+            self._close(self._waiting.pop(thread), None)
+
     def save_open(self, error: BaseException) -> None:
         """Save the records of active calls so far."""
         for collector in list(self._open.values()):
             self._close(collector, error)
 
     def _patch(self, module: ModuleType) -> None:
-        runner = module.Runner
-        original = runner.run
+        for name in ("run", "preprocess"):
+            self._patch_method(module.Runner, name)
+
+    def _patch_method(self, runner: Any, name: str) -> None:
+        original = getattr(runner, name)
 
         @functools.wraps(original)
-        def run(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
+        def recorded(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.recording or _in_dask_task() or is_watched():
                 return original(runner_itself, *args, **kwargs)
-            with _Recording(self, runner_itself.executor) as is_measured:
+            with _Recording(self, runner_itself.executor, waits=name == "preprocess") as is_measured:
                 # while the call is measured, the collector's hook wraps this function
-                return (runner.run if is_measured else original)(runner_itself, *args, **kwargs)
+                return (getattr(runner, name) if is_measured else original)(runner_itself, *args, **kwargs)
 
         def undo() -> None:
-            if runner.run is run:
-                runner.run = original
+            if getattr(runner, name) is recorded:
+                setattr(runner, name, original)
 
-        runner.run = run
+        setattr(runner, name, recorded)
         self._undo.append(undo)
+
+    def _entered_for(self, executor: Any) -> MetricsCollector:
+        """A collector for one Runner call of this context alone, or the one that measured preprocessing for it."""
+        from roastcoffea.instrument.hook import watch
+
+        waiting = self._waiting.pop(threading.get_ident(), None)
+        if waiting is not None:
+            pause = time.perf_counter() - (waiting.paused_at or 0.0)
+            if waiting.out_of_reach(executor) is None and pause < LONGEST_PAUSE:
+                waiting.paused_at = None
+                watch(waiting)
+                return waiting
+            self._close(waiting, None)
+        collector = self._collector_for(executor)
+        try:
+            return collector.__enter__()
+        except BaseException:
+            self._open.pop(id(collector), None)
+            raise
+
+    def _wait(self, collector: MetricsCollector) -> None:
+        """Have a collector wait for the Runner call that comes after preprocessing; the context is as it was."""
+        from roastcoffea.instrument.hook import unwatch
+
+        unwatch(collector)
+        collector._leave_span()
+        collector.paused_at = time.perf_counter()
+        self._waiting[threading.get_ident()] = collector
+        if not self._saves_at_exit:
+            self._saves_at_exit = True
+            atexit.register(self.save_waiting)
 
     def _collector_for(self, executor: Any) -> MetricsCollector:
         """A collector for one Runner call of this context alone."""
@@ -151,6 +203,7 @@ class Recorder:
         client = executor.client if isinstance(executor, DaskExecutor) else None
         collector = MetricsCollector(client, profile=self.profile)
         collector.of_all_contexts = False
+        collector.outside[OUTSIDE] = OF_CALLS_ALONE
         self._open[id(collector)] = collector
         return collector
 
@@ -165,26 +218,26 @@ class Recorder:
 
 
 class _Recording(Enterable):
-    """Context in which one Runner call is measured, and saved at the end; otherwise the reason is reported."""
+    """Context in which one Runner call is measured, and saved at the end; otherwise the reason is reported.
 
-    def __init__(self, recorder: Recorder, executor: Any) -> None:
-        self._recorder, self._executor = recorder, executor
+    Preprocessing that is called by itself `waits`: it belongs to the call that follows.
+    """
+
+    def __init__(self, recorder: Recorder, executor: Any, *, waits: bool) -> None:
+        self._recorder, self._executor, self._waits = recorder, executor, waits
         self._collector: MetricsCollector | None = None
 
     def __enter__(self) -> bool:
         self._is_open = True
         with reported(_warn, "a Runner call is not measured", Exception):
-            collector = self._collector = self._recorder._collector_for(self._executor)
-            try:
-                collector.__enter__()
-            except BaseException:
-                self._recorder._open.pop(id(collector), None)
-                raise
+            self._collector = self._recorder._entered_for(self._executor)
             return True
         return False
 
     def _leave(self, error: BaseException | None) -> None:
-        if self._collector is not None:
+        if self._collector is not None and self._waits and error is None:
+            self._recorder._wait(self._collector)
+        elif self._collector is not None:
             self._recorder._close(self._collector, error)
 
 
@@ -263,6 +316,7 @@ def _save_all_open(done: _thread.LockType) -> None:
 def _stop_in_child() -> None:
     """Record nothing in a process forked from ours."""
     for recorder in list(_recorders):
+        recorder._waiting.clear()
         recorder.stop()
 
 

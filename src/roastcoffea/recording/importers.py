@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.run import unwatched_run
+from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.redaction import redacted_values
 
 NANOSECONDS: Final = 1e-9
@@ -35,7 +36,14 @@ STEPS: Final = (
 Row = dict[str, Any]
 
 
-def measurement_from_report(report: Any, *, start: float, stop: float, name: str | None = None) -> Measurement:
+def measurement_from_report(
+    report: Any,
+    *,
+    start: float | None = None,
+    stop: float | None = None,
+    name: str | None = None,
+    live: Measurement | None = None,
+) -> Measurement:
     """Measurement of a computed Dask collection, from the report that uproot and coffea make of its partitions.
 
     Each partition is a chunk with the facts in the report: file, tree, entries, duration and bytes requested, or the
@@ -49,11 +57,14 @@ def measurement_from_report(report: Any, *, start: float, stop: float, name: str
         Unix time in seconds before and after that `dask.compute`; the report has no times.
     name
         Name of the measurement.
+    live
+        Measurement by a collector around that `dask.compute`, instead of `start` and `stop`. The result has its
+        tasks, workers and chunks; the report adds datasets, and partitions without a record.
 
     Raises
     ------
     TypeError
-        The report was not computed, or is not uproot's.
+        The report was not computed, or is not uproot's; or neither `start` and `stop` nor `live` is given.
 
     Examples
     --------
@@ -65,9 +76,44 @@ def measurement_from_report(report: Any, *, start: float, stop: float, name: str
     """
     reports = report if isinstance(report, Mapping) else {None: report}
     rows = [_row(dataset, partition) for dataset, each in reports.items() for partition in _partitions(each)]
+    if live is not None:
+        return Measurement(_joined(live.run, redacted_values(rows), _problems(rows), name))
+    if start is None or stop is None:
+        raise TypeError("the report has no times: pass start and stop, or the live measurement")
     chunks, absent = table_of_rows(CHUNK_COLUMNS, redacted_values(rows)), dict.fromkeys(ABSENT, NOT_IN_REPORT)
     facts = {"backend": "dask-awkward", "chunks": chunks, "absent": absent, "problems": tuple(_problems(rows))}
     return Measurement(unwatched_run(name=name, start=start, stop=stop, **facts))
+
+
+def _joined(live: Run, rows: Sequence[Row], problems: Sequence[str], name: str | None) -> Run:
+    """A live run with the partitions of a report, each of which counts once."""
+    recorded: list[Row] = []
+    absent = dict(live.absent)
+    if live.chunks is not None and absent.pop("chunks", None) is None:
+        recorded = live.chunks.to_pylist()
+    else:
+        absent |= dict.fromkeys(OF_CHUNKS, NOT_IN_REPORT)
+    datasets = {_partition_of(row): row["dataset"] for row in rows}
+    known = {_partition_of(row) for row in recorded}
+    for row in recorded:
+        row["dataset"] = datasets.get(_partition_of(row)) or row["dataset"]
+    fresh = [row for row in rows if None in _partition_of(row) or _partition_of(row) not in known]
+    return dataclasses.replace(
+        live,
+        name=name or live.name,
+        chunks=table_of_rows(CHUNK_COLUMNS, [*recorded, *fresh]),
+        absent=absent,
+        problems=(*live.problems, *problems),
+    )
+
+
+OF_CHUNKS: Final = ("branch_reads", "sections", "profile")
+PLACE: Final = ("file", "tree", "entry_start", "entry_stop")
+
+
+def _partition_of(row: Row) -> tuple[Any, ...]:
+    """What identifies a partition in both."""
+    return tuple(row.get(column) for column in PLACE)
 
 
 def _partitions(report: Any) -> list[Row]:

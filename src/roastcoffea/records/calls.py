@@ -2,8 +2,11 @@
 
 from typing import Final
 
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ENDPOINT_COLUMNS
 from roastcoffea.records.columns import Column, picked
+
+OF_TASKS: Final = "tasks: "
+"""Beginning of the identity of what stands for a Runner call where tasks run functions without one."""
 
 ASKED_COLUMNS: Final[tuple[Column, ...]] = (
     Column("call", "text", None, "identity of the Runner call"),
@@ -11,6 +14,7 @@ ASKED_COLUMNS: Final[tuple[Column, ...]] = (
     Column("uuid", "text", None, "the file's own identity (hexadecimal); none if the whole file was requested"),
     Column("entry_start", "integer", "events", "first entry of the chunk; none if the whole file was requested"),
     Column("entry_stop", "integer", "events", "entry after the last one; none if the whole file was requested"),
+    Column("site", "text", None, "site that holds the file, if the fileset or coffea's map of sites names it"),
 )
 """One row for each requested chunk, and for each file whose metadata was requested, in order of request."""
 
@@ -24,6 +28,7 @@ PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("bytes_requested", "integer", "B", "requested from storage"),
     Column("bytes_transferred", "integer", "B", "received from storage"),
     Column("source", "text", None, "what read the file"),
+    *ENDPOINT_COLUMNS,
     *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
     Column("outcome", "text", None, '"ok" or "error"'),
     Column("error", "text", None, "text of the error, if any"),

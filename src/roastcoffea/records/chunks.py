@@ -26,9 +26,21 @@ PHASE_COLUMNS: Final[tuple[Column, ...]] = (
 )
 """Where the time of an attempt went; `metrics.phases` has the class of each."""
 
+ENDPOINT_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("endpoint", "text", None, "XRootD server that the data came from: behind a redirector, the data server"),
+    Column("left_endpoint", "text", None, "XRootD server that was given up for that one while the file was read"),
+    Column("opens", "integer", "opens", "how often the file was opened at the server; 0 where a handle was still open"),
+    Column("connect_seconds", "number", "s", "opening the file at the server, with connection and redirection"),
+    Column("requests", "integer", "requests", "requests to read that the server answered"),
+    Column("vector_reads", "integer", "requests", "of these, vector reads: several ranges in one request"),
+    Column("request_seconds", "number", "s", "latency of the requests, from sending to the whole answer, summed"),
+    Column("shortest_request_seconds", "number", "s", "shortest latency of a request"),
+)
+"""What an opening of a file tells about the server; measured through XRootD alone."""
+
 CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record of this attempt"),
-    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("dataset", "text", None, "dataset in the fileset; without a Runner that of events, else the tasks' name"),
     Column("file", "text", None, "path or URL of the file"),
     Column("tree", "text", None, "tree or RNTuple in the file"),
     Column("uuid", "text", None, "the file's own identity, as coffea's preprocessing read it (hexadecimal)"),
@@ -53,7 +65,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("attempt", "integer", None, "number of this attempt at its task, from 1"),
     Column("outcome", "text", None, '"ok", "error", "skipped" (bad file) or "checkpoint" (loaded, not computed)'),
     Column("error", "text", None, "text of the error, if any"),
-    Column("call", "text", None, "identity of the Runner call that requested the chunk"),
+    Column("call", "text", None, "identity of the Runner call that requested the chunk, or name of the tasks"),
     *PHASE_COLUMNS,
     Column(
         "gc_seconds",
@@ -72,6 +84,9 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("tree_branches", "integer", "branches", "branches, fields or columns in the tree"),
     Column("file_bytes", "integer", "B", "size of the file"),
     Column("source", "text", None, "what read the file, such as FSSpecSource(HTTPFileSystem)"),
+    *ENDPOINT_COLUMNS,
+    Column("metadata_requests", "integer", "requests", "of the requests, those before process()"),
+    Column("metadata_request_seconds", "number", "s", "latency of the requests before process(), summed"),
     Column("coffea_bytes_read", "integer", "B", "bytes requested of the file (coffea's savemetrics)"),
     Column("coffea_entries", "integer", "events", "events in the chunk (coffea's savemetrics)"),
     Column("coffea_process_seconds", "number", "s", "wall time of process() (coffea's savemetrics)"),

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 
+OUTSIDE: Final = "outside"
+"""Key in `absent` of what is excluded from the run on purpose."""
+
 LONGEST_NAME: Final = 60
 """Letters of a run's name where it stands for the run."""
 

@@ -14,7 +14,8 @@ from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
-from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, Family
+from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, Family
+from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
@@ -43,6 +44,9 @@ LEAST_OF_OTHERS: Final = 0.1
 
 NEGLIGIBLE: Final = 1e-3
 """Share of a ledger that may be unaccounted without a word."""
+
+WAITING: Final = "waiting"
+"""What the family of trouble is called where nothing failed."""
 
 OUTWEIGHS: Final = 2 / 3
 """Share of a family above which a bar names the class that has it, not the family."""
@@ -77,7 +81,9 @@ class Share(NamedTuple):
     @property
     def label(self) -> str:
         """Its main classes, else its family."""
-        return self.main or self.family.label
+        return self.main or (
+            WAITING if self.family is TROUBLE and FAILED_WORK not in self.classes else self.family.label
+        )
 
 
 class Lacking(NamedTuple):
@@ -219,7 +225,9 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
     files = pc.count_distinct(run.chunks["file"]).as_py() if run.chunks is not None else 0
     if datasets:
         more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
-        yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
+        missing = metrics.get("num_missing_files") or 0
+        of_all = f"{number(files)} of {counted(files + missing, 'file')}" if missing else counted(files, "file")
+        yield f"{', '.join(datasets[:3])}{more} in {of_all}"
     yield from _workers(run, metrics)
     yield from _others(run, metrics)
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
@@ -263,15 +271,24 @@ def _note(name: str, run: Run, metrics: Metrics) -> str:
     """What a key number is to be compared with."""
     match name:
         case "event_rate_elapsed_khz" if "event_rate_core_khz" in metrics:
-            return f"{amount_of(metrics, 'event_rate_core_khz')} per core"
+            return f"{amount_of(metrics, 'event_rate_core_khz')} per {_slot(run, metrics)}"
         case "data_rate_gbps" if metrics.get("useful_fraction"):
             return f"{amount_of(metrics, 'useful_fraction')} useful"
+        case "data_rate_gbps":
+            return "of chunks"
         case "core_efficiency" if "total_cores" in metrics:
-            return f"of {counted(three_digits(metrics['total_cores']), 'core')}"
+            return f"of {counted(three_digits(metrics['total_cores']), _slot(run, metrics))}"
         case "peak_memory_bytes" if run.lifetimes is not None:
             limit = pc.min(run.lifetimes["memory_limit"]).as_py()
             return f"of {BYTE.text(limit)}" if limit else ""
     return ""
+
+
+def _slot(run: Run, metrics: Metrics) -> str:
+    """What a worker thread has to itself: a core, unless the hosts have fewer cores than there were threads."""
+    cores = [host.cores for host in run.environment.hosts]
+    known = [number for number in cores if number is not None]
+    return "thread" if known and len(known) == len(cores) and metrics["total_cores"] > sum(known) else "core"
 
 
 def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Unit) -> Bar | None:

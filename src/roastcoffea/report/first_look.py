@@ -20,6 +20,8 @@ from roastcoffea.report.sheets import Heading
 CALL_IT: Final = "No Runner was called while the collector was open: call it inside the `with` block."
 
 TITLES: Final = {"time": "Where the time went", "bytes": "Where the bytes went"}
+TOTALS: Final = {"time": "of thread time", "bytes": "requested"}
+"""What the totals of bars are of."""
 
 OF_KIND: Final = {
     "function": "flame-graph",
@@ -104,15 +106,14 @@ def notebook_look(digest: Digest, heading: Heading) -> Markup:
 
 
 def _bar(name: str, bar: Bar) -> Drawn:
-    note = "; ".join(filter(None, [f"{bar.total} in all", bar.remark]))
-    return cards.drawn(TITLES[name], note, [_segment(share, of_bytes=name == "bytes") for share in bar.shares])
+    note = "; ".join(filter(None, [f"{bar.total} {TOTALS[name]}", bar.remark]))
+    return cards.drawn(TITLES[name], note, list(map(_segment, bar.shares)))
 
 
-def _segment(share: Share, *, of_bytes: bool) -> Segment:
-    """A part of a bar. Families are named after time: below bytes stand their classes."""
+def _segment(share: Share) -> Segment:
+    """A part of a bar."""
     details = ", ".join(f"{name} {amount}" for name, amount in share.classes.items())
-    name = _named(", ".join(share.classes)) if of_bytes else share.family.label
-    return cards.segment(share.family, share.fraction, name, share.amount, label=_named(share.label), details=details)
+    return cards.segment(share.family, share.fraction, _named(share.label), share.amount, details=details)
 
 
 def _named(classes: str) -> str:

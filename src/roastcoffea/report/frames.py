@@ -15,6 +15,7 @@ from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.custom import CUSTOM_TOTALS
+from roastcoffea.metrics.endpoints import SERVER_COLUMNS
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.memory import DATASET_MEMORY_COLUMNS, WORKER_MEMORY_COLUMNS
@@ -76,6 +77,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "missing": _derived("missing_work", ASKED_COLUMNS),
     "stragglers": _derived("stragglers", STRAGGLER_COLUMNS),
     "worker_balance": _derived("worker_balance", BALANCE_COLUMNS),
+    "endpoints": _derived("endpoints", SERVER_COLUMNS),
     "worker_memory": _derived("worker_memory", WORKER_MEMORY_COLUMNS),
     "dataset_memory": _derived("dataset_memory", DATASET_MEMORY_COLUMNS),
 }
@@ -91,7 +93,7 @@ class Breakdown(NamedTuple):
 
 
 BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
-    "byte_ledger": Breakdown(ByteLedger, ("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS),
+    "byte_ledger": Breakdown(ByteLedger, byte_metrics.BREAKDOWNS, byte_metrics.MEANINGS),
     "time_ledger": Breakdown(TimeLedger, time_metrics.BREAKDOWNS, time_metrics.MEANINGS),
 }
 NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))

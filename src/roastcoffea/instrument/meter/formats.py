@@ -19,6 +19,7 @@ from roastcoffea.instrument.meter.tally import (
     INTERRUPTED,
     READ,
     SIZES,
+    BranchRead,
     Shadow,
     StandIn,
     Tally,
@@ -104,6 +105,8 @@ class Interpretation(MeteredExecutor):
                 # a basket that came with the tree has the size of its buffer, used or not, in its header
                 parts = basket.data, basket.byte_offsets
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
+            if not tally.is_new(basket):
+                size = 0
             tally.stepping = thread
             if thread == tally.places.own:
                 tally.waits_since = wall - ended
@@ -176,13 +179,17 @@ class ColumnShadow(Shadow):
 
     __slots__ = ()
 
+    def column(self, args: tuple[Any, ...]) -> BranchRead | None:
+        """What is read with these arguments; None where nothing is."""
+        return self.tally.branch_read(str(self.tally.name_of(args[0]))) if args and args[0] is not None else None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tally = self.tally
         here = tally.places[get_ident()]
         read = None
-        if here.branch is None and args and args[0] is not None:
+        if here.branch is None:
             try:
-                read = tally.branch_read(str(tally.name_of(args[0])))
+                read = self.column(args)
             except Exception as problem:
                 tally.miss("bytes of branches", problem, *BY_BRANCH)
         if read is None:

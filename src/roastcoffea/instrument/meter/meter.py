@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, metered_executor, watch_ntuple, watch_parquet
+from roastcoffea.instrument.meter.servers import OF_SERVERS
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
 from roastcoffea.instrument.shared import made_once
@@ -12,6 +13,8 @@ from roastcoffea.instrument.shared import made_once
 
 class Meter(Tally):
     """Meters the reading of one attempt, from `options` to `close`."""
+
+    _of_servers: dict[str, Any] | None = None
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Options for `uproot.open` that lead through the meter."""
@@ -61,8 +64,20 @@ class Meter(Tally):
                 self.tree_branches = len(tree.fields)
                 watch_ntuple(self, mapping, ntuple)
 
+    def server_columns(self) -> dict[str, Any]:
+        """Columns of a record about XRootD servers; none where the file was not read from one."""
+        found = self._of_servers if self.servers is None else self.servers.columns()
+        return {name: value for name, value in (found or {}).items() if name not in self.unknown}
+
     def close(self) -> None:
         """Remove all shadows, and release the file."""
+        if self.servers is not None:
+            try:
+                self.servers.settle()
+            except Exception as problem:
+                self.miss("the server of the file", problem, *OF_SERVERS[:2])
+            # each holds the other, which only the garbage collector would end
+            self._of_servers, self.servers = self.servers.columns(), None
         self.restore()
         for executor in self.executors.values():
             executor.tally = None

@@ -11,6 +11,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
+from roastcoffea.instrument.meter.servers import watch_handles, watch_own
 from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
@@ -28,6 +29,7 @@ def watched_source() -> type:
             tally: Tally = options.pop(OPTION)
             options["handler"] = tally.handler
             kind, path = file_path_to_source_class(file_path, options)
+            began = perf_counter()
             try:
                 source = kind(path, **options)
             except BaseException:
@@ -35,14 +37,14 @@ def watched_source() -> type:
                 tally.kinds.append(kind.__name__)
                 tally.requested_at_end = tally.requested_at_end or 0
                 raise
-            watch_source(tally, source)
+            watch_source(tally, source, perf_counter() - began)
             return source
 
     return Watched
 
 
-def watch_source(tally: Tally, source: Any) -> None:
-    """Meter a source opened for this attempt."""
+def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
+    """Meter a source that took this many seconds to open for this attempt."""
     tally.sources.append(source)
     try:
         tally.shadow(source, "chunk", ChunkShadow)
@@ -53,11 +55,14 @@ def watch_source(tally: Tally, source: Any) -> None:
     try:
         system = getattr(source, "_fs", None)
         caching = sys.modules.get("fsspec.implementations.cached")
+        if system is None and watch_own(tally, source, seconds):
+            return
         if system is None or (caching is not None and isinstance(system, caching.CachingFileSystem)):
             tally.transferred = None
         else:
             tally.kinds[-1] += f"({type(system).__name__})"
             tally.change(source, "_fs", CountedFileSystem(system, tally), system)
+            watch_handles(tally, system)
     except Exception as problem:
         tally.miss("bytes transferred", problem, "bytes_transferred")
 
@@ -143,11 +148,12 @@ def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any,
 class CountedFileSystem(StandIn):
     """An fsspec file system for one uproot source that counts received bytes."""
 
-    __slots__ = ("_tally",)
+    __slots__ = ("_tally", "received")
 
     def __init__(self, system: Any, tally: Tally) -> None:
         self._inner = system
         self._tally = tally
+        self.received = 0
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
         return self._receiving(self._inner.cat_file, *args, **kwargs)
@@ -172,7 +178,9 @@ class CountedFileSystem(StandIn):
             tally.helper_cpu += helper_cpu
             try:
                 if tally.transferred is not None:
-                    tally.transferred += _size(data)
+                    size = _size(data)
+                    self.received += size
+                    tally.transferred += size
             except Exception as problem:
                 tally.miss("bytes transferred", problem, "bytes_transferred")
         return data

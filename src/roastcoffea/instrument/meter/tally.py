@@ -141,6 +141,8 @@ class Tally(Delays):
     """Bytes requested before process()."""
     tree_branches: int | None = None
     file_bytes: int | None = None
+    servers: Any = None
+    """What was asked of XRootD servers; None where the file was not read from one."""
     handler: Any = None
     """The user's own class for sources."""
     name_of: Callable[[Any], Any] = attrgetter("path")
@@ -157,7 +159,7 @@ class Tally(Delays):
 
     def __init__(self) -> None:
         # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
-        self.branches: dict[str, BranchRead] = {}
+        self.branches: dict[Any, BranchRead] = {}
         self.steps: list[Any] = []
         """Steps of threads reading branches of a TTree, not yet added up: `VALUES_OF_STEP` values per step.
 
@@ -216,11 +218,15 @@ class Tally(Delays):
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
         """Columns of the branches that were read, see `log.packing.packed_records`."""
+        return self.columns_of(self.branches)
+
+    def columns_of(self, branches: dict[Any, BranchRead]) -> dict[str, Sequence[Any]]:
+        """Columns of these branches, by name."""
         with self.lock:
-            names = [name for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed]
+            names = [name for name, read in sorted(branches.items()) if read.sizes or read.uncompressed]
             if not names:
                 return dict.fromkeys(BRANCHES_HAVE, ())
-            rows: list[Any] = [AS_COLUMNS(self.branches[name]) for name in names]
+            rows: list[Any] = [AS_COLUMNS(branches[name]) for name in names]
             sizes, again, uncompressed, *seconds = zip(*rows, strict=True)
             counts = listed = [*map(len, sizes)]
             payload = [*map(sum, map(dict.values, sizes))]
@@ -235,9 +241,17 @@ class Tally(Delays):
 
     # reports from shadows
 
-    def branch_read(self, name: str) -> BranchRead:
+    def branch_read(self, name: Any) -> BranchRead:
         """The branch, field or column of this name."""
         return self.branches.setdefault(name, BranchRead())
+
+    def name_of_branch(self, branch: Any) -> Any:
+        """Name of a branch of a TTree among what was read."""
+        return branch_path(branch)
+
+    def is_new(self, basket: Any) -> bool:  # noqa: ARG002  (for what reads in steps)
+        """Whether an array is made of this basket for the first time: it may be kept for the next step."""
+        return True
 
     def miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         """Report what could not be metered; the chunk must be processed all the same."""
@@ -314,7 +328,7 @@ class Tally(Delays):
                     here.cpu += ended
                 continue
             if branch is not before:
-                before, read = branch, self.branch_read(branch_path(branch))
+                before, read = branch, self.branch_read(self.name_of_branch(branch))
             cpu = ended - here.begins(began, ended)
             if not here.own:
                 self.helper_cpu += cpu

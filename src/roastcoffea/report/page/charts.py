@@ -184,7 +184,7 @@ def _add_workers(plot: Any, context: Context) -> None:
 
 
 def _classes(context: Context) -> Chart:
-    """What the worker threads did; the line is the number of threads. Drag to move in time, point for details."""
+    """What the worker threads did; the line is the number of threads. Drag to move in time, hover for details."""
     ledger: TimeLedger = context.inputs.value("time_ledger")
     lines = ledger.timeline(BINS)
     edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])

@@ -196,6 +196,8 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
         frame = frame[~frame[TOTAL].eq(0)]
+    if name == "endpoints":
+        frame = frame.dropna(axis="columns", how="all")  # protocols differ in what they tell
     if name == "worker_balance":
         frame = frame.assign(**{"address of the worker": frame["worker"]})
     frame = _with_names(frame, measured.metrics.evaluator.value("place_names"))
@@ -217,7 +219,9 @@ SECTIONS: Final[Mapping[str, Parts]] = {
     "ledgers": _ledgers,
     "datasets": _datasets,
     "files": _tables(
-        ("byte_ledger_by_file", "files", "", TOTAL), ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL)
+        ("byte_ledger_by_file", "files", "", TOTAL),
+        ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL),
+        ("endpoints", "servers", "servers", "bytes_requested"),
     ),
     "branches": _tables(
         ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")

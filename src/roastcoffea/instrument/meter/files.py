@@ -1,0 +1,322 @@
+"""What a function reads of files that it opens itself: one tally for all, told apart by file and tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from roastcoffea.instrument.meter.formats import (
+    EXECUTORS,
+    ColumnShadow,
+    LocatorShadow,
+    PagesShadow,
+    leaves_once,
+    metered_executor,
+    watch_parquet,
+)
+from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.sources import watch_source
+from roastcoffea.instrument.meter.tally import READ, BranchRead, branch_path
+from roastcoffea.log.packing import BRANCHES
+
+OPEN: Final = "open_seconds"
+BUILD: Final = "build_seconds"
+
+MIXED: Final = "of several files that the function read one is Parquet"
+
+MOST_SPANS: Final = 1000
+"""Ranges of entries that are kept of a tree before they are merged."""
+
+
+class Times(NamedTuple):
+    """Clocks of a thread, and what it has read so far; or how much they grew."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    delay: float = 0.0
+    read: float = 0.0
+    decompress: float = 0.0
+    interpret: float = 0.0
+
+
+class TreeRead:
+    """A tree, or an RNTuple, as a function reads it."""
+
+    def __init__(self, name: str | None, leaves: int | None = None) -> None:
+        self.name = name
+        self.leaves = leaves
+        self.spans: list[tuple[int, int]] = []
+        """Ranges of entries that were read."""
+
+    def add(self, start: int, stop: int) -> None:
+        """Take note of entries that are read."""
+        if (start, stop) not in self.spans[-1:]:
+            self.spans.append((start, stop))
+            if len(self.spans) > MOST_SPANS:
+                self.spans = self.merged()
+
+    def merged(self) -> list[tuple[int, int]]:
+        """Ranges of entries that do not touch, in order."""
+        found: list[tuple[int, int]] = []
+        for start, stop in sorted(self.spans):
+            if found and start <= found[-1][1]:
+                found[-1] = found[-1][0], max(stop, found[-1][1])
+            elif stop > start:
+                found.append((start, stop))
+        return found
+
+    @property
+    def entries(self) -> int:
+        """Number of different entries that were read."""
+        return sum(stop - start for start, stop in self.merged())
+
+
+class FileRead:
+    """A file as a function reads it; each opening of it has a source."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self.uuid: str | None = None
+        self.bytes: int | None = None
+        self.sources: list[Any] = []
+        self.kinds: list[str] = []
+        self.trees: dict[str | None, TreeRead] = {}
+        self.requested_before = 0
+        """Bytes that were requested of its sources before the function began."""
+        self.requested: int | None = 0
+        self.transferred: int | None = 0
+
+    @property
+    def tree(self) -> TreeRead:
+        """The tree of which most entries were read."""
+        return max(self.trees.values(), key=lambda tree: tree.entries, default=TreeRead(None))
+
+    def count(self) -> None:
+        """Learn what was requested and transferred; the sources let go of the tally afterwards."""
+        if self.sources:
+            self.requested = sum(int(source.num_requested_bytes) for source in self.sources) - self.requested_before
+            received = [getattr(getattr(source, "_fs", None), "received", None) for source in self.sources]
+            known = [size for size in received if size is not None]
+            self.transferred = sum(known) if len(known) == len(received) else None
+
+
+class FilesMeter(Meter):
+    """Meters what a function reads of any files, from construction to `close`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested_before = 0
+        self.files: dict[str | None, FileRead] = {}
+        self.dataset: str | None = None
+        self.ntuples = False
+        self.keeps_baskets = False
+        """Whether uproot keeps baskets of one step for the next."""
+        self.phases = {OPEN: 0.0, BUILD: 0.0}
+        self.aside = Times()
+        """What the thread did while it opened files and built events."""
+        self._of_sources: dict[int, FileRead] = {}
+        self._trees: dict[int, tuple[FileRead, TreeRead, Any]] = {}
+        self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._entered: list[list[float]] = []
+        self._began = Times()
+
+    # files, as uproot and coffea open and read them
+
+    def opening(self, path: Any) -> None:
+        """Learn that a file is about to be opened: nothing was requested of it yet."""
+        self._file(str(path))
+        if self.without_source is not None:
+            self.miss("bytes requested from storage", MIXED, *READ)
+        self.requested_at_end = self.requested_at_end or 0
+
+    def opened(self, file: Any) -> None:
+        """Meter the source of uproot's file, which has been made."""
+        self._watch(self._file(str(file.file_path)), file.source)
+
+    def _file(self, path: str | None) -> FileRead:
+        return self.files.get(path) or self.files.setdefault(path, FileRead(path))
+
+    def _watch(self, file: FileRead, source: Any) -> None:
+        kinds = len(self.kinds)
+        file.requested_before += int(source.num_requested_bytes)
+        watch_source(self, source)
+        file.kinds += self.kinds[kinds:]
+        file.sources.append(source)
+        self._of_sources[id(source)] = file
+
+    def _tree(self, tree: Any) -> tuple[FileRead, TreeRead]:
+        """A tree, and its file, which may have been opened before the function began."""
+        known = self._trees.get(id(tree))
+        if known is None:
+            source = tree.file.source
+            if id(source) not in self._of_sources:
+                self._watch(self._file(str(tree.file.file_path)), source)
+            file = self._of_sources[id(source)]
+            file.uuid, file.bytes = tree.file.fUUID.hex(), int(tree.file.fEND)
+            name = str(tree.object_path).strip("/").rpartition(";")[0]
+            is_ntuple = hasattr(type(tree), "page_link_list")
+            if name not in file.trees:
+                leaves = len(tree.fields) if is_ntuple else leaves_once(tree, file.bytes)
+                file.trees[name] = TreeRead(name, leaves)
+            if is_ntuple:
+                self.ntuples = True
+                self.shadow(tree, "read_cluster_pages", PagesShadow)
+                self.shadow(tree, "read_locator", LocatorShadow)
+            known = self._trees[id(tree)] = file, file.trees[name], tree
+        return known[:2]
+
+    def name_of_branch(self, branch: Any) -> tuple[str, str, str]:
+        """File, tree and name of a branch of a TTree."""
+        file, tree = self._tree(branch.tree)
+        return str(file.path), str(tree.name), branch_path(branch)
+
+    def is_new(self, basket: Any) -> bool:
+        if not (self.keeps_baskets or basket.is_embedded):
+            return True
+        new = self._baskets.get(id(basket)) is not basket
+        self._baskets[id(basket)] = basket
+        return new
+
+    def reading(self, tree: Any, start: int, stop: int) -> None:
+        """Take note of entries of a tree that are about to be read."""
+        self._tree(tree)[1].add(int(start), int(stop))
+
+    def metered(self, *given: Any) -> list[Any]:
+        """Executors that work like the given ones, for decompression and interpretation, with their steps metered."""
+        metered = [metered_executor(self, kind, each) for (_, kind), each in zip(EXECUTORS, given, strict=True)]
+        self.in_line = not (self.pools or self.ntuples)
+        return metered
+
+    def reading_column(self, original: Any) -> Any:
+        """`read_cluster_range` of an RNTuple, with its field metered."""
+        self.in_line = False
+        self._tree(original.__self__)
+        return FieldShadow(original, self)
+
+    def field(self, ntuple: Any, column: int) -> BranchRead:
+        """The top-level field that a column of an RNTuple is of."""
+        file, tree = self._tree(ntuple)
+        records, number = ntuple.field_records, int(ntuple.column_records[column].field_id)
+        while records[number].parent_field_id != number:
+            number = int(records[number].parent_field_id)
+        return self.branch_read((str(file.path), str(tree.name), str(records[number].field_name)))
+
+    def built(self, factory: Any, source: Any, metadata: Any) -> None:
+        """Learn of coffea's factory of events, which has opened its file."""
+        mapping = factory._mapping
+        if type(mapping).__name__ == "ParquetSourceMapping":
+            self._built_of_parquet(mapping, factory.file_handle, source)
+        else:
+            for tree in (mapping._cache or {}).values():
+                self.reading(getattr(tree, "ntuple", tree), mapping._start, mapping._stop)
+        if isinstance(metadata, dict) and self.dataset is None and metadata.get("dataset") is not None:
+            self.dataset = str(metadata["dataset"])
+
+    def _built_of_parquet(self, mapping: Any, handle: Any, source: Any) -> None:
+        if self.files:
+            self.miss("bytes requested from storage", MIXED, *READ)
+            return
+        watch_parquet(self, mapping, handle)
+        file = self._file(str(getattr(source, "name", source)))
+        file.kinds = self.kinds
+        file.trees[None] = TreeRead(None, self.tree_branches)
+        file.tree.add(mapping._start, mapping._stop)
+
+    # times aside: opening files, building events
+
+    def times(self) -> Times:
+        """Clocks of this thread, and what it has read so far."""
+        delay = self.core_wait.seconds() if self.core_wait is not None else None
+        read = self.seconds()
+        return Times(perf_counter(), thread_time(), delay or 0.0, *read)
+
+    def begin(self, phase: str) -> str | None:
+        """Begin a phase, which may be a part of another one; None on another thread than the function's."""
+        if get_ident() != self.places.own or not self.in_process:
+            return None
+        if not self._entered:
+            self._began = self.times()
+        self._entered.append([perf_counter(), 0.0])
+        return phase
+
+    def end(self, phase: str) -> None:
+        """End a phase."""
+        began, inside = self._entered.pop()
+        wall = perf_counter() - began
+        self.phases[phase] += wall - inside
+        if self._entered:
+            self._entered[-1][1] += wall
+        else:
+            grown = (after - before for after, before in zip(self.times(), self._began, strict=True))
+            self.aside = Times(*map(sum, zip(self.aside, grown, strict=True)))
+
+    # what comes of it
+
+    def requested(self) -> int | None:
+        requested = super().requested() if self.files else 0
+        if requested is None or self.closed:
+            return requested
+        return requested - sum(file.requested_before for file in self.files.values())
+
+    def close(self) -> None:
+        for file in self.files.values():
+            try:
+                file.count()
+            except Exception as problem:
+                self.miss("bytes requested from storage", problem, *READ)
+        super().close()
+        self._of_sources.clear()
+        self._trees.clear()
+
+    def branch_columns(self) -> dict[str, Sequence[Any]]:
+        """None: those of each file are in its own columns."""
+        return self.columns_of({})
+
+    def columns_of_files(self) -> list[dict[str, Any]]:
+        """Columns of the records of each file, once the meter is closed; that with the most entries comes first."""
+        files = sorted(self.files.values(), key=lambda file: -file.tree.entries)
+        return [self._columns(file) for file in files]
+
+    def _columns(self, file: FileRead) -> dict[str, Any]:
+        tree = file.tree
+        own = {
+            name if isinstance(name, str) else name[2] if name[1] == tree.name else "/".join(name[1:]): read
+            for name, read in self.branches.items()
+            if isinstance(name, str) or name[0] == file.path
+        }
+        columns = self.columns_of(own)
+        payload = sum(columns["bytes_payload"]) + sum(columns["bytes_again"])
+        requested = file.requested if file.sources or self.without_source is None else self.without_source
+        spans = tree.merged()
+        return {
+            "file": file.path,
+            "tree": tree.name,
+            "uuid": file.uuid,
+            "entry_start": spans[0][0] if spans else None,
+            "entry_stop": spans[-1][1] if spans else None,
+            "events": tree.entries,
+            BRANCHES: columns,
+            "bytes_requested": requested,
+            "bytes_payload": payload,
+            "bytes_metadata": None if requested is None else requested - payload,
+            "bytes_transferred": file.transferred if file.sources or self.without_source is None else None,
+            "bytes_uncompressed": sum(columns["bytes_uncompressed"]),
+            "branches": len(columns["branch"]),
+            "tree_branches": tree.leaves,
+            "file_bytes": file.bytes,
+            "source": ", ".join(dict.fromkeys(file.kinds)) or None,
+        }
+
+
+class FieldShadow(ColumnShadow):
+    """`read_cluster_range` of an RNTuple, which reads a column of a field."""
+
+    __slots__ = ()
+
+    def column(self, args: tuple[Any, ...]) -> BranchRead | None:
+        tally: Any = self.tally
+        found: BranchRead = tally.field(self.original.__self__, int(args[0]))
+        return found

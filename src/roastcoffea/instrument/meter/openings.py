@@ -1,0 +1,262 @@
+"""Files that a function opens itself are noticed where uproot and coffea open and read them.
+
+While functions of tasks are metered in this process a few methods of uproot and coffea pass through here, and they are
+restored with the last of these functions. Whoever calls them outside of such a function notices nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from roastcoffea.instrument.meter.files import BUILD, OPEN, FilesMeter
+from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ
+from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
+from roastcoffea.instrument.track import CHUNKS
+
+_STATE: Final = "_roastcoffea_openings"
+
+_made: Final[dict[tuple[Any, str], tuple[Any, Any]]] = {}
+"""What is put in the place of methods, and of which it was made: a function may run thousands of times."""
+
+FACTORY: Final = "coffea.nanoevents.factory"
+
+OF_OTHERS: Final = ("MainThread", "IO loop", "Dask-Offload")
+"""Beginnings of the names of threads that work for no function: on a worker they unpickle files for other tasks."""
+
+WHOSE: Final = (
+    "several functions ran in the process, and whose a thread was that reads for one of them is not known "
+    "(run the thread's function in contextvars.copy_context())"
+)
+TOO_LATE: Final = "NanoEvents were imported in the function itself: import coffea before it is called"
+
+
+class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
+    """Context in which files that are opened in the current chunk are metered by its meter."""
+
+    def __init__(self, meter: FilesMeter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._state = state = joined(_STATE, self._meter, undo=[], patched=set())
+        try:
+            _patch_all(state, self._meter)
+        finally:
+            state.lock.release()
+        self._without_events = FACTORY not in state.patched
+
+    def __exit__(self, *_: object) -> None:
+        state = self._state
+        with lock_of(state):
+            if state.open == {self._meter}:
+                _restore(state)
+            leave(state, self._meter)
+        if self._without_events and FACTORY in sys.modules:
+            self._meter.miss("building events and reading Parquet", TOO_LATE)
+
+
+def _patch_all(state: Any, meter: FilesMeter) -> None:
+    """Patch what is loaded and was not patched yet; uproot is loaded for it."""
+    try:
+        import uproot.behaviors.RNTuple
+        import uproot.behaviors.TBranch
+        import uproot.models.RNTuple
+        import uproot.reading
+
+        if "uproot" not in state.patched:
+            state.patched.add("uproot")
+            file = uproot.reading.ReadOnlyFile
+            _patch(state, file, "__init__", _noticed_opening)
+            _patch(state, file, "hook_before_get_chunks", _noticed_source)
+            _patch(state, uproot.reading.ReadOnlyDirectory, "__init__", functools.partial(_phase, OPEN))
+            _patch(state, uproot.reading.ReadOnlyKey, "get", functools.partial(_phase, OPEN))
+            _patch(state, uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets)
+            _patch(state, uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries)
+            _patch(state, uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple, "read_cluster_range", _metered_columns)
+        if FACTORY in sys.modules and FACTORY not in state.patched:
+            state.patched.add(FACTORY)
+            factory = sys.modules[FACTORY].NanoEventsFactory
+            for name in ("from_root", "from_parquet"):
+                _patch(state, factory, name, _built_events)
+            _patch(state, factory, "events", functools.partial(_phase, BUILD))
+    except Exception as problem:
+        meter.miss("files that the function opens", problem, *READ, *BY_BRANCH)
+
+
+def _patch(state: Any, owner: Any, name: str, wrapping: Callable[[Any], Any]) -> None:
+    before = vars(owner).get(name, OF_CLASS)
+    made = _made.get((owner, name))
+    if made is None or made[0] is not before:
+        of_class = isinstance(before, classmethod)
+        after = wrapping(before.__func__ if isinstance(before, classmethod) else getattr(owner, name))
+        made = _made[owner, name] = before, classmethod(after) if of_class else after
+    after = made[1]
+    setattr(owner, name, after)
+    state.undo.append((owner, name, before, after))
+
+
+def _restore(state: Any) -> None:
+    """Let methods be as they were, but one that somebody else has put in the place of ours."""
+    while state.undo:
+        owner, name, before, after = state.undo.pop()
+        if vars(owner).get(name) is not after:
+            continue
+        if before is OF_CLASS:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def current_meter() -> FilesMeter | None:
+    """The meter of the function that called this code, where it can be told."""
+    state = sys.modules.get(name_here(CHUNKS))
+    if state is None:
+        return None
+    chunk = state.current.get()
+    if chunk is None:
+        worker = sys.modules.get("distributed.worker")
+        if worker is not None and hasattr(worker.thread_state, "key"):
+            return None  # the thread runs another task
+        if threading.current_thread().name.startswith(OF_OTHERS):
+            return None
+        with state.lock:
+            chunks = list(state.open)
+        if len(chunks) > 1:
+            for other in chunks:
+                if other.meter is not None:
+                    other.meter.miss("what threads of the function read", WHOSE, *READ, *BY_BRANCH)
+            return None
+        (chunk,) = chunks or (None,)
+    return chunk.meter if chunk is not None and chunk in state.open else None
+
+
+def _noting(action: Callable[..., Any], meter: FilesMeter, *unknown: str) -> Any:
+    """What an action of ours gives; where it fails that is reported, as the function must go on."""
+    try:
+        return action()
+    except Exception as problem:
+        meter.miss("what the function reads", problem, *unknown)
+        return None
+
+
+def _in_phase(meter: FilesMeter, phase: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    begun = _noting(functools.partial(meter.begin, phase), meter)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        if begun is not None:
+            _noting(functools.partial(meter.end, phase), meter)
+
+
+def _phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        return original(*args, **kwargs) if meter is None else _in_phase(meter, phase, original, *args, **kwargs)
+
+    return timed
+
+
+def _noticed_opening(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(self: Any, file_path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        meter = current_meter()
+        if meter is None:
+            return original(self, file_path, *args, **kwargs)
+        _noting(functools.partial(meter.opening, file_path), meter, *READ)
+        return _in_phase(meter, OPEN, original, self, file_path, *args, **kwargs)
+
+    return __init__
+
+
+def _noticed_source(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def hook_before_get_chunks(self: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        if meter is not None:
+            _noting(functools.partial(meter.opened, self), meter, *READ, *BY_BRANCH)
+        return original(self, **kwargs)
+
+    return hook_before_get_chunks
+
+
+PLACES: Final = (
+    *("hasbranches", "entry_start", "entry_stop", "decompression_executor", "interpretation_executor"),
+    "update_ranges_or_baskets",
+)
+
+
+def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+    names = list(signature.parameters)
+    missing = [name for name in PLACES if name not in names]
+    if missing:
+        raise TypeError(f"uproot's way to read baskets has no {', '.join(missing)}")
+    places = [names.index(name) for name in PLACES]
+    at_decompression, at_interpretation = places[3:5]
+
+    @functools.wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        if meter is None:
+            return original(*args, **kwargs)
+        try:
+            given = list(args if len(args) == len(names) else signature.bind(*args, **kwargs).args)
+            branches, start, stop, decompression, interpretation, keeps = [given[place] for place in places]
+            meter.reading(branches.tree, start, stop)
+            meter.keeps_baskets |= bool(keeps)
+            given[at_decompression], given[at_interpretation] = meter.metered(decompression, interpretation)
+        except Exception as problem:
+            meter.miss("what the function reads", problem, *READ, *BY_BRANCH)
+            return original(*args, **kwargs)
+        return original(*given)
+
+    return read
+
+
+def _noticed_entries(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def arrays(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        if meter is not None:
+            _noting(functools.partial(_note_entries, meter, self, kwargs), meter, "events")
+        return original(self, *args, **kwargs)
+
+    return arrays
+
+
+def _note_entries(meter: FilesMeter, fields: Any, options: dict[str, Any]) -> None:
+    """Take note of the entries that are read of an RNTuple: a negative one counts from the end."""
+    number = int(fields.ntuple.num_entries)
+    start, stop, _ = slice(options.get("entry_start"), options.get("entry_stop")).indices(number)
+    meter.reading(fields.ntuple, start, max(start, stop))
+
+
+def _metered_columns(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def read_cluster_range(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        bound = functools.partial(original, self)
+        shadow = None
+        if meter is not None:
+            shadow = _noting(functools.partial(meter.reading_column, original.__get__(self)), meter, *BY_BRANCH)
+        return (shadow or bound)(*args, **kwargs)
+
+    return read_cluster_range
+
+
+def _built_events(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def build(kind: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        if meter is None:
+            return original(kind, file, *args, **kwargs)
+        factory = _in_phase(meter, BUILD, original, kind, file, *args, **kwargs)
+        _noting(functools.partial(meter.built, factory, file, kwargs.get("metadata")), meter, *READ)
+        return factory
+
+    return build

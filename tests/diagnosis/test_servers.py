@@ -1,0 +1,110 @@
+"""Why a server answers late."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from roastcoffea.diagnosis.servers import VECTORS, answering, slower_than_others
+from roastcoffea.metrics.endpoints import SERVER_COLUMNS, XCACHE
+from roastcoffea.records.arrow import table_of_rows
+
+ROW = {
+    "endpoint": "data-1",
+    "requests": 1200,
+    "vector_reads": 1000,
+    "bytes_transferred": 1_200_000_000,
+    "bytes_per_request": 1e6,
+    "latency": 0.25,
+    "shortest_latency": 0.001,
+    "metadata_latency": 0.1,
+    "rate": 4e6,
+    "metadata_rate": 5e6,
+    "payload_rate": 4e6,
+}
+FAR = {"latency": 0.15, "shortest_latency": 0.12, "bytes_per_request": 2e4}
+
+
+def said(*rows: dict[str, Any], endpoint: str = "data-1") -> Any:
+    evidence: Any = SimpleNamespace(endpoints=table_of_rows(SERVER_COLUMNS, rows))
+    return answering(evidence, endpoint)
+
+
+def test_a_slow_server_is_compared_with_the_others() -> None:
+    other = ROW | {"endpoint": "data-2", "latency": 0.0125, "rate": 80e6, "payload_rate": 80e6}
+    assert said(ROW, other).what == (
+        "delivers 4 MB/s to a request (others 80 MB/s) and answers after 250 ms, of which the round trip takes "
+        "1 ms: the server, or the link to it, is slow."
+    )
+    assert said(ROW, other, endpoint="data-2") is None
+    assert said(ROW, ROW | {"endpoint": "data-2"}) is None
+    assert "others" not in said(ROW).what
+    assert said(ROW | {"rate": 60e6}) is None
+
+
+def test_round_trips_of_small_requests_are_told() -> None:
+    found = said(ROW | FAR)
+    assert found.what == (
+        "gets 1,200 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms: too many small "
+        "requests over a wide-area network."
+    )
+    assert found.remedy is None
+    assert said(ROW | FAR | {"vector_reads": 0}).remedy == VECTORS
+
+
+def test_a_cold_cache_delivers_at_once_what_was_read_before() -> None:
+    found = said(ROW | {"metadata_rate": 90e6})
+    assert found.what.endswith("at 90 MB/s and what is read for the first time at 4 MB/s: its cache was cold.")
+    # requests of less than 4 kB
+    assert "slow" in said(ROW | {"metadata_rate": 90e6, "metadata_latency": 4e-5}).what
+    named = ROW | {"service": XCACHE, "metadata_latency": 0.01}
+    assert said(named).what.endswith("after 10 ms and all on average after 250 ms: it was probably cold.")
+    assert "slow" in said(named | {"metadata_latency": 0.1}).what
+
+
+@pytest.mark.parametrize(
+    "row", [{"requests": None}, {"requests": 3}, {"latency": None}, {"rate": None}, {"endpoint": "data-3"}]
+)
+def test_nothing_is_said_of_what_was_not_measured(row: dict[str, Any]) -> None:
+    assert said(ROW | row) is None
+
+
+def test_nothing_is_said_without_a_table() -> None:
+    assert answering(SimpleNamespace(endpoints=None), "data-1") is None  # type: ignore[arg-type]
+
+
+def slower(*rows: dict[str, Any]) -> dict[str, float]:
+    evidence: Any = SimpleNamespace(endpoints=table_of_rows(SERVER_COLUMNS, rows))
+    return slower_than_others(evidence)
+
+
+def server(name: str, size: float, latency: float, trip: float = 0.001, requests: int = 100) -> dict[str, Any]:
+    """Row of a server that answers requests of a size after a latency."""
+    told = {
+        "endpoint": name,
+        "requests": requests,
+        "latency": latency,
+        "shortest_latency": trip,
+        "rate": size / latency,
+    }
+    return told | {"bytes_per_request": size, "bytes_transferred": round(requests * size)}
+
+
+def test_servers_are_compared_by_what_requests_of_their_size_take_elsewhere() -> None:
+    usual = server("a", 1e6, 0.011)  # 100 MB/s
+    assert slower(usual, server("b", 1e6, 0.055)) == {"b": pytest.approx(5.0)}
+    assert slower(usual, server("b", 1e6, 0.022)) == {}
+    # small requests have a low rate anywhere, and large ones a long latency
+    assert slower(usual, server("b", 1e4, 0.0012)) == {}
+    assert slower(usual, server("b", 1e7, 0.11)) == {}
+    # it may be the round trip
+    assert slower(usual, server("b", 1e5, 0.102, trip=0.1)) == {"b": pytest.approx(51.0)}
+
+
+def test_slow_servers_are_compared_with_the_fast_ones() -> None:
+    rows = [server(name, 1e6, latency) for name, latency in (("a", 0.011), ("b", 0.011), ("c", 0.1), ("d", 0.2))]
+    assert slower(*rows).keys() == {"c", "d"}
+    assert slower(*rows[:1]) == {}
+    assert slower(rows[0], server("few", 1e6, 0.2, requests=3)) == {}

@@ -1,0 +1,373 @@
+"""XRootD servers on this machine: data servers, a throttled one, a redirector, a far one; and what one counted itself.
+
+Tests that use them are skipped, with the reason, where xrootd-server (Debian's package) or the Python packages of the
+extra `xrootd` are missing. Each server has free ports and a folder of its own, and is ended with the block.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+PROGRAMS: Final = ("xrootd", "cmsd")
+PACKAGES: Final = ("XRootD", "fsspec_xrootd")
+MISSING: Final = [name for name in PROGRAMS if shutil.which(name) is None] + [
+    name for name in PACKAGES if importlib.util.find_spec(name) is None
+]
+needs_xrootd = pytest.mark.skipif(
+    bool(MISSING),
+    reason=f"there is no {', '.join(MISSING)}: apt-get install xrootd-server; pip install 'roastcoffea[xrootd]'",
+)
+
+PATIENCE: Final = 40.0
+"""Seconds within which a server begins: a manager alone waits five for its data servers."""
+
+SILENCE: Final = 10.0
+"""Seconds within which a server reports the files that were closed: it does so each second."""
+
+COMMON: Final = """
+all.export /
+xrd.network nodnr norpipa nokeepalive
+xrootd.async off
+all.adminpath {folder}/run
+all.pidpath {folder}/run
+"""
+ALONE: Final = "xrd.port {port}\n"
+IN_CLUSTER: Final = """
+all.manager localhost:{manager}
+all.role {role}
+cms.delay startup 2 servers 1 lookup 1
+cms.allow host *
+if exec xrootd
+xrd.port {port}
+else
+xrd.port {cluster_port}
+fi
+"""
+DATA: Final = "oss.localroot {folder}/data\n"
+MONITORED: Final = """
+xrootd.monitor all flush io 1s fstat 1s lfn ops xfr 1 window 1s dest files io info user fstat 127.0.0.1:{monitor}
+"""
+CACHING: Final = """
+ofs.osslib libXrdPss.so
+pss.cachelib libXrdPfc.so
+pss.origin {origin}
+pfc.blocksize 64k
+pfc.prefetch 0
+pfc.ram 1g
+"""
+THROTTLED: Final = """
+if exec xrootd
+xrootd.fslib throttle default
+throttle.throttle data {rate}
+fi
+"""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Server(NamedTuple):
+    """A running server: its port, the folder with its files, and its processes."""
+
+    port: int
+    files: Path
+    processes: Sequence[subprocess.Popen[bytes]]
+
+    @property
+    def endpoint(self) -> str:
+        return f"localhost:{self.port}"
+
+    def url(self, file: str) -> str:
+        return f"root://{self.endpoint}//{file}"
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def _running(config: str, programs: Sequence[str], port: int) -> Iterator[Server]:
+    """Programs with this configuration, in a folder that the user `nobody` can read."""
+    folder = Path(tempfile.mkdtemp(prefix="xrootd-", dir="/tmp"))
+    for part in (folder, folder / "data", folder / "run"):
+        part.mkdir(exist_ok=True)
+        part.chmod(0o777)
+    file = folder / "xrootd.cfg"
+    file.write_text(config.format(folder=folder), encoding="utf-8")
+    as_user = ["-R", "nobody"] if os.getuid() == 0 else []
+    processes = []
+    try:
+        for program in programs:
+            command = [program, "-c", str(file), "-l", str(folder / f"{program}.log"), *as_user]
+            processes.append(
+                subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+            )
+        _wait_for(port, processes, folder)
+        yield Server(port, folder / "data", processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder)
+
+
+def _wait_for(port: int, processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Wait until something listens at a port."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if any(process.poll() is not None for process in processes):
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    logs = "\n".join(log.read_text(encoding="utf-8", errors="replace")[-3000:] for log in folder.glob("*.log"))
+    pytest.fail(f"an XRootD server did not begin:\n{logs}")
+
+
+@contextmanager
+def data_server(monitor: int | None = None, rate: str | None = None) -> Iterator[Server]:
+    """A server by itself, throttled to a rate such as "6m"; `monitor` is the port that it reports to."""
+    port = free_port()
+    config = COMMON + ALONE.format(port=port) + DATA
+    config += MONITORED.format(monitor=monitor) if monitor is not None else ""
+    config += THROTTLED.format(rate=rate) if rate else ""
+    with _running(config, ["xrootd"], port) as server:
+        yield server
+
+
+@contextmanager
+def cache_of(origin: Server) -> Iterator[Server]:
+    """An XCache in front of a server, without anything in it."""
+    port = free_port()
+    config = COMMON + ALONE.format(port=port) + DATA + CACHING.format(origin=origin.endpoint)
+    with _running(config, ["xrootd"], port) as server:
+        yield server
+
+
+@contextmanager
+def cluster(rates: Sequence[str | None]) -> Iterator[tuple[Server, list[Server]]]:
+    """A redirector and its data servers, each throttled to a rate, if there is one."""
+    port, manager = free_port(), free_port()
+    places = {"manager": manager, "role": "manager", "port": port, "cluster_port": manager}
+    with ExitStack() as stack:
+        config = COMMON + IN_CLUSTER.format(**places)
+        redirector = stack.enter_context(_running(config, PROGRAMS, port))
+        servers = []
+        for rate in rates:
+            own = free_port()
+            places = {"manager": manager, "role": "server", "port": own, "cluster_port": free_port()}
+            config = COMMON + IN_CLUSTER.format(**places) + DATA + (THROTTLED.format(rate=rate) if rate else "")
+            servers.append(stack.enter_context(_running(config, PROGRAMS, own)))
+        yield redirector, servers
+
+
+def wait_for_file(url: str) -> None:
+    """Wait until a redirector knows who has a file."""
+    from XRootD import client
+    from XRootD.client.flags import OpenFlags
+
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        file = client.File()
+        status, _ = file.open(url, OpenFlags.READ, timeout=5)
+        if status.ok:
+            file.close()
+            return
+        time.sleep(0.2)
+    pytest.fail(f"{url} cannot be opened: {status.message}")
+
+
+def close_handles() -> None:
+    """Close the files that fsspec-xrootd keeps open for a while: servers count a file when it is closed."""
+    from fsspec_xrootd.xrootd import XRootDFileSystem
+
+    for system in list(XRootDFileSystem._cache.values()):
+        system.invalidate_cache()
+
+
+class Counted(NamedTuple):
+    """What a server counted of files that were closed."""
+
+    opens: int = 0
+    closes: int = 0
+    read_bytes: int = 0
+    vector_bytes: int = 0
+    reads: int = 0
+    vectors: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.vector_bytes
+
+    @property
+    def requests(self) -> int:
+        return self.reads + self.vectors
+
+
+OPENED, CLOSED, HAS_OPERATIONS = 1, 0, 2
+PACKET: Final = struct.Struct(">cBHi")
+RECORD: Final = struct.Struct(">BBHI")
+BYTES: Final = struct.Struct(">qqq")
+OPERATIONS: Final = struct.Struct(">iii")
+
+
+class FileStream:
+    """Takes the f-stream of a server's monitoring: one record for each opening and closing of a file."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.settimeout(0.1)
+        self.port: int = self._socket.getsockname()[1]
+        self._counted = Counted()
+        self._ends = False
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ends = True
+        self._thread.join()
+        self._socket.close()
+
+    def counted(self, closes: int) -> Counted:
+        """What the server counted, as soon as it has reported so many closed files."""
+        until = time.monotonic() + SILENCE
+        while self._counted.closes < closes and time.monotonic() < until:
+            time.sleep(0.05)
+        return self._counted
+
+    def _listen(self) -> None:
+        while not self._ends:
+            try:
+                packet = self._socket.recv(65536)
+            except TimeoutError:
+                continue
+            code, _, length, _ = PACKET.unpack_from(packet)
+            if code == b"f":
+                self._take(packet[PACKET.size : length])
+
+    def _take(self, records: bytes) -> None:
+        at, counted = 0, self._counted
+        while at + RECORD.size <= len(records):
+            kind, flags, size, _ = RECORD.unpack_from(records, at)
+            if kind == OPENED:
+                counted = counted._replace(opens=counted.opens + 1)
+            elif kind == CLOSED:
+                read, vector, _ = BYTES.unpack_from(records, at + RECORD.size)
+                assert flags & HAS_OPERATIONS
+                reads, vectors, _ = OPERATIONS.unpack_from(records, at + RECORD.size + BYTES.size)
+                amounts = (0, 1, read, vector, reads, vectors)
+                counted = Counted(*(before + more for before, more in zip(counted, amounts, strict=True)))
+            at += max(size, RECORD.size)
+        self._counted = counted
+
+
+@contextmanager
+def file_stream() -> Iterator[FileStream]:
+    stream = FileStream()
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+class FarAway:
+    """Passes the bytes of connections on to a server, each after a delay in each direction."""
+
+    def __init__(self, port: int, delay: float) -> None:
+        self._target, self._delay = port, delay
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for each in (self._listening, *self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listening.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._open += [near, far]
+            for end in (near, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for source, target in ((near, far), (far, near)):
+                self._pass_on(source, target)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        import queue
+
+        waiting: queue.Queue[tuple[float, bytes]] = queue.Queue()
+
+        def take() -> None:
+            data = b"begin"
+            while data:
+                try:
+                    data = source.recv(1 << 20)
+                except OSError:
+                    data = b""
+                waiting.put((time.monotonic() + self._delay, data))
+
+        def give() -> None:
+            while True:
+                due, data = waiting.get()
+                time.sleep(max(due - time.monotonic(), 0.0))
+                try:
+                    if not data:
+                        target.shutdown(socket.SHUT_WR)
+                        return
+                    target.sendall(data)
+                except OSError:
+                    return
+
+        for work in (take, give):
+            threading.Thread(target=work, daemon=True).start()
+
+
+@contextmanager
+def far_away(port: int, delay: float) -> Iterator[int]:
+    """Port at which a server seems to be far away: each direction takes so many seconds."""
+    way = FarAway(port, delay)
+    try:
+        yield way.port
+    finally:
+        way.close()
+
+
+def set_client(**values: Any) -> None:
+    """Set what XRootD's client waits for, by the names of its documentation without XRD_."""
+    from XRootD import client
+
+    for name, value in values.items():
+        client.EnvPutInt(name, value)
