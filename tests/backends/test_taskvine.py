@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -49,7 +50,7 @@ class Watched:
                 # the manager has put its own port into the environment, which workers take for theirs
                 here = {name: value for name, value in os.environ.items() if not name.startswith("TCP_")}
                 self.processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=here))
-            self.born.append(time.time())
+            self.born.append(born(self.processes[-1].pid))
             self.waiting.append(threading.Thread(target=self._wait, args=(self.processes[-1],)))
             self.waiting[-1].start()
 
@@ -60,6 +61,8 @@ class Watched:
         self.cpu += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
+        """They end by themselves with their manager, which Python may keep for a while."""
+        gc.collect()
         for process in self.processes:
             process.terminate()
         for thread, process in zip(self.waiting, self.processes, strict=True):
@@ -87,24 +90,55 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     found.stop()
 
 
+def born(process: int) -> float:
+    """When the kernel made a process."""
+    ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.slow
 def test_cores_lifetimes_and_efficiency_are_those_of_the_operating_system(
     workers: Watched, sample: dict[str, Any], tmp_path: Path
 ) -> None:
-    executor = TaskVineExecutor(port=free_port(), status=False, custom_init=workers.start, filepath=str(tmp_path))
-    runner = Runner(executor, schema=NanoAODSchema, chunksize=2000, savemetrics=True)
+    executor = TaskVineExecutor(
+        port=free_port(), status=False, custom_init=workers.start, filepath=str(tmp_path), treereduction=2
+    )
+    runner = Runner(executor, schema=NanoAODSchema, chunksize=4000, savemetrics=True)
     with MetricsCollector() as collector:
-        output, report = runner(sample, processor_instance=KernelCounted(1.0))
-    for thread in workers.waiting:
-        thread.join(20)
-    measurement = collector.measurement
-    lifetimes = measurement.run.lifetimes.to_pandas()
-    print(lifetimes.to_string(), measurement.run.tasks.to_pandas().to_string(), measurement.time_ledger)
-    print(measurement.problems, measurement.time_ledger.certificate.reasons)
-    capacity = sum(workers.ended) - sum(workers.born)
-    print("truth", capacity, lifetimes["stop"].sum() - lifetimes["start"].sum(), "cpu of tasks", workers.cpu, output)
-    print(measurement.metrics["total_cpu_time"], measurement.metrics["core_efficiency"], output["kernel"] / capacity)
-    measurement.save(tmp_path.parent / "vine")
-    measurement.print_summary()
+        output, report = runner(sample, processor_instance=KernelCounted(2.0))
+    workers.stop()
+    measurement, run = collector.measurement, collector.measurement.run
+    lifetimes, tasks, ledger = run.lifetimes.to_pandas(), run.tasks.to_pandas(), measurement.time_ledger
+
     assert len(lifetimes) == WORKERS
     assert set(lifetimes["threads"]) == {workers.cores}
+    ended = [min(moment, run.stop) for moment in workers.ended]
+    capacity = sum(ended) - sum(max(moment, run.start) for moment in workers.born)
+    assert (lifetimes["stop"] - lifetimes["start"]).sum() == pytest.approx(capacity, rel=TOLERANCE)
+    assert ledger.total == pytest.approx(capacity, rel=TOLERANCE)
+    assert measurement.metrics["total_cores"] == pytest.approx(capacity / (run.stop - run.start), rel=TOLERANCE)
+    efficiency = measurement.metrics["core_efficiency"]
+    of_process = ledger["compute"] + ledger["decompress"] + ledger["interpret"]
+    figures = {
+        "capacity": (ledger.total, capacity),
+        "CPU of process()": (of_process, output["kernel"]),
+        "efficiency": (efficiency, output["kernel"] / capacity),
+        "CPU of all tasks": workers.cpu,
+    }
+    print(figures, ledger, measurement.problems, tasks[["kind", "startup_seconds", "start", "stop"]].to_string())
+    assert of_process == pytest.approx(output["kernel"], rel=TOLERANCE)
+
+    chunks = measurement.chunks
+    assert len(chunks) == report["chunks"]
+    assert set(chunks["worker"]) <= set(lifetimes["worker"])
+    assert list(tasks.groupby("kind").size()[["preprocessing", "processor"]]) == [4, len(chunks)]
+    assert (tasks["kind"] == "merge").any()
+    # a new process for each, which imports coffea
+    started = tasks[tasks["kind"] != "merge"]["startup_seconds"]
+    assert (started > 0.1).all()
+    assert ledger["start-up"] >= started.sum() * (1 - TOLERANCE)
+    assert abs(ledger.residual) < 0.01 * ledger.total
+    assert ledger.certificate.complete, ledger.certificate.reasons
+    assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons
+    assert measurement.problems == []
+    measurement.print_summary()

@@ -141,7 +141,8 @@ class TransactionLog:
 
 def _last_object(text: str) -> dict[str, Any]:
     """The last of several JSON objects: the first has the limits that a task exceeded."""
-    decoder, found, place = json.JSONDecoder(), {}, 0
+    decoder, place = json.JSONDecoder(), 0
+    found: dict[str, Any] = {}
     while (place := text.find("{", place)) >= 0:
         found, place = decoder.raw_decode(text, place)
-    return dict(found)
+    return found

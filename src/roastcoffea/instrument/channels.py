@@ -152,7 +152,7 @@ class TaskVineTask(DaskTask):
 
     def __init__(self) -> None:
         super().__init__()
-        folder = re.search(r"/t\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
+        folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
         self.known = {"worker": process_name()}
         if folder is not None:
             self.known["key"] = f"{TASKVINE}-{folder[1]}"
