@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,16 +13,22 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from analyses import KernelCounted
+from analyses import Jets, KernelCounted
 from coffea.nanoevents import NanoAODSchema
-from coffea.processor import Runner, TaskVineExecutor
+from coffea.processor import IterativeExecutor, Runner, TaskVineExecutor
 
 from roastcoffea import MetricsCollector
+from roastcoffea.backends.taskvine import TaskVineLogs
+from roastcoffea.backends.taskvine_log import TransactionLog
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
 
 WORKERS = 2
+LOGS = Path(__file__).parent.parent / "data" / "taskvine"
 TOLERANCE = 0.05
 
 
@@ -34,8 +41,6 @@ class Watched:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     born: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
-    cpu: float = 0.0
-    """CPU time of their tasks, which are their children."""
     waiting: list[threading.Thread] = field(default_factory=list)
 
     def start(self, manager: Any) -> None:
@@ -57,15 +62,13 @@ class Watched:
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self.ended.append(time.time())
-        times = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
-        self.cpu += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """They end by themselves with their manager, which Python may keep for a while."""
         gc.collect()
-        for process in self.processes:
-            process.terminate()
         for thread, process in zip(self.waiting, self.processes, strict=True):
+            if thread.is_alive():
+                os.kill(process.pid, signal.SIGTERM)  # Popen.terminate() would reap it
             thread.join()
             process.wait()
 
@@ -88,6 +91,61 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Watched(tmp_path)
     yield found
     found.stop()
+
+
+def test_records_and_tables_of_a_real_log() -> None:
+    """Its manager: two workers of one core, 16 chunks of four files."""
+    problems: list[str] = []
+    logs = TaskVineLogs(problems.append)
+    executor = SimpleNamespace(custom_init=None)
+    with logs.step(executor, "call", preprocessing=False):
+        executor.custom_init(SimpleNamespace(logging_directory=str(LOGS)))
+    assert executor.custom_init is None
+    (attempt,) = [one for one in TransactionLog.of(LOGS).attempts if one["task"] == 5]
+    rows = [
+        {"call": "call", "key": "taskvine-5", "worker": "node-1/17", "start": attempt["start"] + 0.5},
+        {"call": "call", "key": "taskvine-99", "worker": "node-1/18", "start": attempt["start"]},
+        {"call": "elsewhere", "key": None, "worker": "node-1/19", "start": attempt["start"]},
+    ]
+    placed = logs.placed(table_of_rows(CHUNK_COLUMNS, rows), preprocessing=False).to_pylist()
+    assert [row["worker"] for row in placed] == [attempt["worker"], "node-1/18", "node-1/19"]
+    assert problems == ["1 record of TaskVine's tasks could not be found in its logs"]
+    tasks = {task["key"]: task for task in logs.tasks().to_pylist()}
+    task = tasks[placed[0]["key"]]
+    assert task["run_id"] == placed[0]["run_id"]
+    assert task["startup_seconds"] == pytest.approx(0.5)
+    assert logs.attempts() == {"processor": 16, "preprocessing": 4, "merge": 5, "other": 0}
+    start, stop = attempt["start"], attempt["stop"]
+    lifetimes = logs.lifetimes(start, stop).to_pylist()
+    assert [(row["start"], row["stop"], row["threads"], row["host"]) for row in lifetimes] == [
+        (start, stop, 1, "node-1")
+    ] * 2
+    assert logs.why_unknown(0) is None
+    assert "others did not" in str(logs.why_unknown(1))
+
+
+def test_without_a_log_workers_and_efficiency_are_missing(
+    sample: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IterativeExecutor, "custom_init", None, raising=False)
+
+    class TaskVineExecutor(IterativeExecutor):
+        """Makes a manager, whose log is gone."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            self.custom_init(SimpleNamespace(logging_directory=str(tmp_path / "gone")))
+            return super().__call__(*args, **kwargs)
+
+    runner = Runner(TaskVineExecutor(status=False), schema=NanoAODSchema, chunksize=4000, savemetrics=True)
+    with MetricsCollector() as collector:
+        _, report = runner(sample, processor_instance=Jets())
+    measurement = collector.measurement
+    assert len(measurement.chunks) == report["chunks"]
+    assert measurement.metrics["total_events"] == report["entries"]
+    for name in ("total_cores", "core_efficiency", "avg_workers"):
+        assert name not in measurement.metrics
+        assert "No such file" in measurement.metrics.missing[name]
+    assert measurement.time_ledger.total is None
 
 
 def born(process: int) -> float:
@@ -117,15 +175,9 @@ def test_cores_lifetimes_and_efficiency_are_those_of_the_operating_system(
     assert (lifetimes["stop"] - lifetimes["start"]).sum() == pytest.approx(capacity, rel=TOLERANCE)
     assert ledger.total == pytest.approx(capacity, rel=TOLERANCE)
     assert measurement.metrics["total_cores"] == pytest.approx(capacity / (run.stop - run.start), rel=TOLERANCE)
-    efficiency = measurement.metrics["core_efficiency"]
     of_process = ledger["compute"] + ledger["decompress"] + ledger["interpret"]
-    figures = {
-        "capacity": (ledger.total, capacity),
-        "CPU of process()": (of_process, output["kernel"]),
-        "efficiency": (efficiency, output["kernel"] / capacity),
-        "CPU of all tasks": workers.cpu,
-    }
-    print(figures, ledger, measurement.problems, tasks[["kind", "startup_seconds", "start", "stop"]].to_string())
+    efficiency = measurement.metrics["core_efficiency"]
+    assert efficiency == pytest.approx(output["kernel"] / capacity, rel=TOLERANCE)
     assert of_process == pytest.approx(output["kernel"], rel=TOLERANCE)
 
     chunks = measurement.chunks
@@ -141,4 +193,3 @@ def test_cores_lifetimes_and_efficiency_are_those_of_the_operating_system(
     assert ledger.certificate.complete, ledger.certificate.reasons
     assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons
     assert measurement.problems == []
-    measurement.print_summary()

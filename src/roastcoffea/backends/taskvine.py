@@ -46,7 +46,7 @@ class TaskVineLogs:
         """Managers by Runner call, and whether they worked for its preprocessing."""
         self._logs: list[TransactionLog] | None = None
         self._clocks: dict[str, float] = {}
-        self._hosts: dict[str, str] = {}
+        self._hosts: dict[str | None, str | None] = {}
         self._startups: dict[int, float] = {}
         self.reason: str | None = None
         """Why workers and tasks are unknown, if so."""
@@ -125,10 +125,10 @@ class TaskVineLogs:
         Each task ran in a process of its own, which is all that a record knows.
         """
         logs = self._read()
-        tasks: dict[tuple[int, int], list[Row]] = {}
+        tasks: dict[tuple[int, int | None], list[Row]] = {}
         for manager, log in enumerate(logs):
-            for attempt in log.attempts:
-                tasks.setdefault((manager, attempt["task"]), []).append(attempt)
+            for one in log.attempts:
+                tasks.setdefault((manager, one["task"]), []).append(one)
         rows = records.select(["call", "key", "worker", "start"]).to_pylist()
         worker, key = ([row[name] for row in rows] for name in ("worker", "key"))
         run_id: list[int | None] = [None] * len(rows)
@@ -210,7 +210,7 @@ def _task_number(key: str | None) -> int | None:
 def _of_moment(attempts: list[Row], moment: float) -> Row | None:
     """The attempt at a task in which something began: the last one that had been given to a worker by then."""
     begun = [attempt for attempt in attempts if attempt["assigned"] <= moment]
-    return (begun or attempts or [None])[-1]
+    return next(reversed(begun or attempts), None)
 
 
 def _host(address: str | None) -> str | None:

@@ -41,7 +41,7 @@ class Probe:
     call : str, optional
         Identity of the Runner call.
     transport : tuple
-        Arguments of `Transport`: topics, spool, and whether records travel in the output.
+        Arguments of `Transport`: topics, spool, whether records travel in the output, whether tasks are TaskVine's.
     of_files : bool
         The function fetches a file's metadata instead of processing a chunk.
     added : tuple, optional
@@ -53,7 +53,7 @@ class Probe:
     function: Callable[..., Any]
     name: str
     call: str | None
-    transport: tuple[tuple[str, ...], str | None, bool] = ((), None, False)
+    transport: tuple[Any, ...] = ((), None, False)
     of_files: bool = False
     added: Added = field(default_factory=added_patterns)
     profile: bool = False
