@@ -13,6 +13,7 @@ from roastcoffea.diagnosis import Verdict
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
@@ -204,8 +205,8 @@ class Measurement:
     def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
         """Write the measurement to `folder/name`, and return that path.
 
-        The default name is made from the time. An existing measurement is overwritten only with `overwrite`. Its
-        `metrics.json` is for other programs; `load` reads the records next to it.
+        The default name is made from that of the run, or the time. An existing measurement is overwritten only with
+        `overwrite`. Its `metrics.json` is for other programs; `load` reads the records next to it.
 
         Raises
         ------
@@ -300,7 +301,7 @@ class Measurement:
         from roastcoffea.report.digest import digest_of
         from roastcoffea.report.screen import NARROWEST, print_first_look
 
-        names = self.metrics.evaluator.value("worker_names")
+        names = known_names(self.metrics.evaluator).workers
         print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
 
     @property

@@ -16,6 +16,7 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedg
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -131,7 +132,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "failures":
             yield from failing_files(metrics)
         case "workers":
-            yield from _workers(metrics.tables["worker_balance"], metrics.evaluator.value("worker_names"))
+            yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case "datasets":
             yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
         case "sections":

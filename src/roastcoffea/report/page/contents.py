@@ -11,7 +11,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.profile import profile_of
-from roastcoffea.metrics.worker_names import Names
+from roastcoffea.metrics.worker_names import Names, known_names
 from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
@@ -200,7 +200,7 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
         frame = frame.dropna(axis="columns", how="all")  # protocols differ in what they tell
     if name == "worker_balance":
         frame = frame.assign(**{"address of the worker": frame["worker"]})
-    frame = _with_names(frame, measured.metrics.evaluator.value("place_names"))
+    frame = _with_names(frame, known_names(measured.metrics.evaluator))
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs
