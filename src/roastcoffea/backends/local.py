@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,6 +25,7 @@ from roastcoffea.backends.jobs import job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.recorder import Recorder
+from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.workers import job_columns
@@ -86,6 +87,7 @@ class LocalMetricsBackend(Recorder):
         """Steps that ran in this process, and on how many threads."""
         self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
+        self._taskvine = TaskVineLogs(self.note)
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self.withheld_before: Withheld = (None, None, None)
@@ -134,6 +136,10 @@ class LocalMetricsBackend(Recorder):
 
     @contextmanager
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[None]:
+        if is_taskvine(executor):
+            with self._taskvine.step(executor, call, preprocessing=preprocessing):
+                yield
+            return
         size = None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
@@ -157,6 +163,8 @@ class LocalMetricsBackend(Recorder):
         """
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
+        elsewhere = pa.array(self._taskvine.calls(preprocessing), pa.string())
+        known = known.filter(pc.invert(pc.is_in(known["call"], elsewhere)))
         self._learned.append(known)
         for call in known["call"].unique().to_pylist():
             steps = [step for step in self._steps if ((step.call or ""), step.preprocessing) == (call, preprocessing)]
@@ -226,6 +234,32 @@ class LocalMetricsBackend(Recorder):
             self.absent.pop("samples", None)
 
     # records as tables
+
+    def chunks(self, calls: Collection[str]) -> pa.Table:
+        chunks = super().chunks(calls)
+        if self._taskvine.used:
+            chunks = self._taskvine.placed(chunks, preprocessing=False)
+            reason = self._taskvine.why_unknown(sum(not step.preprocessing for step in self._steps))
+            self.absent["samples"] = NO_SAMPLES
+            self.absent |= {} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason)
+            if reason is None:
+                self.absent.pop("tasks")
+                self.attempts = self._taskvine.attempts()
+        return chunks
+
+    def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
+        if not self._taskvine.used:
+            return super().table(name, chunks, start, stop)
+        if name in self.absent:
+            return None
+        match name:
+            case "preprocessing":
+                return self._taskvine.placed(self.received.preprocessing(), preprocessing=True)
+            case "lifetimes":
+                return self._taskvine.lifetimes(start, stop)
+            case "tasks":
+                return self._taskvine.tasks()
+        return super().table(name, chunks, start, stop)
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop."""
