@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ import pyarrow.compute as pc
 from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.jobs import job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
-from roastcoffea.backends.processes import ProcessTree, WatchedProcess
+from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
@@ -47,21 +46,6 @@ MOST_SAMPLES: Final = 100_000
 
 POOL_BIRTHS: Final = 5.0
 """Most seconds between the births of two processes of one pool."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Step:
-    """One call of an executor: for the files of preprocessing, or for the chunks of a Runner call."""
-
-    call: str | None
-    preprocessing: bool
-    size: int | None
-    """Processes or threads of its pool; None where it does not tell."""
-    start: float
-    cpu_start: float
-    """CPU time of this process at its start; likewise at its stop."""
-    stop: float | None = None
-    cpu_stop: float | None = None
 
 
 class LocalMetricsBackend(Recorder):

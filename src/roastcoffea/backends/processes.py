@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -188,3 +189,18 @@ class ProcessTree:
             if process.parent in members:
                 members.add(process.pid)
         return [process for process in self.seen if process.pid in members]
+
+
+@dataclass(eq=False, kw_only=True)
+class Step:
+    """One call of an executor: for the files of preprocessing, or for the chunks of a Runner call."""
+
+    call: str | None
+    preprocessing: bool
+    size: int | None
+    """Processes or threads of its pool; None where it does not tell."""
+    start: float
+    cpu_start: float
+    """CPU time of this process at its start; likewise at its stop."""
+    stop: float | None = None
+    cpu_stop: float | None = None
