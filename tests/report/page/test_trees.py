@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from handmade import handmade_run
 from pictures import synthetic_run
-from profiled import profile_table
+from profiled import PROCESS, profile_table
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.report.page.figures import Chart, Context
 from roastcoffea.report.page.trees import flame_graph, icicle
@@ -103,6 +105,33 @@ def test_what_is_of_no_dataset_stands_beside_them(run: Run) -> None:
     top = found[found["depth"] == 1].set_index("name")["width"]
     assert top["idle: tail"] == pytest.approx(ledger["idle: tail"])
     assert top.sum() == pytest.approx(ledger.total, rel=0.01)
+
+
+UPROOT = "uproot/behaviors/TBranch.py"
+WAITED: list[tuple[list[tuple[str, str, int]], float, float, float, str]] = [
+    # frames below process(); seconds on a core, runnable, blocked; family
+    ([("filled", "/home/p.py", 20)], 3.0, 0.5, 0.5, "computing"),
+    ([("slept", "/home/p.py", 30)], 0.25, 0.0, 2.0, "trouble"),
+    ([("starved", "/home/p.py", 40)], 1.0, 2.0, 0.0, "trouble"),
+    ([("array", UPROOT, 1), ("get", "queue.py", 2), ("wait", "threading.py", 3)], 0.0, 0.0, 9.0, "reading"),
+    ([("array", UPROOT, 1), ("decompress", "uproot/compression.py", 4)], 4.0, 0.25, 0.25, "decoding"),
+    ([("array", UPROOT, 1), ("locked", "uproot/compression.py", 5)], 0.5, 0.0, 1.0, "trouble"),
+]
+
+
+def test_frames_have_the_colour_of_what_took_the_most_of_their_time() -> None:
+    names = [column.name for column in PROFILE_COLUMNS]
+    rows = [
+        dict(zip(names, ["c1", "tt", *zip(PROCESS, *frames, strict=True), 1, sum(states), *states], strict=True))
+        for frames, *states, _ in WAITED
+    ]
+    chart = flame_graph(context(synthetic_run(profile=table_of_rows(PROFILE_COLUMNS, rows))))
+    found = boxes(chart).drop_duplicates("name").set_index("name")["paint"]
+    assert {frames[-1][0]: family for frames, *_, family in WAITED} == {
+        frames[-1][0]: found[frames[-1][0]] for frames, *_ in WAITED
+    }
+    assert found["array"] == "reading"
+    assert set(chart.legend.values()) == set(found)
 
 
 def test_without_samples_there_is_no_flame_graph() -> None:

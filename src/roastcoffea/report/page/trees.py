@@ -16,11 +16,11 @@ from roastcoffea.metrics.catalogue import RUN, NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import (
     COMPUTING,
+    FAMILIES,
     IDLING,
     PHASES,
     RESIDUAL,
     TIME_NAMES,
-    TROUBLE,
     Phase,
     phases_of,
 )
@@ -66,20 +66,20 @@ class Box:
 
 def flame_graph(context: Context) -> Chart:
     """Functions that took the time of process(), each above what it calls; click one to zoom in, the top one to go
-    back. Strong colours are your own code, pale ones libraries; red frames were mostly waiting.
+    back. A frame has the colour of what took most of its time. Strong colours are your own code, pale ones libraries.
     """
     profile = context.inputs.value("profile")
     refuse_if(not profile.stacks, "no chunk was in process() when its thread was sampled")
     root = profile.tree()
     first = root.children[0].place if root.children else root.place
     note = f"{counted(root.samples, 'sample')} of {SECOND.text(root.seconds)}."
-    return _chart(
-        "flame", {"functions": _of_frame(root, first, root.seconds, MOST_DEPTH)}, note, "process() by function"
-    )
+    functions = _of_frame(root, first, root.seconds, MOST_DEPTH)
+    used = {row["paint"] for row in _flat(functions)}
+    legend = {family.label: family.name for family in FAMILIES if family.name in used}
+    return _chart("flame", {"functions": functions}, note, "process() by function")._replace(legend=legend)
 
 
 def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bool = False) -> Box:
-    waits = frame.states["blocked"] + frame.states["contention"]
     children = [child for child in frame.children if child.seconds >= SMALLEST * whole] if depth else []
     place, functions = frame.place, Counter(child.place.function for child in children)
     states = [f"{SECOND.text(frame.states[state])} {WORDS[state]}" for state in ALL_STATES if frame.states[state] > 0]
@@ -88,7 +88,7 @@ def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bo
     return Box(
         name=f"{place.function}:{place.line}" if numbered else place.function,
         seconds=frame.seconds,
-        paint=(TROUBLE if waits > frame.seconds / 2 else COMPUTING).name,
+        paint=max(frame.families, key=frame.families.__getitem__).name,
         pale=bool(place.file) and not is_own(place, first),
         notes=notes,
         children=[_of_frame(child, first, whole, depth - 1, functions[child.place.function] > 1) for child in children],
