@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from handmade import handmade_run
 from pictures import synthetic_run
@@ -132,6 +136,29 @@ def test_frames_have_the_colour_of_what_took_the_most_of_their_time() -> None:
     }
     assert found["array"] == "reading"
     assert set(chart.legend.values()) == set(found)
+
+
+def test_preprocessing_of_a_dataset_is_a_part_of_its_own() -> None:
+    measurement = Measurement(handmade_run())
+    found = boxes(icicle(context(measurement.run)))
+    (data,) = found.index[found["name"] == "data"]
+    (part,) = found[(found["name"] == "preprocessing") & (np.array(parents(found)) == data)].itertuples()
+    assert part.paint == "opening"
+    assert part.width == pytest.approx(measurement.time_ledger.by("dataset").loc["data", "preprocessing"])
+
+
+def test_of_many_datasets_the_small_ones_are_one_box() -> None:
+    number = 400
+    run = synthetic_run(workers=20, threads=2, rounds=number // 20)
+    datasets = pa.array([f"set {place}" for place in range(len(run.chunks))])
+    chunks = run.chunks.set_column(run.chunks.schema.get_field_index("dataset"), "dataset", datasets)
+    found = boxes(icicle(context(replace(run, chunks=chunks))))
+    computed = pc.sum(pc.equal(chunks["outcome"], "ok")).as_py()
+    top = found[(found["depth"] == 1) & found["name"].str.contains("datasets")]
+    shown = found[(found["depth"] == 1) & found["name"].str.startswith("set ")]
+    (together,) = top.itertuples()
+    assert int(together.name.split()[0].replace(",", "")) == computed - len(shown)
+    assert together.width > found["width"][0] / 2
 
 
 def test_without_samples_there_is_no_flame_graph() -> None:
