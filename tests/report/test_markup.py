@@ -25,3 +25,10 @@ def test_text_is_text_and_markup_stays(name: str) -> None:
 
 def test_what_cannot_be_in_html_is_replaced() -> None:
     assert text("a\0b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@pytest.mark.parametrize("sign", ["\u202e", "\u202b", "\u2067"])
+def test_no_text_turns_what_follows_it_around(sign: str) -> None:
+    shown = Page(f"<p>{text(f'data{sign}set')}</p>").text
+    assert shown == f"data\\u{ord(sign):04x}set"
+    assert sign not in rendered("block.html", kind="text/plain", name="x", content=f"a{sign}b")

@@ -12,6 +12,9 @@ from roastcoffea.units import number
 
 OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
 
+TURNS: Final = {place: f"\\u{place:04x}" for place in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Characters that turn the direction of all that follows, as escapes."""
+
 
 def text(content: object) -> Markup:
     """Content as text; notebooks do not render formulas in it.
@@ -20,7 +23,7 @@ def text(content: object) -> Markup:
     """
     if isinstance(content, Markup):
         return content
-    escaped = str(escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}")))
+    escaped = str(escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}").translate(TURNS)))
     return Markup(escaped.translate(OF_FORMULAS))
 
 
