@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
+from roastcoffea.diagnosis.completeness import COMPLETE, NOTHING
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL
 from roastcoffea.report import cards
 from roastcoffea.report.cards import Card, Drawn, Segment
-from roastcoffea.report.digest import COMPLETE, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.digest import Bar, Digest, Share, Tile
 from roastcoffea.report.glossary import linked, page_address
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading
