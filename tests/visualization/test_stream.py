@@ -100,6 +100,12 @@ def test_threads_of_a_worker_lie_beside_each_other() -> None:
     assert stream.workers == 2
 
 
+def test_workers_are_in_the_order_of_their_names() -> None:
+    names = {"tcp://a:1": "vm:10", "tcp://a:2": "vm:2", "tcp://a:3": "vm:1"}
+    rows = [task("a", 1, "merge", "ok", worker, 0, 1) for worker in names]
+    assert stream_of(table_of_rows(TASK_COLUMNS, rows), None, names).lanes == ["tcp://a:3", "tcp://a:2", "tcp://a:1"]
+
+
 def test_where_no_thread_is_known_the_first_free_lane_is_taken() -> None:
     times = [(0, 4), (1, 2), (2, 3), (3, 9), (4, 5)]
     rows = [task(f"t{place}", 1, "merge", "ok", "A", *both) for place, both in enumerate(times)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import WITH_RESULT, identities
 from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
+from roastcoffea.metrics.worker_names import natural
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.series import busy_in_pixels
 
@@ -51,8 +52,8 @@ class Pixels(NamedTuple):
     busy: Numbers
 
 
-def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
-    """Attempts of tasks; those of chunks where no scheduler tells of tasks (None)."""
+def stream_of(tasks: pa.Table | None, chunks: pa.Table | None, names: Mapping[str, str] | None = None) -> Stream:
+    """Attempts of tasks; those of chunks where no scheduler tells of tasks (None). Workers are in order of `names`."""
     if tasks is not None:
         table, (kind, chunk) = tasks, _classes_of_tasks(tasks, chunks)
     elif chunks is not None:
@@ -64,7 +65,7 @@ def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
     refuse_if(len(timed) == 0, "it is not known of any task when it ran")
     known = table.select(["worker", "thread", "start", "stop"]).take(pa.array(timed))
     start, stop = (amounts(known, name) for name in ("start", "stop"))
-    lane, lanes = _lanes(known, start, stop)
+    lane, lanes = _lanes(known, start, stop, names or {})
     task, workers = timed if tasks is not None else np.full(len(timed), -1), len(known["worker"].unique())
     return Stream(lane, kind[timed], start, np.maximum(start, stop), task, chunk[timed], lanes, workers)
 
@@ -118,10 +119,10 @@ def _main_classes(chunks: pa.Table) -> Integers:
     return np.where(one_of(chunks["outcome"], pa.array(WITH_RESULT)), kinds, SHOWN.index(FAILED))
 
 
-def _lanes(table: pa.Table, start: Numbers, stop: Numbers) -> tuple[Integers, list[str]]:
+def _lanes(table: pa.Table, start: Numbers, stop: Numbers, shown: Mapping[str, str]) -> tuple[Integers, list[str]]:
     """Lane of each attempt, lanes of a worker beside each other, and the worker of each lane."""
     worker = pc.fill_null(table["worker"], "?")
-    names = sorted(worker.unique().to_pylist())
+    names = sorted(worker.unique().to_pylist(), key=lambda name: natural(shown.get(name, name)))
     code = places(worker, names)
     thread = np.array(pc.fill_null(table["thread"], -1).to_numpy(), dtype=np.int64)
     _fill_in(thread, code, start, stop)
