@@ -92,5 +92,5 @@ def test_texts_call_workers_and_hosts_by_name(text: str, wanted: str) -> None:
 
 
 def test_names_are_sorted_by_their_numbers() -> None:
-    names = ["node-1:1", "node-1:2", "node-1:10", "node-2:1", "node-10:1", "worker"]
-    assert sorted(names[::-1], key=natural) == names
+    names = ["node-1:10", "worker", "node-10:1", "node-1:2", "node-2:1", "node-1:1"]
+    assert sorted(names, key=natural) == ["node-1:1", "node-1:2", "node-1:10", "node-2:1", "node-10:1", "worker"]
