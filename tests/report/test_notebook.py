@@ -179,3 +179,13 @@ def test_no_fact_turns_another_one_around() -> None:
     run = handmade_run(calls=tuple(dataclasses.replace(call, processor="\u05d0\u05d1 \u202edata") for call in CALLS))
     html = Measurement(run)._repr_html_()
     assert "<bdi>\u05d0\u05d1 <span>\\</span>u202edata</bdi>" in html
+
+
+def test_chips_beside_names_have_the_colours_of_the_bars(handmade: Measurement) -> None:
+    """What makes a list paler with `opacity` makes the chips in it paler as well."""
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", handmade._repr_html_())
+    paler = [
+        selectors for selectors, style in rules if "opacity" in style and not selectors.rstrip().endswith(".bar i")
+    ]
+    assert paler
+    assert not any(".key" in selectors for selectors in paler)
