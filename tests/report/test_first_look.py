@@ -13,7 +13,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING, TROUBLE
 from roastcoffea.report.cards import Card
 from roastcoffea.report.digest import Digest, digest_of
-from roastcoffea.report.first_look import look_of, palette
+from roastcoffea.report.first_look import look_of, notebook_look, palette
+from roastcoffea.report.sheets import Heading
 from roastcoffea.visualization.colours import luminance
 
 
@@ -88,3 +89,12 @@ def test_what_stands_in_a_bar_is_legible(scheme: str) -> None:
     for family in FAMILIES:
         light, dark = sorted((luminance(found[f"--rc-{family.name}"]), luminance(found[f"--rc-on-{family.name}"])))
         assert (dark + 0.05) / (light + 0.05) >= 4.5
+
+
+def test_no_backtick_is_left_in_cards_and_verdicts(digest: Digest) -> None:
+    found = finding(what="Enter the `with` late.", advice="`measurement.failed` lists them.")
+    html = notebook_look(
+        dataclasses.replace(digest, findings=[found], verdict="See `roastcoffea show`."), Heading(title="")
+    )
+    assert "`" not in html
+    assert all(f"<code>{code}</code>" in html for code in ("with", "measurement.failed", "roastcoffea show"))

@@ -27,6 +27,15 @@ def text(content: object) -> Markup:
     return Markup(escaped.translate(OF_FORMULAS))
 
 
+def prose(content: object) -> Markup:
+    """A sentence in which what stands between backticks is code; without a pair of them it is a text like any other."""
+    parts = str(content).split("`")
+    if isinstance(content, Markup) or len(parts) % 2 == 0:
+        return text(content)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(text(part)) if place % 2 else text(part) for place, part in enumerate(parts))
+
+
 def rendered(template: str, /, **values: Any) -> Markup:
     """A template of `report/templates` filled with these values."""
     return Markup(_environment().get_template(template).render(values))
@@ -38,5 +47,5 @@ def _environment() -> Environment:
     blocks: dict[str, Any] = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True}
     templates = PackageLoader(__package__)
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "prose": prose}
     return environment
