@@ -78,6 +78,19 @@ def test_evidence_is_a_part_that_the_page_has(digest: Digest) -> None:
     assert card(digest, slow).evidence == ""
 
 
+@pytest.mark.parametrize("cause", ["missing data", "failures"])
+def test_lost_work_leads_to_its_table_and_not_to_files_that_worked(digest: Digest, cause: str) -> None:
+    lost = finding(cause=cause, culprits=(Culprit("file", "f"), Culprit("dataset", "d")))
+    assert card(digest, lost, "chunks", "tables-failed-work").evidence == "tables-failed-work"
+
+
+def test_memory_leads_to_the_memory_of_workers(digest: Digest) -> None:
+    full = finding(cause="memory", culprits=(Culprit("worker", "tcp://a:1"),))
+    found = card(digest, full, "workers")
+    assert (found.evidence, found.measure) == ("workers", "memory")
+    assert card(digest, finding(), "workers").measure == ""
+
+
 def test_a_card_leads_to_the_page_on_its_cause(digest: Digest) -> None:
     slow = finding(cause="slow worker")
     assert card(digest, slow).page.endswith("/limited/slow-worker.html")
