@@ -9,7 +9,7 @@ from handmade import handmade_run
 from pictures import synthetic_run
 
 from roastcoffea.metrics import evaluate
-from roastcoffea.metrics.worker_names import Names, short_names
+from roastcoffea.metrics.worker_names import Names, natural, short_names
 from roastcoffea.records.run import Environment
 
 
@@ -89,3 +89,8 @@ def test_hosts_are_named_as_their_workers_are() -> None:
 def test_texts_call_workers_and_hosts_by_name(text: str, wanted: str) -> None:
     workers = {"tcp://127.0.0.1:401": "laptop:1", "tcp://127.0.0.1:4012": "laptop:2", "farm": "farm"}
     assert Names(workers, {"127.0.0.1": "laptop"}).in_text(text) == wanted
+
+
+def test_names_are_sorted_by_their_numbers() -> None:
+    names = ["node-1:10", "worker", "node-10:1", "node-1:2", "node-2:1", "node-1:1"]
+    assert sorted(names, key=natural) == ["node-1:1", "node-1:2", "node-1:10", "node-2:1", "node-10:1", "worker"]

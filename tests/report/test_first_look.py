@@ -13,7 +13,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING, TROUBLE
 from roastcoffea.report.cards import Card
 from roastcoffea.report.digest import Digest, digest_of
-from roastcoffea.report.first_look import look_of, palette
+from roastcoffea.report.first_look import look_of, notebook_look, palette
+from roastcoffea.report.sheets import Heading
 from roastcoffea.visualization.colours import luminance
 
 
@@ -77,6 +78,19 @@ def test_evidence_is_a_part_that_the_page_has(digest: Digest) -> None:
     assert card(digest, slow).evidence == ""
 
 
+@pytest.mark.parametrize("cause", ["missing data", "failures"])
+def test_lost_work_leads_to_its_table_and_not_to_files_that_worked(digest: Digest, cause: str) -> None:
+    lost = finding(cause=cause, culprits=(Culprit("file", "f"), Culprit("dataset", "d")))
+    assert card(digest, lost, "chunks", "tables-failed-work").evidence == "tables-failed-work"
+
+
+def test_memory_leads_to_the_memory_of_workers(digest: Digest) -> None:
+    full = finding(cause="memory", culprits=(Culprit("worker", "tcp://a:1"),))
+    found = card(digest, full, "workers")
+    assert (found.evidence, found.measure) == ("workers", "memory")
+    assert card(digest, finding(), "workers").measure == ""
+
+
 def test_a_card_leads_to_the_page_on_its_cause(digest: Digest) -> None:
     slow = finding(cause="slow worker")
     assert card(digest, slow).page.endswith("/limited/slow-worker.html")
@@ -88,3 +102,12 @@ def test_what_stands_in_a_bar_is_legible(scheme: str) -> None:
     for family in FAMILIES:
         light, dark = sorted((luminance(found[f"--rc-{family.name}"]), luminance(found[f"--rc-on-{family.name}"])))
         assert (dark + 0.05) / (light + 0.05) >= 4.5
+
+
+def test_no_backtick_is_left_in_cards_and_verdicts(digest: Digest) -> None:
+    found = finding(what="Enter the `with` late.", advice="`measurement.failed` lists them.")
+    html = notebook_look(
+        dataclasses.replace(digest, findings=[found], verdict="See `roastcoffea show`."), Heading(title="")
+    )
+    assert "`" not in html
+    assert all(f"<code>{code}</code>" in html for code in ("with", "measurement.failed", "roastcoffea show"))

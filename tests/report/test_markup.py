@@ -6,7 +6,7 @@ import pytest
 from markupsafe import Markup
 from parsed import NAMES, Page
 
-from roastcoffea.report.markup import rendered, text
+from roastcoffea.report.markup import prose, rendered, text
 
 
 def test_nothing_is_taken_for_a_formula() -> None:
@@ -25,3 +25,16 @@ def test_text_is_text_and_markup_stays(name: str) -> None:
 
 def test_what_cannot_be_in_html_is_replaced() -> None:
     assert text("a\0b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@pytest.mark.parametrize("sign", ["\u202e", "\u202b", "\u2067"])
+def test_no_text_turns_what_follows_it_around(sign: str) -> None:
+    shown = Page(f"<p>{text(f'data{sign}set')}</p>").text
+    assert shown == f"data\\u{ord(sign):04x}set"
+    assert sign not in rendered("block.html", kind="text/plain", name="x", content=f"a{sign}b")
+
+
+def test_what_stands_between_backticks_is_code() -> None:
+    assert prose("Enter the `with` of `a<b>`.") == "Enter the <code>with</code> of <code>a&lt;b&gt;</code>."
+    assert prose("one ` alone") == "one ` alone"
+    assert prose(Markup("<b>`x`</b>")) == "<b>`x`</b>"

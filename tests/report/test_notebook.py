@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from handmade import EXPECTED, empty_run, handmade_run, hostile_run, run_without_tables
+from handmade import CALLS, EXPECTED, empty_run, handmade_run, hostile_run, run_without_tables
 from parsed import NAMES, Page
 
 from roastcoffea.collector import MetricsCollector
@@ -52,7 +52,7 @@ def test_no_page_has_anything_but_text_and_tables(of: str, what: str, request: p
     html = shown(measurement)[what]._repr_html_()
     page = Page(html)
     elements = {"div", "style", "h3", "h4", "p", "ul", "li", "span", "i", "details", "summary", "a"}
-    of_look = set() if what == "metrics" else {"h5", "ol", "b", "em", "small", "code"}
+    of_look = set() if what == "metrics" else {"h5", "ol", "b", "em", "small", "code", "bdi"}
     assert set(page.tags) <= elements | of_look | {"table", "thead", "tbody", "tr", "th", "td"}
     assert page.attributes <= ALLOWED
     assert "url(" not in html
@@ -172,3 +172,20 @@ def test_a_share_has_a_bar_where_it_is_known() -> None:
     assert re.findall(r'<td class="bar">(.*?)</td>', page) == [
         *('<i style="width: 25.0%"></i>', "", '<i style="width: 100.0%"></i>', '<i style="width: 0.0%"></i>')
     ]
+
+
+def test_no_fact_turns_another_one_around() -> None:
+    """Hebrew letters run from right to left, and so would digits after them."""
+    run = handmade_run(calls=tuple(dataclasses.replace(call, processor="\u05d0\u05d1 \u202edata") for call in CALLS))
+    html = Measurement(run)._repr_html_()
+    assert "<bdi>\u05d0\u05d1 <span>\\</span>u202edata</bdi>" in html
+
+
+def test_chips_beside_names_have_the_colours_of_the_bars(handmade: Measurement) -> None:
+    """What makes a list paler with `opacity` makes the chips in it paler as well."""
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", handmade._repr_html_())
+    paler = [
+        selectors for selectors, style in rules if "opacity" in style and not selectors.rstrip().endswith(".bar i")
+    ]
+    assert paler
+    assert not any(".key" in selectors for selectors in paler)

@@ -26,6 +26,7 @@ from roastcoffea.errors import MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.digest import digest_of
 from roastcoffea.visualization import plots, registry
 from roastcoffea.visualization.colours import DARK, LIGHT
 from roastcoffea.visualization.plots import PLOTS
@@ -148,7 +149,7 @@ def test_a_new_figure_has_a_title_labels_and_a_unit(name: str, run: Run, no_pypl
     before = settings()
     figure, ax = function(name)(run)
     assert ax.figure is figure
-    assert ax.get_title() == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, finished"
+    assert ax.get_title() == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, complete"
     assert ax.get_xlabel()
     assert ax.get_ylabel() or [text.get_text() for text in ax.get_yticklabels() if text.get_text()]
     assert settings() == before
@@ -166,6 +167,13 @@ def test_axes_of_the_user_are_all_that_changes(name: str, run: Run, pyplot: Any)
     assert content(elsewhere) == before
     assert [line.get_xydata().tolist() for line in right.lines] == [beside]
     assert (pyplot.gca(), pyplot.gcf(), pyplot.get_fignums()) == (current, other, numbers)
+
+
+def test_a_plot_and_the_page_have_one_word_for_the_state_of_a_run() -> None:
+    measurement = Measurement(handmade_run())  # it skipped a file
+    state = digest_of(measurement.run, measurement.metrics).state
+    assert state == "incomplete"
+    assert plots.plot_byte_ledger(measurement)[1].get_title().endswith(f"by hand, {state}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -268,7 +276,7 @@ def test_a_folder_is_drawn_as_its_measurement_is(run: Run, tmp_path: Path, no_py
     folder = Measurement(run).save(tmp_path, "run")
     for path in (folder, str(folder)):
         _, ax = plots.plot_byte_ledger(path)
-        assert ax.get_title() == f"{PLOTS['byte_ledger'].title}\nby hand, finished"
+        assert ax.get_title() == f"{PLOTS['byte_ledger'].title}\nby hand, complete"
     with pytest.raises(MissingMeasurementError, match="there is no folder"):
         plots.plot_time_ledger("nowhere")
 

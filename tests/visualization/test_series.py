@@ -24,8 +24,8 @@ from roastcoffea.visualization.series import (
 
 def test_a_series_of_each_worker_is_in_order_of_time() -> None:
     samples = table_of_rows(SAMPLE_COLUMNS, SAMPLES)
-    memory = series_of(samples, "memory", {"A": "node:1"})
-    assert (memory.workers, memory.names) == (["A", "B"], ["node:1", "B"])
+    memory = series_of(samples, "memory", {"A": "node:9", "B": "node:10"})
+    assert (memory.workers, memory.names) == (["A", "B"], ["node:9", "node:10"])
     assert [(times - T).tolist() for times in memory.times] == [[0, 10, 40], [30]]
     assert [values.tolist() for values in memory.values] == [[100, 300, 300], [500]]
     assert (memory.begin, memory.end) == (T, T + 40)

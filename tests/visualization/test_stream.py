@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import CHUNKS, T, handmade_run, task
+from handmade import CHUNKS, TASKS, T, handmade_run, task
+from lost_workers import run_with
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.visualization.inputs import inputs_of
 from roastcoffea.visualization.stream import IDLE, SHOWN, Stream, main_in_pixels, stream_of
 
 
@@ -49,6 +51,30 @@ def test_tasks_have_the_class_that_took_the_most_of_their_chunk() -> None:
     assert (stream.start - T).tolist()[:2] == [10, 11]
 
 
+def test_what_the_ledger_counts_as_failed_is_failed_in_the_stream() -> None:
+    inputs = inputs_of(run_with("B", samples={}).run)
+    stream, ledger = stream_of(*inputs.value("attempts")), inputs.value("time_ledger")
+    failed = [number for number, name in enumerate(classes(stream)) if name == "failed"]
+    known = [*TASKS, {"key": "lost-B", "run_id": 50}]
+    found = [(known[stream.task[number]]["key"], known[stream.task[number]]["run_id"]) for number in failed]
+    assert ("k1", 1) in found  # computed again, though its outcome is "ok"
+    assert ("lost-B", 50) in found
+    seconds = (stream.stop - stream.start)[failed].sum()
+    assert seconds == pytest.approx(ledger["failed"] + 0.5)  # of which 0.5 s around the skipped chunk
+
+
+def test_attempts_that_left_no_thread_fill_known_ones_where_these_are_free() -> None:
+    rows = [
+        task("a", 1, "processor", "ok", "A", 0, 2) | {"thread": 7},
+        task("b", 1, "processor", "ok", "A", 0, 4) | {"thread": 9},
+        task("c", 1, "processor", "worker lost", "A", 2, 6),
+        task("d", 1, "processor", "worker lost", "A", 4, 6),
+        task("e", 1, "processor", "worker lost", "A", 5, 6),
+    ]
+    stream = stream_of(table_of_rows(TASK_COLUMNS, rows), None)
+    assert stream.lane.tolist() == [1, 2, 1, 2, 0]
+
+
 def test_without_records_of_chunks_nothing_tells_what_went_on() -> None:
     stream = stream_of(handmade_run().tasks, None)
     assert classes(stream).count("residual") == 4
@@ -72,6 +98,12 @@ def test_threads_of_a_worker_lie_beside_each_other() -> None:
     assert stream.lanes == ["A", "B", "B"]
     assert stream.lane.tolist() == [2, 0, 1, 2]
     assert stream.workers == 2
+
+
+def test_workers_are_in_the_order_of_their_names() -> None:
+    names = {"tcp://a:1": "vm:10", "tcp://a:2": "vm:2", "tcp://a:3": "vm:1"}
+    rows = [task("a", 1, "merge", "ok", worker, 0, 1) for worker in names]
+    assert stream_of(table_of_rows(TASK_COLUMNS, rows), None, names).lanes == ["tcp://a:3", "tcp://a:2", "tcp://a:1"]
 
 
 def test_where_no_thread_is_known_the_first_free_lane_is_taken() -> None:

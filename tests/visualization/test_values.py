@@ -380,6 +380,13 @@ def test_efficiency_and_what_was_not_measured() -> None:
     assert used.texts[0].get_text() == "80 % (1.6 of 2)"
 
 
+def test_shares_of_nothing_have_no_row_but_a_note() -> None:
+    _, ax = plots.plot_efficiency_summary(metrics={"core_efficiency": 0.5, "useful_fraction": 0.0})
+    assert list(bars(ax)) == ["cores: CPU time of chunks", "tasks of chunks: CPU time"]
+    assert [text.get_text() for text in ax.texts] == ["50 %", "not measured"]
+    assert ax.get_xlabel().endswith("\n0 %: bytes: useful")
+
+
 def test_lines_of_constant_rate(run: Run) -> None:
     ax = axes_of(plots.plot_runtime_vs_events, run)
     dotted = [line.get_xydata() for line in ax.lines if line.get_linestyle() == ":"]

@@ -29,6 +29,13 @@ LONGEST_ERROR: Final = 120
 
 INTERRUPT: Final = "KeyboardInterrupt"
 
+COMPLETE: Final = "complete"
+INCOMPLETE: Final = "incomplete"
+BROKEN: Final = "failed"
+INTERRUPTED: Final = "interrupted"
+NOTHING: Final = "nothing was run"
+NO_RUNNER: Final = "no Runner was called"
+
 Row = dict[str, Any]
 CulpritParts = tuple[str, str, float, float | None]
 """Kind, name, thread seconds and factor of a culprit."""
@@ -217,6 +224,17 @@ def incompleteness(
         run_error=None if ended is None else _without_interrupt(ended),
         remedy=_line(chunks, files, files_to_repeat),
     )
+
+
+def state_of(run: Run, missing: Incompleteness | None) -> str:
+    """State of a run in a few words, such as "complete"; `missing` is None where it is not known what is missing."""
+    if run.outcome == FAILED:
+        # what interrupts after the last Runner call leaves its output whole
+        error = missing.run_error if missing is not None and missing.run_error else run.error or ""
+        return INTERRUPTED if error.partition(":")[0].strip() == INTERRUPT else BROKEN
+    if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
+        return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
+    return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
 
 
 def _file(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -8,12 +8,24 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family
 from roastcoffea.records.profile import STATES
 
 UNKNOWN: Final = "unknown"
 ALL_STATES: Final = (*STATES, UNKNOWN)
 WORDS: Final = {"core": "on a core", "contention": "contention", "blocked": "blocked", UNKNOWN: "state unknown"}
 STATE_SECONDS: Final = tuple(f"{state}_seconds" for state in STATES)
+
+READERS: Final = ("uproot/", "fsspec/", "fsspec_xrootd/", "XRootD/", "pyarrow/parquet/", "pyarrow/dataset.py")
+"""Files of libraries that are blocked only while they wait for storage, unless they decode."""
+
+DECODERS: Final = (
+    "uproot/compression.py",
+    "uproot/interpretation/",
+    "uproot/models/TBasket.py",
+    "uproot/models/RNTuple.py",
+)
+"""Files of uproot that decompress and interpret."""
 
 
 class Place(NamedTuple):
@@ -36,6 +48,13 @@ class Stack(NamedTuple):
     seconds: float
     states: Mapping[str, float]
 
+    def families(self) -> Iterator[tuple[Family, float]]:
+        """Seconds by family of classes of the time ledger, as its frames and states tell them."""
+        decodes, reads = (any(place.file.startswith(files) for place in self.places) for files in (DECODERS, READERS))
+        yield DECODING if decodes else COMPUTING, self.states["core"] + self.states[UNKNOWN]
+        yield READING if reads and not decodes else TROUBLE, self.states["blocked"]
+        yield TROUBLE, self.states["contention"]
+
 
 @dataclass(slots=True, kw_only=True)
 class Node:
@@ -57,6 +76,8 @@ class Node:
         `self_seconds` by state.
     datasets : dict
         `seconds` by dataset.
+    families : dict
+        `seconds` by family of classes of the time ledger.
     children : list of Node
         Frames it called, most time first.
     """
@@ -68,6 +89,7 @@ class Node:
     states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
     self_states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
     datasets: dict[str | None, float] = field(default_factory=dict)
+    families: dict[Family, float] = field(default_factory=dict)
     children: list[Node] = field(default_factory=list)
 
     def add(self, stack: Stack, *, itself: bool) -> None:
@@ -75,6 +97,8 @@ class Node:
         self.seconds += stack.seconds
         self.samples += stack.samples
         self.datasets[stack.dataset] = self.datasets.get(stack.dataset, 0.0) + stack.seconds
+        for family, seconds in stack.families():
+            self.families[family] = self.families.get(family, 0.0) + seconds
         for sums in (self.states, self.self_states) if itself else (self.states,):
             for state, seconds in stack.states.items():
                 sums[state] += seconds

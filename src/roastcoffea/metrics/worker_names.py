@@ -55,6 +55,12 @@ def known_names(values: Values) -> Names:
     return found
 
 
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """What names are sorted by, so that those that differ in a number are in its order: vm:2 comes before vm:10."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
+
+
 class Place(NamedTuple):
     """Host and numbers in a worker's address."""
 

@@ -76,6 +76,8 @@ class Card(NamedTuple):
     """Anchor of what shows it; empty where nothing does."""
     page: str = ""
     """Address of the documentation's page on it; empty where there is none."""
+    measure: str = ""
+    """What the evidence is to show where it has a choice; empty for what it shows at first."""
 
 
 def segment(family: Paint, fraction: float, name: str, amount: str, *, label: str = "", details: str = "") -> Segment:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.completeness import INTERRUPT, Incompleteness, shortened
+from roastcoffea.diagnosis.completeness import NO_RUNNER, NOTHING, Incompleteness, shortened, state_of
 from roastcoffea.diagnosis.finding import Finding, Verdict
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
@@ -19,13 +19,6 @@ from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
-
-COMPLETE: Final = "complete"
-INCOMPLETE: Final = "incomplete"
-BROKEN: Final = "failed"
-INTERRUPTED: Final = "interrupted"
-NOTHING: Final = "nothing was run"
-NO_RUNNER: Final = "no Runner was called"
 
 ELAPSED: Final = "elapsed"
 TILES: Final = {
@@ -157,7 +150,7 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     verdict: Verdict | None = metrics.get("verdict")
     missing = _missing(metrics)
     fruitless = run.outcome == FAILED and not metrics.get("num_chunks")
-    state = _state(run, missing)
+    state = state_of(run, missing)
     empty = state in {NOTHING, NO_RUNNER}
     return Digest(
         name=name_of(run) or f"run {run.id[:8]}",
@@ -193,16 +186,6 @@ def _concluded(verdict: Verdict | None, metrics: Metrics) -> str:
     if verdict is None:
         return f"No bottleneck can be named: {metrics.missing['verdict']}."
     return " ".join(filter(None, [verdict.not_interpreted, verdict.conclusion]))
-
-
-def _state(run: Run, missing: Incompleteness | None) -> str:
-    if run.outcome == FAILED:
-        # what interrupts after the last Runner call leaves its output whole
-        error = missing.run_error if missing is not None and missing.run_error else run.error or ""
-        return INTERRUPTED if error.partition(":")[0].strip() == INTERRUPT else BROKEN
-    if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
-        return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
-    return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
 
 
 def _coverage(run: Run, metrics: Metrics) -> str:

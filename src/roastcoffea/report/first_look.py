@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
+from roastcoffea.diagnosis.completeness import COMPLETE, NOTHING
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL
 from roastcoffea.report import cards
 from roastcoffea.report.cards import Card, Drawn, Segment
-from roastcoffea.report.digest import COMPLETE, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.digest import Bar, Digest, Share, Tile
 from roastcoffea.report.glossary import linked, page_address
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading
@@ -43,6 +44,12 @@ OF_CAUSE: Final = {
     "decompression": "tables-branches",
     "metadata": "tables-files",
 }
+OF_LOST_WORK: Final = ("failures", "missing data")
+"""Causes whose culprits have no evidence of their own: charts show the files that could be read."""
+
+MEASURES: Final = {"memory": "memory"}
+"""What a chart of several measures shows of a cause."""
+
 ANYWHERE: Final = ("over-time", "tables-ledgers")
 """Parts of a page that show any cause."""
 
@@ -123,11 +130,13 @@ def _named(classes: str) -> str:
 
 def _card(finding: Finding, anchors: Collection[str]) -> Card:
     evidence = next((one for one in _evidence(finding) if one in anchors), "")
-    return finding.card._replace(evidence=evidence, page=page_address(finding.page))
+    measure = MEASURES.get(finding.cause, "")
+    return finding.card._replace(evidence=evidence, measure=measure, page=page_address(finding.page))
 
 
 def _evidence(finding: Finding) -> Iterator[str]:
-    yield from (OF_KIND[culprit.kind] for culprit in finding.culprits if culprit.kind in OF_KIND)
+    if finding.cause not in OF_LOST_WORK:
+        yield from (OF_KIND[culprit.kind] for culprit in finding.culprits if culprit.kind in OF_KIND)
     if finding.cause in OF_CAUSE:
         yield OF_CAUSE[finding.cause]
     yield from ANYWHERE

@@ -12,6 +12,9 @@ from roastcoffea.units import number
 
 OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
 
+TURNS: Final = {place: f"\\u{place:04x}" for place in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""Characters that turn the direction of all that follows, as escapes."""
+
 
 def text(content: object) -> Markup:
     """Content as text; notebooks do not render formulas in it.
@@ -20,8 +23,17 @@ def text(content: object) -> Markup:
     """
     if isinstance(content, Markup):
         return content
-    escaped = str(escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}")))
+    escaped = str(escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}").translate(TURNS)))
     return Markup(escaped.translate(OF_FORMULAS))
+
+
+def prose(content: object) -> Markup:
+    """A sentence in which what stands between backticks is code; without a pair of them it is a text like any other."""
+    parts = str(content).split("`")
+    if isinstance(content, Markup) or len(parts) % 2 == 0:
+        return text(content)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(text(part)) if place % 2 else text(part) for place, part in enumerate(parts))
 
 
 def rendered(template: str, /, **values: Any) -> Markup:
@@ -35,5 +47,5 @@ def _environment() -> Environment:
     blocks: dict[str, Any] = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True}
     templates = PackageLoader(__package__)
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "prose": prose}
     return environment

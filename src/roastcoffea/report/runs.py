@@ -10,9 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
 
-from roastcoffea.diagnosis.completeness import INTERRUPT
+from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
 from roastcoffea.records.run import FAILED
-from roastcoffea.report.digest import BROKEN, COMPLETE, INCOMPLETE, INTERRUPTED
 from roastcoffea.report.sheets import Column, Sheet
 from roastcoffea.report.terminal import GAP
 from roastcoffea.storage.store import METRICS_FILE, StoredRun

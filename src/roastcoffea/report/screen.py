@@ -14,11 +14,12 @@ from rich.color import Color
 from rich.console import Console
 from rich.text import Text
 
+from roastcoffea.diagnosis.completeness import COMPLETE, NO_RUNNER, NOTHING
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL, Family
 from roastcoffea.metrics.worker_names import ADDRESS
 from roastcoffea.report.cards import percent_of
-from roastcoffea.report.digest import COMPLETE, ELAPSED, NO_RUNNER, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.digest import ELAPSED, Bar, Digest, Share, Tile
 from roastcoffea.report.terminal import verbatim
 from roastcoffea.units import counted, number
 

@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
+from roastcoffea.metrics.busy import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.facts import clock_offsets, recorded, some, with_outcome
+from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, recorded, some, with_outcome
 from roastcoffea.metrics.phases import phases_of
-from roastcoffea.metrics.statistics import Numbers, measured_values
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.metrics.statistics import Numbers, measured_values, one_of
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.run import Run
 from roastcoffea.storage.store import load_run
 from roastcoffea.visualization.series import Presence, Span, Workers
@@ -148,12 +150,40 @@ def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
 
 
 @plot_input
-def attempts(run: Run) -> tuple[pa.Table | None, pa.Table | None]:
-    """Attempts of tasks, None where they are not known, and those of chunks; of both one at least is known."""
+def attempts(
+    run: Run, counted_chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
+) -> tuple[pa.Table | None, pa.Table | None]:
+    """Attempts of tasks, None where they are not known, and those of chunks; of both one at least is known.
+
+    As in the time ledger, the outcome of a chunk whose result was not used is "repeated", and attempts that were lost
+    with their worker or did not finish have estimated times.
+    """
     chunks = None if run.chunks is None or "chunks" in run.absent else chunk_attempts(run)
+    if chunks is not None and counted_chunks is not None:
+        chunks = _with_repeated(chunks, counted_chunks)
     if chunks is not None and run.tasks is None:
         return None, chunks
-    return some(recorded(run, "tasks"), "no task was seen"), chunks
+    tasks = some(recorded(run, "tasks"), "no task was seen")
+    if lifetimes is not None:
+        none = table_of_rows(CHUNK_COLUMNS, [])
+        moments = estimated_intervals(Records.of(run, lifetimes, none, none), tasks)
+        for name, values in zip(("start", "stop"), moments, strict=True):
+            estimated = pa.chunked_array([pa.array(values, from_pandas=True)])
+            tasks = _with_column(tasks, name, pc.coalesce(tasks[name], estimated))
+    return tasks, chunks
+
+
+def _with_repeated(chunks: pa.Table, counted: pa.Table) -> pa.Table:
+    """Chunks in which the outcome of those with a result that was not used is that they were repeated."""
+    unused = pa.array(one_of(chunks["outcome"], pa.array(WITH_RESULT)) & ~among(chunks, counted))
+    if not pc.any(unused, min_count=0).as_py():
+        return chunks
+    return _with_column(chunks, "outcome", pc.if_else(unused, REPEATED, chunks["outcome"]))
+
+
+def _with_column(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    number = table.schema.get_field_index(name)
+    return table.set_column(number, table.schema.field(number), values)
 
 
 @plot_input
@@ -213,6 +243,5 @@ def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
         place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
         ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
         for name in columns:
-            number = table.schema.get_field_index(name)
-            table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
+            table = _with_column(table, name, pc.subtract(table[name], ahead))
     return table

@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from roastcoffea.compat.shapes import ARGUMENTS
+from roastcoffea.diagnosis.completeness import state_of
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import name_of
@@ -132,7 +133,7 @@ class Plot:
         """Axes with the picture, on a new figure where none are given."""
         try:
             arguments = inputs.arguments(self.needs)
-            shown = self._title_of(inputs.value(RUN)) if title is None else title
+            shown = self._title_of(inputs) if title is None else title
             if ax is not None:
                 return self._drawn_on(ax, arguments, shown)
             with own_style(dark=dark), new_figure(figsize or self.size) as figure:
@@ -140,12 +141,17 @@ class Plot:
         except NotMeasuredError as reason:
             raise ValueError(f"{self.function_name} has nothing to draw: {reason}") from None
 
-    def _title_of(self, run: Run) -> str:
-        """What is drawn, and of which run; data in the older shapes are of none."""
+    def _title_of(self, inputs: Evaluator) -> str:
+        """What is drawn, and of which run, with its state; data in the older shapes are of none."""
+        run: Run = inputs.value(RUN)
         name = name_of(run)
         if not name and run.outcome != FAILED:
             return self.title
-        return f"{self.title}\n{short(name or NAMELESS)}, {run.outcome}"
+        try:
+            missing = inputs.value("incompleteness")
+        except NotMeasuredError:
+            missing = None
+        return f"{self.title}\n{short(name or NAMELESS)}, {state_of(run, missing)}"
 
     def _drawn_on(self, ax: Axes, arguments: list[Any], title: str) -> Axes:
         self.draw(ax, *arguments)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import some
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, places
+from roastcoffea.metrics.worker_names import natural
 from roastcoffea.records.workers import OF_SCHEDULER
 
 Span = tuple[float, float]
@@ -53,9 +54,9 @@ def series_of(samples: pa.Table, column: str, names: Mapping[str, str]) -> Serie
     times = pc.coalesce(samples["noted"], samples["time"]) if noted else samples["time"]
     timed = samples.select(["worker", column]).append_column("time", times)
     known = some(timed.drop_null(), f"no sample tells {column}")
-    code, (time, value) = codes(known["worker"]), (amounts(known, name) for name in ("time", column))
+    workers = sorted(known["worker"].unique().to_pylist(), key=lambda worker: natural(names.get(worker, worker)))
+    code, (time, value) = places(known["worker"], workers), (amounts(known, name) for name in ("time", column))
     order, borders = np.lexsort((time, code)), np.cumsum(np.bincount(code))[:-1]
-    workers = known["worker"].unique().to_pylist()
     shown = [names.get(worker, worker) for worker in workers]
     return Series(workers, shown, np.split(time[order], borders), np.split(value[order], borders))
 

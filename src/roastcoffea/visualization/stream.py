@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import WITH_RESULT, identities
 from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
+from roastcoffea.metrics.worker_names import natural
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.series import busy_in_pixels
 
@@ -50,8 +52,8 @@ class Pixels(NamedTuple):
     busy: Numbers
 
 
-def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
-    """Attempts of tasks; those of chunks where no scheduler tells of tasks (None)."""
+def stream_of(tasks: pa.Table | None, chunks: pa.Table | None, names: Mapping[str, str] | None = None) -> Stream:
+    """Attempts of tasks; those of chunks where no scheduler tells of tasks (None). Workers are in order of `names`."""
     if tasks is not None:
         table, (kind, chunk) = tasks, _classes_of_tasks(tasks, chunks)
     elif chunks is not None:
@@ -63,7 +65,7 @@ def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
     refuse_if(len(timed) == 0, "it is not known of any task when it ran")
     known = table.select(["worker", "thread", "start", "stop"]).take(pa.array(timed))
     start, stop = (amounts(known, name) for name in ("start", "stop"))
-    lane, lanes = _lanes(known, start, stop)
+    lane, lanes = _lanes(known, start, stop, names or {})
     task, workers = timed if tasks is not None else np.full(len(timed), -1), len(known["worker"].unique())
     return Stream(lane, kind[timed], start, np.maximum(start, stop), task, chunk[timed], lanes, workers)
 
@@ -117,26 +119,37 @@ def _main_classes(chunks: pa.Table) -> Integers:
     return np.where(one_of(chunks["outcome"], pa.array(WITH_RESULT)), kinds, SHOWN.index(FAILED))
 
 
-def _lanes(table: pa.Table, start: Numbers, stop: Numbers) -> tuple[Integers, list[str]]:
+def _lanes(table: pa.Table, start: Numbers, stop: Numbers, shown: Mapping[str, str]) -> tuple[Integers, list[str]]:
     """Lane of each attempt, lanes of a worker beside each other, and the worker of each lane."""
     worker = pc.fill_null(table["worker"], "?")
-    names = sorted(worker.unique().to_pylist())
+    names = sorted(worker.unique().to_pylist(), key=lambda name: natural(shown.get(name, name)))
     code = places(worker, names)
     thread = np.array(pc.fill_null(table["thread"], -1).to_numpy(), dtype=np.int64)
-    unknown = np.flatnonzero(thread < 0)
-    thread[unknown] = _free_places(code[unknown], start[unknown], stop[unknown])
+    _fill_in(thread, code, start, stop)
     threads, number = np.unique(thread, return_inverse=True)
     pairs, lane = np.unique(code * len(threads) + number, return_inverse=True)
     return np.asarray(lane, dtype=np.int64), [names[pair // len(threads)] for pair in pairs]
 
 
-def _free_places(worker: Integers, start: Numbers, stop: Numbers) -> Integers:
-    """Places of attempts whose thread is not known: the first one of their worker that is free; from -1 downwards."""
-    places = np.zeros(len(worker), np.int64)
-    free: dict[int, list[tuple[float, int]]] = {}
-    for row in np.argsort(start, kind="stable").tolist():
-        taken = free.setdefault(int(worker[row]), [])
-        place = heapq.heappop(taken)[1] if taken and taken[0][0] <= start[row] else -1 - len(taken)
-        heapq.heappush(taken, (float(stop[row]), place))
-        places[row] = place
-    return places
+def _fill_in(thread: Integers, worker: Integers, start: Numbers, stop: Numbers) -> None:
+    """Give attempts whose thread is not known (-1) the first one of their worker that is free, else one below -1."""
+    unknown = np.flatnonzero(thread < 0)
+    taken: dict[int, dict[int, list[tuple[float, float]]]] = {}
+    for row in np.flatnonzero(np.isin(worker, worker[unknown]) & (thread >= 0)).tolist():
+        of_thread = taken.setdefault(int(worker[row]), {}).setdefault(int(thread[row]), [])
+        of_thread.append((float(start[row]), float(stop[row])))
+    for of_worker in taken.values():
+        for spans in of_worker.values():
+            spans.sort()
+    for row in unknown[np.argsort(start[unknown], kind="stable")].tolist():
+        known, span = taken.setdefault(int(worker[row]), {}), (float(start[row]), float(stop[row]))
+        free = (name for name, spans in known.items() if _is_free(spans, span))
+        thread[row] = name = next(free, min([*known, 0]) - 1)
+        insort(known.setdefault(name, []), span)
+
+
+def _is_free(spans: Sequence[tuple[float, float]], wanted: tuple[float, float]) -> bool:
+    """Whether no span, of those in order, has a part in common with another one."""
+    place = bisect_left(spans, wanted)
+    before, after = spans[place - 1 : place], spans[place : place + 1]
+    return all(stop <= wanted[0] for _, stop in before) and all(start >= wanted[1] for start, _ in after)

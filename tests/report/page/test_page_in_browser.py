@@ -201,6 +201,15 @@ def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> Non
     assert wait_until(lambda: shown.evaluate("document.getElementById('tables-files').open"))
 
 
+def test_a_link_chooses_what_a_chart_shows(shown: Browser) -> None:
+    chosen = "document.querySelector('#workers select').selectedOptions[0].text"
+    assert shown.evaluate(chosen) == "threads with a task"
+    link = '<a href="#workers" data-measure="memory">evidence</a>'
+    shown.evaluate(f"document.body.insertAdjacentHTML('beforeend', {link!r})")
+    shown.evaluate("document.querySelector('a[data-measure]').click()")
+    assert shown.evaluate(chosen) == "memory"
+
+
 def test_a_remedy_is_copied(shown: Browser) -> None:
     assert shown.evaluate("document.querySelectorAll('[data-copy]').length") == len(texts(shown, ".remedy code"))
     shown.evaluate(

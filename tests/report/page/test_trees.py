@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from handmade import handmade_run
 from pictures import synthetic_run
-from profiled import profile_table
+from profiled import PROCESS, profile_table
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.report.page.figures import Chart, Context
 from roastcoffea.report.page.trees import flame_graph, icicle
@@ -103,6 +109,56 @@ def test_what_is_of_no_dataset_stands_beside_them(run: Run) -> None:
     top = found[found["depth"] == 1].set_index("name")["width"]
     assert top["idle: tail"] == pytest.approx(ledger["idle: tail"])
     assert top.sum() == pytest.approx(ledger.total, rel=0.01)
+
+
+UPROOT = "uproot/behaviors/TBranch.py"
+WAITED: list[tuple[list[tuple[str, str, int]], float, float, float, str]] = [
+    # frames below process(); seconds on a core, runnable, blocked; family
+    ([("filled", "/home/p.py", 20)], 3.0, 0.5, 0.5, "computing"),
+    ([("slept", "/home/p.py", 30)], 0.25, 0.0, 2.0, "trouble"),
+    ([("starved", "/home/p.py", 40)], 1.0, 2.0, 0.0, "trouble"),
+    ([("array", UPROOT, 1), ("get", "queue.py", 2), ("wait", "threading.py", 3)], 0.0, 0.0, 9.0, "reading"),
+    ([("array", UPROOT, 1), ("decompress", "uproot/compression.py", 4)], 4.0, 0.25, 0.25, "decoding"),
+    ([("array", UPROOT, 1), ("locked", "uproot/compression.py", 5)], 0.5, 0.0, 1.0, "trouble"),
+]
+
+
+def test_frames_have_the_colour_of_what_took_the_most_of_their_time() -> None:
+    names = [column.name for column in PROFILE_COLUMNS]
+    rows = [
+        dict(zip(names, ["c1", "tt", *zip(PROCESS, *frames, strict=True), 1, sum(states), *states], strict=True))
+        for frames, *states, _ in WAITED
+    ]
+    chart = flame_graph(context(synthetic_run(profile=table_of_rows(PROFILE_COLUMNS, rows))))
+    found = boxes(chart).drop_duplicates("name").set_index("name")["paint"]
+    assert {frames[-1][0]: family for frames, *_, family in WAITED} == {
+        frames[-1][0]: found[frames[-1][0]] for frames, *_ in WAITED
+    }
+    assert found["array"] == "reading"
+    assert set(chart.legend.values()) == set(found)
+
+
+def test_preprocessing_of_a_dataset_is_a_part_of_its_own() -> None:
+    measurement = Measurement(handmade_run())
+    found = boxes(icicle(context(measurement.run)))
+    (data,) = found.index[found["name"] == "data"]
+    (part,) = found[(found["name"] == "preprocessing") & (np.array(parents(found)) == data)].itertuples()
+    assert part.paint == "opening"
+    assert part.width == pytest.approx(measurement.time_ledger.by("dataset").loc["data", "preprocessing"])
+
+
+def test_of_many_datasets_the_small_ones_are_one_box() -> None:
+    number = 400
+    run = synthetic_run(workers=20, threads=2, rounds=number // 20)
+    datasets = pa.array([f"set {place}" for place in range(len(run.chunks))])
+    chunks = run.chunks.set_column(run.chunks.schema.get_field_index("dataset"), "dataset", datasets)
+    found = boxes(icicle(context(replace(run, chunks=chunks))))
+    computed = pc.sum(pc.equal(chunks["outcome"], "ok")).as_py()
+    top = found[(found["depth"] == 1) & found["name"].str.contains("datasets")]
+    shown = found[(found["depth"] == 1) & found["name"].str.startswith("set ")]
+    (together,) = top.itertuples()
+    assert int(together.name.split()[0].replace(",", "")) == computed - len(shown)
+    assert together.width > found["width"][0] / 2
 
 
 def test_without_samples_there_is_no_flame_graph() -> None:

@@ -215,7 +215,8 @@ def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Number
 
 def _stream(context: Context) -> Chart:
     """What each worker thread did. A chunk's task has the colour of the class that took the most of it."""
-    stream = stream_of(*context.inputs.value("attempts"))
+    tasks, chunks = context.inputs.value("attempts")
+    stream = stream_of(tasks, chunks, context.inputs.value("worker_names"))
     legend = _legend(SHOWN[kind] for kind in np.unique(stream.kind))
     single = context.every_task or len(stream.start) <= MOST_TASKS
     facts, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)

@@ -15,12 +15,17 @@ from markupsafe import Markup
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import (
+    BUSY,
+    COLUMNS_OF,
     COMPUTING,
+    FAMILIES,
     IDLING,
+    OVERHEAD,
     PHASES,
     RESIDUAL,
+    STARTUP,
     TIME_NAMES,
-    TROUBLE,
+    TOTAL,
     Phase,
     phases_of,
 )
@@ -38,8 +43,13 @@ SMALLEST: Final = 5e-4
 
 MOST_BOXES: Final = 3000
 MOST_DEPTH: Final = 30
-MOST_FILES: Final = 40
+MOST_SEPARATE: Final = 40
+"""Datasets, and files of each, that have boxes of their own."""
+
 MOST_BRANCHES: Final = 12
+OUTSIDE: Final = tuple(name for name in BUSY if name not in {*COLUMNS_OF, STARTUP, OVERHEAD})
+"""Classes that hold entire attempts."""
+
 ROW: Final = 21
 """Height of a box in pixels."""
 
@@ -66,20 +76,20 @@ class Box:
 
 def flame_graph(context: Context) -> Chart:
     """Functions that took the time of process(), each above what it calls; click one to zoom in, the top one to go
-    back. Strong colours are your own code, pale ones libraries; red frames were mostly waiting.
+    back. A frame has the colour of what took most of its time. Strong colours are your own code, pale ones libraries.
     """
     profile = context.inputs.value("profile")
     refuse_if(not profile.stacks, "no chunk was in process() when its thread was sampled")
     root = profile.tree()
     first = root.children[0].place if root.children else root.place
     note = f"{counted(root.samples, 'sample')} of {SECOND.text(root.seconds)}."
-    return _chart(
-        "flame", {"functions": _of_frame(root, first, root.seconds, MOST_DEPTH)}, note, "process() by function"
-    )
+    functions = _of_frame(root, first, root.seconds, MOST_DEPTH)
+    used = {row["paint"] for row in _flat(functions)}
+    legend = {family.label: family.name for family in FAMILIES if family.name in used}
+    return _chart("flame", {"functions": functions}, note, "process() by function")._replace(legend=legend)
 
 
 def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bool = False) -> Box:
-    waits = frame.states["blocked"] + frame.states["contention"]
     children = [child for child in frame.children if child.seconds >= SMALLEST * whole] if depth else []
     place, functions = frame.place, Counter(child.place.function for child in children)
     states = [f"{SECOND.text(frame.states[state])} {WORDS[state]}" for state in ALL_STATES if frame.states[state] > 0]
@@ -88,7 +98,7 @@ def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bo
     return Box(
         name=f"{place.function}:{place.line}" if numbered else place.function,
         seconds=frame.seconds,
-        paint=(TROUBLE if waits > frame.seconds / 2 else COMPUTING).name,
+        paint=max(frame.families, key=frame.families.__getitem__).name,
         pale=bool(place.file) and not is_own(place, first),
         notes=notes,
         children=[_of_frame(child, first, whole, depth - 1, functions[child.place.function] > 1) for child in children],
@@ -121,8 +131,8 @@ def icicle(context: Context) -> Chart:
 def _run(datasets: list[Box], ledger: Any) -> Box:
     """The whole run: datasets, and what the ledger has beside them."""
     if ledger is None:
-        return Box(name="run", seconds=0.0, paint=IDLING.name, children=datasets).widened()
-    parts = [*_completed(datasets, ledger), *_of_no_dataset(ledger)]
+        return Box(name="run", seconds=0.0, paint=IDLING.name, children=_largest(datasets, "dataset")).widened()
+    parts = [*_largest(_completed(datasets, ledger), "dataset"), *_of_no_dataset(ledger)]
     return Box(name="run", seconds=ledger.total, paint=IDLING.name, children=parts).widened()
 
 
@@ -134,14 +144,18 @@ def _measured(inputs: Any, name: str) -> Any:
 
 
 def _completed(datasets: list[Box], ledger: Any) -> list[Box]:
-    """Datasets with what the ledger has beyond their chunks: failed attempts, start-up, overhead of tasks."""
+    """Datasets with what the ledger has beyond their chunks: other tasks, failed attempts, start-up, task overhead."""
     rows = ledger.by("dataset")
     for box in datasets:
         if box.name in rows.index:
-            rest = float(rows.loc[box.name, "total"]) - sum(child.seconds for child in box.children)
-            failed = float(rows.loc[box.name].get("failed", 0.0))
-            parts = {"failed": min(failed, max(rest, 0.0)), "around the chunks": rest - failed}
-            box.children += [_of_class(name, seconds) for name, seconds in parts.items() if seconds > 0]
+            row = rows.loc[box.name]
+            rest = float(row[TOTAL]) - sum(child.seconds for child in box.children)
+            for name in OUTSIDE:
+                seconds = min(float(row.get(name, 0.0)), rest)
+                box.children += [_of_class(name, seconds)] if seconds > 0 else []
+                rest -= max(seconds, 0.0)
+            around = Box(name="around the chunks", seconds=rest, paint=family_of(OVERHEAD).name)
+            box.children += [around] if rest > 0 else []
             box.widened()
     return datasets
 
@@ -158,7 +172,7 @@ def _of_no_dataset(ledger: Any) -> Iterator[Box]:
 
 
 def _of_class(name: str, seconds: float) -> Box:
-    return Box(name=name, seconds=seconds, paint=family_of("task overhead" if name.startswith("around") else name).name)
+    return Box(name=name, seconds=seconds, paint=family_of(name).name)
 
 
 File = tuple[str, str]
@@ -183,12 +197,18 @@ def _datasets(chunks: pa.Table, parts: Parts) -> list[Box]:
 
 
 def _dataset(name: str, files: list[Box]) -> Box:
-    files = _sorted(files)
-    shown, rest = files[:MOST_FILES], files[MOST_FILES:]
-    if rest:
-        seconds = sum(file.seconds for file in rest)
-        shown.append(Box(name=f"{len(rest)} more files", seconds=seconds, paint=_main(rest)))
+    shown = _largest(files, "file")
     return Box(name=name, seconds=0.0, paint=_main(shown), children=shown).widened()
+
+
+def _largest(boxes: list[Box], thing: str) -> list[Box]:
+    """The largest of these things, and one box for all others."""
+    boxes, least = _sorted(boxes), SMALLEST * sum(box.seconds for box in boxes)
+    shown = [box for box in boxes[:MOST_SEPARATE] if box.seconds >= least]
+    if rest := boxes[len(shown) :]:
+        name = counted(len(rest), f"more {thing}" if shown else thing)
+        shown.append(Box(name=name, seconds=sum(box.seconds for box in rest), paint=_main(rest)))
+    return shown
 
 
 def _sections(sections: pa.Table | None, chunks: pa.Table) -> dict[File, list[Mapping[str, Any]]]:

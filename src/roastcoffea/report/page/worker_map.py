@@ -38,7 +38,8 @@ def worker_map(context: Context) -> Chart:
     colour is all of it. A factor beside a name tells how much slower than the others the worker is.
     """
     inputs = context.inputs
-    stream = stream_of(*inputs.value("attempts"))
+    tasks, chunks = inputs.value("attempts")
+    stream = stream_of(tasks, chunks, inputs.value("worker_names"))
     workers = list(dict.fromkeys(stream.lanes))
     rows = min(len(workers), MOST_ROWS)
     edges = np.linspace(context.start, context.stop, COLUMNS + 1)

@@ -88,20 +88,27 @@ def plot_resource_utilization(ax: Axes, metric: Ask) -> None:
 
 
 def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
-    values, texts, reasons = [0.0] * len(shares), ["not measured"] * len(shares), []
-    for place, share in enumerate(shares):
+    """Draw shares as bars; a note names those that are 0, unless all are."""
+    values, texts, reasons = {}, {}, []
+    for share in shares:
         try:
-            values[place] = float(share.of(metric))
-            texts[place] = f"{three_digits(values[place]):g} %" + (f" ({share.text(metric)})" if share.text else "")
+            values[share.label] = float(share.of(metric))
+            in_words = f" ({share.text(metric)})" if share.text else ""
+            texts[share.label] = f"{three_digits(values[share.label]):g} %{in_words}"
         except NotMeasuredError as reason:
             reasons.append(str(reason))
         except ZeroDivisionError:
             reasons.append(f"{share.label}: there were none")
     refuse_if(len(reasons) == len(shares), "; ".join(dict.fromkeys(reasons)))
-    _draw_bars(ax, [share.label for share in shares], np.array(values), [_colour(ax, share) for share in shares])
+    nothing = [label for label, value in values.items() if value == 0] if any(values.values()) else []
+    shown = [share for share in shares if share.label not in nothing]
+    amounts = [values.get(share.label, 0.0) for share in shown]
+    _draw_bars(ax, [share.label for share in shown], np.array(amounts), [_colour(ax, share) for share in shown])
     ax.set_xlabel("share (%)")
-    draw.bar_texts(ax, values, texts)
-    if max(values) <= 100:
+    draw.bar_texts(ax, amounts, [texts.get(share.label, "not measured") for share in shown])
+    if nothing:
+        draw.note(ax, f"0 %: {', '.join(nothing)}")
+    if max(amounts) <= 100:
         ax.set_xticks(range(0, int(min(100, ax.get_xlim()[1])) + 1, 20))
 
 

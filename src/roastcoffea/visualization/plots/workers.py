@@ -44,7 +44,7 @@ def plot_task_stream(
     A task of the processor has the colour of the class that took the most of it. Of very many tasks a pixel
     shows the class that took the most of its time; failed work wins.
     """
-    stream, names = stream_of(*attempts), dict(zip(SHOWN, SHOWN, strict=True)) | {RESIDUAL: UNTOLD}
+    stream, names = stream_of(*attempts, worker_names), dict(zip(SHOWN, SHOWN, strict=True)) | {RESIDUAL: UNTOLD}
     if attempts[1] is None:  # nothing tells what went on inside of chunks
         inside = stream.kind == SHOWN.index(RESIDUAL)
         stream = stream._replace(kind=np.where(inside, SHOWN.index(COMPUTE), stream.kind))

@@ -41,6 +41,18 @@ function addChoice(name, labels, chosen) {
   document.getElementById(`plot-${name}`).before(label);
 }
 
+// A link to a chart may choose what it shows.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-measure]");
+  if (!link) return;
+  for (const choice of document.querySelectorAll(`${link.getAttribute("href")} .controls select`)) {
+    const found = [...choice.options].find((option) => option.text === link.dataset.measure);
+    if (!found || found.selected) continue;
+    choice.value = found.value;
+    choice.dispatchEvent(new Event("change"));
+  }
+});
+
 class BoxTree {
   static JSON = true; // what is packed for it
   static LETTER = 6.7; // pixels
