@@ -81,6 +81,8 @@ SAY_INSTEAD = {
     "with what is preloaded": "including preloaded branches",
     "in all else": "other",
     "of what was seen": "of the records",
+    "bound by": "limited by; bottleneck",
+    "rate over wall time": "event rate",
 }
 """Phrases that do not appear anywhere, and what to say instead."""
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from roastcoffea.report.sheets import Sheet
-from roastcoffea.report.tables import sheet_of_table
+from roastcoffea.report.tables import heading_of, sheet_of_table
 
 
 def shown(sheet: Sheet) -> list[list[str]]:
@@ -62,3 +62,16 @@ def test_an_absent_table_gives_its_reason() -> None:
     assert sheet_of_table(made, "things").rows == []
     made.attrs["absent"] = "nobody looked"
     assert sheet_of_table(made, "things", title="x") == Sheet(title="x", lead=["Not measured: nobody looked."])
+
+
+def test_headings_are_words_of_people() -> None:
+    names = ["residual", "bound", "present_seconds", "cpu_seconds", "cpu_share", "seconds", "file"]
+    assert list(map(heading_of, names)) == [
+        "unaccounted",
+        "limited by",
+        "present",
+        "CPU",
+        "CPU share",
+        "seconds",
+        "file",
+    ]

@@ -15,7 +15,7 @@ from roastcoffea.metrics.branches import NO_TREE_BRANCHES, over_trees, tree_bran
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import aggregated, complete_sum, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
@@ -231,7 +231,8 @@ def _bytes_of(name: str, byte_ledger: ByteLedger) -> Sourced:
 
 
 for one in phases.BYTE_CLASSES:
-    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    label = LABELS_OF.get(one.name, one.name)
+    of_class = partial(of_ledger, name=one.metric_name, label=label, meaning=one.meaning)
     of_class(BYTE, formula=f'byte_ledger["{one.name}"]')(partial(_bytes_of, one.name))
 
 

@@ -20,7 +20,7 @@ Amount = TypeVar("Amount", bound="float | None")
 
 
 LABELS_OF: Final = {RESIDUAL: UNACCOUNTED}
-"""What tables and bars call classes, if not by their name."""
+"""Names of classes in tables and bars, where they differ from those in the ledger."""
 
 
 class Attempts(NamedTuple):

@@ -54,8 +54,8 @@ class InLedger(NamedTuple):
 
 
 LEDGERS: Final[Mapping[str, InLedger]] = {
-    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)),
-    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, TOTAL)),
+    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, UNACCOUNTED, TOTAL, TRANSFERRED)),
+    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, UNACCOUNTED, TOTAL)),
 }
 """Ledgers, by the group of metrics that they are shown with."""
 
@@ -91,7 +91,7 @@ CUSTOM_COLUMNS: Final = (
 WORKER_COLUMNS: Final = (
     *_keyed(COUNT, chunks="chunks"),
     *_keyed(FRACTION, busy_share="in chunks", cpu_share="CPU"),
-    *_keyed(WORD, bound="bound"),
+    *_keyed(WORD, bound="limited by"),
     *_keyed(RATIO, slowness="slow"),
     *_keyed(SECOND, spill_seconds="spill", transfer_seconds="fetch", clock_offset="clock"),
 )

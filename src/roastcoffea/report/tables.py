@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.report.phrases import UNACCOUNTED
 from roastcoffea.report.sheets import Cell, Column, Sheet
 from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 
@@ -28,6 +30,11 @@ _BEFORE_REASON: Final = "Not measured: "
 
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
 """Units of columns that are quotients without a unit of their own."""
+
+HEADINGS: Final = {RESIDUAL: UNACCOUNTED, "bound": "limited by"}
+"""Headings of columns whose names are not what people call them."""
+
+CAPITALS: Final = {"cpu": "CPU", "gc": "GC"}
 
 IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
 """Columns of numbers that are never added: shown with all digits."""
@@ -75,7 +82,13 @@ def _column(values: pd.Series, attributes: Mapping[Any, Any]) -> Column:
         unit = None
     elif symbol == SECOND.symbol and MOMENT.symbol in meaning:
         unit = MOMENT
-    return Column(str(label).replace("_", " "), unit, meaning)
+    return Column(heading_of(str(label)), unit, meaning)
+
+
+def heading_of(name: str) -> str:
+    """Heading of a column of this name; its cells bring the unit."""
+    words = name.removesuffix("_seconds").split("_")
+    return HEADINGS.get(name) or " ".join(CAPITALS.get(word, word) for word in words)
 
 
 def _is_number(value: Any) -> bool:

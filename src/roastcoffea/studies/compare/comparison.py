@@ -18,7 +18,7 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of
+from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of, label_of
 from roastcoffea.studies.compare.explanation import Explanation
 from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
@@ -186,10 +186,10 @@ def _explanation(title: str, explanation: Explanation, everything: bool) -> Shee
     parts = explanation.parts
     least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
     small = [part for part in parts if abs(part.wall_seconds) < least]
-    rows = [(part.cause, part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
+    rows = [(label_of(part), part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
     if len(small) > 1:
         wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
-        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
+        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(map(label_of, small))))
     rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
     cards = [card_of(part) for part in parts if part not in small][:MOST_CARDS]
     seconds = alike(SECOND, [amount for _, *amounts, _ in rows for amount in amounts])

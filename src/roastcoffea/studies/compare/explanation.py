@@ -194,8 +194,8 @@ def _remarks(pair: Pair) -> list[str]:
             "may come from code or from hosts"
         )
     remarks += [
-        f"in {run.name} chunks waited for a core for {FRACTION.text(run.core_wait_share)} of their time, "
-        "which is in wait: others used the hosts, or there are more threads than cores"
+        f"chunks of {run.name} waited for a core for {FRACTION.text(run.core_wait_share)} of their time "
+        "(CPU contention): other processes used the hosts, or there are more threads than cores"
         for run in pair.runs
         if run.core_wait_share is not None and run.core_wait_share > CROWDED
     ]

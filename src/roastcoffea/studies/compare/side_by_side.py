@@ -107,7 +107,7 @@ def median_of(side: Runs, name: str) -> float:
 def _text(word: str, name: str, before: Runs, after: Runs, judgement: repeats.Judgement) -> str:
     old, new = median_of(before, name), median_of(after, name)
     metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
-    what = "wall time" if name == WALL else f"event rate ({metric.label})"
+    what = "wall time" if name == WALL else metric.label
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
     if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
         over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
