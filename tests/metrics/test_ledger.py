@@ -97,6 +97,8 @@ def test_certificates() -> None:
     assert str(complete) == (
         "Complete; 1,200 attempts left a record. Re-read bytes are estimated for 2 reads of branches."
     )
+    lost = Certificate(attempts=Attempts(51, 55), reasons=[])
+    assert str(lost) == "Complete; 51 attempts are accounted for, 4 others never started."
     lacking = Certificate(attempts=Attempts(1, 2), reasons=["one", "two"])
     assert (lacking.complete, str(lacking)) == (False, "Incomplete: one; two; 1 of 2 attempts left a record.")
 

@@ -49,11 +49,17 @@ class Certificate:
         return not self.reasons
 
     def __str__(self) -> str:
-        attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
+        seen, assigned = self.attempts
+        recorded = (
+            f"{' of '.join(number(counted) for counted in self.attempts if counted is not None)} attempts left a record"
+        )
+        if self.complete and assigned is not None and seen < assigned:
+            # lost or cancelled before a thread was free for them: there is nothing to record
+            recorded = f"{number(seen)} attempts are accounted for, {number(assigned - seen)} others never started"
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
         estimated = f" Re-read bytes are estimated for {number(self.estimated)} reads of branches."
         outside = f" {self.outside[0].upper()}{self.outside[1:]}." if self.outside else ""
-        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}{outside}"
+        return f"{complete}; {recorded}.{estimated if self.estimated else ''}{outside}"
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):

@@ -345,7 +345,7 @@ def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Shee
     if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
         shown.discard("clock_offset")
     columns = [each for each in WORKER_COLUMNS if each[0] in shown]
-    more = [f"and {number(len(rows) - MOST_WORKERS)} that do more"] * (len(rows) > MOST_WORKERS)
+    more = [f"and {counted(len(rows) - MOST_WORKERS, 'busier worker')}"] * (len(rows) > MOST_WORKERS)
     yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=f"workers ({number(len(rows))})", notes=more)
 
 

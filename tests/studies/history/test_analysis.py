@@ -41,7 +41,10 @@ def test_facts_that_change_all_the_time_are_not_blamed() -> None:
         for number, run in enumerate(with_cpu([*LOW, *HIGH]))
     ]
     (mark,) = analysis_of(runs).marks
-    assert mark.why == "Only hosts changed there, as they often do."
+    assert mark.why == ("Only hosts changed there. That happens often between these runs, so it may not be the reason.")
+    assert {name: list(map(str, found)) for name, found in analysis_of(runs).changed.items() if found} == {
+        "run-08": ["hosts node7 -> node8"]
+    }
 
 
 def test_levels_are_medians_between_changes() -> None:

@@ -91,10 +91,13 @@ class Analysis:
 
     @property
     def changed(self) -> dict[str, list[Change]]:
-        """Facts that are others than in the run before, by the name of the run; not those that change all the time."""
+        """Facts that differ from the run before, by the name of the run; those that often change only at marks."""
         used, noisy = self.used, noisy_facts(self.used)
         steps = {new.name: changes(old, new) for old, new in pairwise(used)}
-        return {name: [each for each in found if each.name not in noisy] for name, found in steps.items()}
+        marked = {mark.entry.name for mark in self.marks}
+        return {
+            name: [each for each in found if name in marked or each.name not in noisy] for name, found in steps.items()
+        }
 
     @property
     def remark(self) -> str:
@@ -155,7 +158,8 @@ def _marked(used: Sequence[Entry], place: int, steps: tuple[Step, ...]) -> Mark:
     facts = tuple(change for change in here if change.name not in noisy)
     why = f"Changed there: {'; '.join(map(str, facts))}." if facts else _beside(used, place, noisy)
     if not why and here:
-        why = f"Only {' and '.join(change.name for change in here)} changed there, as they often do."
+        names = " and ".join(change.name for change in here)
+        why = f"Only {names} changed there. That happens often between these runs, so it may not be the reason."
     return Mark(place=place, entry=used[place], steps=steps, facts=facts, why=why or NOTHING)
 
 
