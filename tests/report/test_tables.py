@@ -75,3 +75,10 @@ def test_headings_are_words_of_people() -> None:
         "seconds",
         "file",
     ]
+
+
+@pytest.mark.parametrize(("rest", "shown"), [([0, 0], False), ([1e-9, -2e-8], False), ([0, 5], True)])
+def test_a_breakdown_has_no_column_of_nothing_unaccounted(rest: list[float], shown: bool) -> None:
+    frame = pd.DataFrame({"file": ["a", "b"], "payload": [50, 95], "residual": rest, "total": [50, 100]})
+    heads = [column.name for column in sheet_of_table(frame, "files").columns]
+    assert heads == ["file", "payload", *["unaccounted"] * shown, "total"]

@@ -66,7 +66,6 @@ class ByteLedger(Ledger["int | None"]):
     name: ClassVar[str] = "byte ledger"
     title: ClassVar[str] = BYTE_LEDGER
     unit: ClassVar[Unit] = BYTE
-    shows_zeros: ClassVar[bool] = True
     _advisers: ClassVar[list[Adviser]] = []
 
     requests: pa.Table
@@ -130,7 +129,7 @@ class ByteLedger(Ledger["int | None"]):
     def _rows(self) -> list[tuple[Cell, ...]]:
         if self.transferred is None:
             return super()._rows()
-        return [*super()._rows(), (TRANSFERRED, self.transferred, gaps_text(self.gaps or 0))]
+        return [*super()._rows(), (TRANSFERRED, self.transferred, gaps_text(self.gaps) if self.gaps else "")]
 
     def _notes(self) -> list[str]:
         missing = [] if self.transferred is not None else [f"Transferred: {self.transferred_absent}."]

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import root_cause, unknown
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -27,7 +27,6 @@ from roastcoffea.units import (
     FRACTION,
     RATIO,
     SECOND,
-    SMALLEST_SHARE,
     STRUCTURE,
     WORD,
     Unit,
@@ -39,6 +38,9 @@ from roastcoffea.units import (
 MOST_BRANCHES: Final = 10
 MOST_FILES: Final = 10
 MOST_WORKERS: Final = 10
+ZERO: Final = "Zero: "
+"""Beginning of the line below a table that names what was measured and is zero."""
+
 LONGEST_LINE: Final = 200
 LONGEST_TEXT: Final = 40
 SMALL_OFFSET: Final = 0.01
@@ -224,37 +226,35 @@ def amount_of(metrics: Metrics, name: str) -> Cell:
 def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
     """Metrics of a group; the table of a ledger in place of those that are in it."""
     if group not in LEDGERS or LEDGERS[group].name not in metrics:
-        values, *spread = _values(members, metrics)
-        yield from (replace(values, title=group), *spread)
+        first, *others = _values(members, metrics)
+        yield from (replace(first, title=group), *others)
         return
     name, title, in_ledger = LEDGERS[group]
     ledger, *advice = metrics[name].sheets()
-    yield replace(_without_zeros(ledger, metrics[name]), title=title)
+    yield replace(ledger, title=title)
     yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
     yield from advice
     if group == BYTES:
         yield from _branches(metrics[name])
 
 
-def _without_zeros(sheet: Sheet, ledger: ByteLedger | TimeLedger) -> Sheet:
-    """A ledger's table without the classes that have next to nothing; a note names them."""
-    least = SMALLEST_SHARE * (ledger.total or 0)
-    small = [name for name, amount in ledger.items() if amount is not None and abs(amount) < least]
-    small = [UNACCOUNTED if name == RESIDUAL else name for name in small]
-    if not small:
-        return sheet
-    share = FRACTION.text(SMALLEST_SHARE)
-    rows = [row for row in sheet.rows if row[0] not in small]
-    return replace(sheet, rows=rows, notes=[*sheet.notes, f"Less than {share}: {', '.join(small)}."])
-
-
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic."""
+    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic.
+
+    A line names the values that are zero.
+    """
     known = [metric for metric in members if metric.name in metrics]
-    rows = [(metric.label, amount_of(metrics, metric.name)) for metric in known if metric.statistic is None]
+    zero = [metric for metric in known if metric.statistic is None and metrics[metric.name] == 0]
+    rows = [
+        (metric.label, amount_of(metrics, metric.name))
+        for metric in known
+        if metric.statistic is None and metric not in zero
+    ]
     missing = labels_by_reason(members, metrics).items()
     reasons = [("\n".join(labels), Reason(reason)) for reason, labels in missing]
-    yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons])
+    notes = [f"{ZERO}{', '.join(metric.label for metric in zero)}."] if zero else []
+    if rows or reasons or notes:
+        yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons], notes=notes)
     spread = [metric for metric in known if metric.statistic is not None]
     if spread:
         yield _distributions(spread, metrics)
@@ -301,7 +301,8 @@ def keyed_sheet(names: str, rows: Iterable[Row], columns: Sequence[Keyed], **val
 def datasets(metrics: Metrics) -> Sheet:
     """What came of each dataset."""
     found = [{"dataset": name, **row} for name, row in (metrics.get("per_dataset") or {}).items()]
-    return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
+    columns = [each for each in DATASET_COLUMNS if each[0] != "num_failed" or any(row.get(each[0]) for row in found)]
+    return keyed_sheet("dataset", found, columns, title="datasets", things="datasets", first=FIRST_ROWS)
 
 
 def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:

@@ -29,7 +29,7 @@ def test_the_verdict_comes_first() -> None:
     assert first.title == "verdict"
     assert first.notes[0] == "B: CPU per event +50 %; wall time: cannot tell"
     assert first.notes[1].startswith("A: fast (1 run), wall time 32 s")
-    assert first.notes[-1].startswith("B: wall time +50 % (")
+    assert first.notes[-1].startswith("B: wall time +50 %")
 
 
 def test_a_comparison_can_be_pickled() -> None:
