@@ -249,3 +249,29 @@ def test_a_line_names_what_is_zero():
         for note in next(iter(sheets_of(events.run, events.metrics, "events"))).notes
         for label in note.removeprefix(zero).removesuffix(".").split(", ")
     }
+
+
+def test_workers_without_a_chunk_are_a_line():
+    run = handmade_run()
+    idle = [
+        worker for worker, row in Measurement(run).worker_balance.set_index("worker").iterrows() if not row["chunks"]
+    ]
+    names = Measurement(run).metrics.evaluator.value("place_names").workers
+    (workers,) = sheets_of(run, Measurement(run).metrics, "workers")
+    assert all(row[1] for row in workers.rows)
+    assert [note for note in workers.notes if note.startswith("Without")] == (
+        [f"Without a chunk: {', '.join(names[worker] for worker in idle)}."] if idle else []
+    )
+
+
+def test_problems_call_workers_by_name():
+    run = made_run([plan(1.0)] * 4, 2)
+    addresses = [f"tcp://10.0.0.1:{40000 + number}" for number in range(len(run.lifetimes))]
+    place = run.lifetimes.schema.get_field_index("worker")
+    run = dataclasses.replace(run, lifetimes=run.lifetimes.set_column(place, "worker", [addresses]))
+    address, name = addresses[-1], Measurement(run).metrics.evaluator.value("worker_names")[addresses[-1]]
+    assert address != name
+    found = dataclasses.replace(run, problems=(f"worker {address} did not answer",))
+    assert Measurement(found).problems == [f"worker {name} did not answer"]
+    assert f"worker {name} did not answer" in summary(found)
+    assert found.problems == (f"worker {address} did not answer",)

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
-MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BYTE_CLASSES}
+UNCOMPRESSED: Final = "uncompressed"
+
+MEANINGS: Final[Mapping[str, str]] = {
+    **{one.name: one.meaning for one in phases.BYTE_CLASSES},
+    phases.TOTAL: "Bytes requested from storage, of all classes.",
+    UNCOMPRESSED: "Size of what was read after decompression.",
+}
 
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
 
@@ -161,13 +167,13 @@ class ByteLedger(Ledger["int | None"]):
 
     def _by_branch(self) -> pa.Table:
         columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
-        sums = aggregated(self.branches, ["branch"], columns | {"uncompressed": ("bytes_uncompressed", "sum")})
+        sums = aggregated(self.branches, ["branch"], columns | {UNCOMPRESSED: ("bytes_uncompressed", "sum")})
         rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
         others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
         rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
         amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
         filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
-        return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
+        return pa.Table.from_pylist(filled, schema=amounts.append(pa.field(UNCOMPRESSED, pa.float64())))
 
 
 def _sum(column: pa.ChunkedArray) -> int:
@@ -270,7 +276,7 @@ def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
     return (bytes_payload + bytes_reread) / bytes_payload
 
 
-@of_ledger(BYTE, label="uncompressed", formula="sum of bytes_uncompressed over branches")
+@of_ledger(BYTE, label=UNCOMPRESSED, formula="sum of bytes_uncompressed over branches")
 def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
     """Size after decompression of everything chunks read; baskets read by two chunks count twice."""
     return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))

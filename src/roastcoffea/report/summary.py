@@ -16,6 +16,7 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.phases import TOTAL
+from roastcoffea.metrics.worker_names import Names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -141,7 +142,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "values":
             yield from _custom(metrics.get("custom") or {})
         case "problems":
-            yield problems([*run.problems, *metrics.problems])
+            yield problems(named_problems(run, metrics))
         case _:
             yield from _group(group, OF_METRICS[group], metrics)
 
@@ -342,12 +343,18 @@ def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Shee
     rows = [
         row | {"worker": names.get(row["worker"], row["worker"])} for row in workers.sort_by("busy_share").to_pylist()
     ]
+    without = [row["worker"] for row in rows if not row["chunks"]]
+    rows = [row for row in rows if row["chunks"]]
     shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
     if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
         shown.discard("clock_offset")
     columns = [each for each in WORKER_COLUMNS if each[0] in shown]
     more = [f"and {counted(len(rows) - MOST_WORKERS, 'busier worker')}"] * (len(rows) > MOST_WORKERS)
-    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=f"workers ({number(len(rows))})", notes=more)
+    if without:
+        others = f" and {number(len(without) - MOST_WORKERS)} more" if len(without) > MOST_WORKERS else ""
+        more.append(f"Without a chunk: {', '.join(without[:MOST_WORKERS])}{others}.")
+    title = f"workers ({number(len(workers))})"
+    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=title, notes=more)
 
 
 def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
@@ -359,6 +366,12 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     if rows:
         columns = [each for each in BRANCH_COLUMNS if any(row[each[0]] != 0 for row in rows)]
         yield keyed_sheet("branch", rows[:MOST_BRANCHES], columns, title="branches", total=len(rows))
+
+
+def named_problems(run: Run, metrics: Metrics) -> list[str]:
+    """Problems of a measurement, in which workers and hosts have their short names."""
+    names: Names = metrics.evaluator.value("place_names")
+    return [names.in_text(problem) for problem in (*run.problems, *metrics.problems)]
 
 
 def problems(found: Sequence[str]) -> Sheet:
