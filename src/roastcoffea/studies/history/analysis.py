@@ -103,12 +103,17 @@ class Analysis:
     def remark(self) -> str:
         """How far changes can be told."""
         few, fewest, tested = len(self.used), fewest_runs(RISK), " or ".join(TESTED)
-        if few < fewest:
-            return f"A change of {tested} can be told from {fewest} runs on; this history has {few}."
-        found = "" if self.marks else "No change was found. "
-        return (
-            f"{found}If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        alarms = f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        bytes_too = (
+            f" {BYTES[0].upper()}{BYTES[1:]} have a mark only between runs of the same files."
+            if self.known(BYTES)
+            else ""
         )
+        if few < fewest:
+            which = f"this history has {few} that can be used" if few < len(self.entries) else f"this history has {few}"
+            return f"A change of {tested} can be told from {fewest} runs on; {which}. {alarms}{bytes_too}"
+        found = "" if self.marks else "No change was found. "
+        return f"{found}{alarms}{bytes_too}"
 
     def as_dict(self) -> dict[str, Any]:
         """It in types of standard JSON."""
