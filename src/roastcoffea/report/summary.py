@@ -16,8 +16,9 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.phases import TOTAL
-from roastcoffea.metrics.worker_names import Names
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.allocation import allocation
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
@@ -134,7 +135,9 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "failures":
             yield from failing_files(metrics)
         case "workers":
-            yield from _workers(metrics.tables["worker_balance"], metrics.evaluator.value("worker_names"))
+            yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
+        case "batch jobs":
+            yield from allocation(metrics)
         case "datasets":
             yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
         case "sections":
@@ -154,7 +157,17 @@ OF_METRICS: Final[Mapping[str, Sequence[Metric]]] = {
         key=lambda metric: metric.group,
     )
 }
-GROUPS: Final = ("verdict", "failures", *OF_METRICS, "workers", "datasets", "sections", "values", "problems")
+GROUPS: Final = (
+    "verdict",
+    "failures",
+    *OF_METRICS,
+    "workers",
+    "batch jobs",
+    "datasets",
+    "sections",
+    "values",
+    "problems",
+)
 """Groups of tables, in their order."""
 
 
@@ -370,7 +383,7 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
 
 def named_problems(run: Run, metrics: Metrics) -> list[str]:
     """Problems of a measurement, in which workers and hosts have their short names."""
-    names: Names = metrics.evaluator.value("place_names")
+    names = known_names(metrics.evaluator)
     return [names.in_text(problem) for problem in (*run.problems, *metrics.problems)]
 
 
