@@ -81,6 +81,12 @@ SAY_INSTEAD = {
     "with what is preloaded": "including preloaded branches",
     "in all else": "other",
     "of what was seen": "of the records",
+    "as they often do": "that happens often",
+    "for a chunk of any size": "fixed cost of a chunk",
+    "does not stand out": "cannot be told apart from noise",
+    "give or take": "within",
+    "bound by": "limited by; bottleneck",
+    "rate over wall time": "event rate",
 }
 """Phrases that do not appear anywhere, and what to say instead."""
 

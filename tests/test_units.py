@@ -79,6 +79,7 @@ def test_a_unit_of_others_can_be_pickled() -> None:
         (FRACTION, 0.00012, "0.012 %"),
         (RATIO, 1.6523, "1.65 x"),
         (MEBIBYTE, 8.2, "8.2 MiB"),
+        (MEBIBYTE, -0.0352, "-0.04 MiB"),
         (COUNT, 2_000_000, "2,000,000"),
         (COUNT, 1.6, "1.6"),
         (COUNT, 2.0, "2"),
@@ -150,7 +151,7 @@ def test_moments_have_their_zone(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.0, "0 %"), (1e-4, "0.01 %"), (9.9e-5, "< 0.01 %"), (-1e-9, "< 0.01 %"), (0.123, "12.3 %"), (-0.5, "-50 %")],
+    [(0.0, "0 %"), (1e-3, "0.1 %"), (9.9e-4, "< 0.1 %"), (-1e-9, "< 0.1 %"), (0.123, "12.3 %"), (-0.5, "-50 %")],
 )
 def test_shares_that_nobody_would_miss_have_no_digits(share, text):
     assert share_text(share) == text

@@ -103,8 +103,10 @@ class Measurement:
 
     @property
     def problems(self) -> list[str]:
-        """Problems of the measurement, and results that could not be computed."""
-        return [*self.run.problems, *self.metrics.problems]
+        """Problems of the measurement, and results that could not be computed; workers are called by name."""
+        from roastcoffea.report.summary import named_problems
+
+        return named_problems(self.run, self.metrics)
 
     @cached_property
     def metrics(self) -> Metrics:

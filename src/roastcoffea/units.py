@@ -154,7 +154,7 @@ _seconds = scaled("s")
 SECOND: Final = Unit("s", duration)
 BYTE: Final = Unit("B", scaled("B", smallest=""))
 BYTE_PER_SECOND: Final = Unit("B/s", scaled("B/s", smallest=""))
-MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
+MEBIBYTE: Final = Unit("MiB", lambda value: f"{number(three_digits(round(value, 2)))} MiB")
 GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
 KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3, smallest=""))
 PERCENT: Final = Unit("%", suffixed("%"))
@@ -178,7 +178,11 @@ OF_NUMBERS: Final = (
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 
-SMALLEST_SHARE: Final = 1e-4
+SMALLEST_SHARE: Final = 1e-3
+"""Share of a whole below which nobody needs the amount."""
+
+READABLE: Final = 1e-4
+"""Share of the largest amount below which others are not written with its prefix."""
 
 SCALES: Final = {**RATES, SECOND.symbol: partial(scaled, "s"), BYTE.symbol: partial(scaled, "B", smallest="")}
 """What makes writers of amounts with a prefix, by the symbol of their unit."""
@@ -202,7 +206,7 @@ def alike(unit: Unit, values: Iterable[float]) -> Unit:
     if unit is SECOND and three_digits(largest) >= SECONDS_PER_MINUTE:
         return unit
     shared = scale(like=largest)
-    return Unit(unit.symbol, lambda value: (shared if abs(value) >= SMALLEST_SHARE * largest else unit.text)(value))
+    return Unit(unit.symbol, lambda value: (shared if abs(value) >= READABLE * largest else unit.text)(value))
 
 
 def share_text(share: float) -> str:

@@ -11,7 +11,7 @@ from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
-from roastcoffea.report.frames import NAMES, TABLES
+from roastcoffea.report.frames import BREAKDOWNS, NAMES, TABLES
 
 FRAMES = {
     "chunks": CHUNK_COLUMNS,
@@ -127,3 +127,9 @@ def test_a_table_is_found_by_its_name_alone():
 def test_each_table_is_an_attribute():
     measurement = Measurement(handmade_run())
     assert all(getattr(measurement, name) is measurement.table(name) for name in TABLES)
+
+
+@pytest.mark.parametrize(("name", "what"), [(name, what) for name, each in BREAKDOWNS.items() for what in each.by])
+def test_columns_of_breakdowns_are_explained(name: str, what: str) -> None:
+    found = Measurement(handmade_run()).table(f"{name}_by_{what}").attrs["columns"]
+    assert [column for column, meaning in found.items() if meaning.startswith(f"{column} [")] == []

@@ -68,6 +68,8 @@ def test_each_metric_is_there_or_its_reason(run):
     metrics = evaluate(run)
     for metric in SHOWN:
         expected = metric.unit.text(metrics[metric.name]) if metric.name in metrics else metrics.missing[metric.name]
+        if metrics.get(metric.name) == 0 and not metric.statistic:
+            expected = metric.label
         assert unfolded(expected) in text, metric.name
 
 
@@ -223,9 +225,53 @@ def test_chunks_that_are_missing_of_files_without_errors_are_told_with_the_faile
 def test_classes_with_next_to_nothing_are_named_below_a_ledger():
     measurement = Measurement(made_run([plan(1.0)] * 4, 2))
     ledger = next(sheets_of(measurement.run, measurement.metrics, "time"))
-    names, beginning = [row[0] for row in ledger.rows], "Less than 0.01 %: "
+    names, beginning = [row[0] for row in ledger.rows], "Less than 0.1 %: "
     assert names == ["compute", "total"]
     (note,) = [note for note in ledger.notes if note.startswith(beginning)]
     small = note.removeprefix(beginning).removesuffix(".").split(", ")
     assert small.pop() == "unaccounted"
     assert {*names[:-1], *small, "residual"} == {*measurement.time_ledger}
+
+
+def test_a_line_names_what_is_zero():
+    measurement = Measurement(handmade_run())
+    events, zero = Measurement(empty_run()), "Zero: "
+    for sheet in sheets_of(measurement.run, measurement.metrics):
+        assert not [row for row in sheet.rows if str(row[1] if len(row) > 1 else "").startswith(("0 s", "0 B", "0 %"))]
+    (chunks, *_) = sheets_of(measurement.run, measurement.metrics, "chunks")
+    named = [note.removeprefix(zero).removesuffix(".").split(", ") for note in chunks.notes if note.startswith(zero)]
+    known = {
+        one.label: measurement.metrics.get(one.name) for one in SHOWN if one.group == "chunks" and not one.statistic
+    }
+    assert {label for label, value in known.items() if value == 0} == {label for labels in named for label in labels}
+    assert {"chunks", "events"} <= {
+        label
+        for note in next(iter(sheets_of(events.run, events.metrics, "events"))).notes
+        for label in note.removeprefix(zero).removesuffix(".").split(", ")
+    }
+
+
+def test_workers_without_a_chunk_are_a_line():
+    run = handmade_run()
+    idle = [
+        worker for worker, row in Measurement(run).worker_balance.set_index("worker").iterrows() if not row["chunks"]
+    ]
+    names = Measurement(run).metrics.evaluator.value("place_names").workers
+    (workers,) = sheets_of(run, Measurement(run).metrics, "workers")
+    assert all(row[1] for row in workers.rows)
+    assert [note for note in workers.notes if note.startswith("Without")] == (
+        [f"Without a chunk: {', '.join(names[worker] for worker in idle)}."] if idle else []
+    )
+
+
+def test_problems_call_workers_by_name():
+    run = made_run([plan(1.0)] * 4, 2)
+    addresses = [f"tcp://10.0.0.1:{40000 + number}" for number in range(len(run.lifetimes))]
+    place = run.lifetimes.schema.get_field_index("worker")
+    run = dataclasses.replace(run, lifetimes=run.lifetimes.set_column(place, "worker", [addresses]))
+    address, name = addresses[-1], Measurement(run).metrics.evaluator.value("worker_names")[addresses[-1]]
+    assert address != name
+    found = dataclasses.replace(run, problems=(f"worker {address} did not answer",))
+    assert Measurement(found).problems == [f"worker {name} did not answer"]
+    assert f"worker {name} did not answer" in summary(found)
+    assert found.problems == (f"worker {address} did not answer",)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from roastcoffea.report.sheets import Sheet
-from roastcoffea.report.tables import sheet_of_table
+from roastcoffea.report.tables import heading_of, sheet_of_table
 
 
 def shown(sheet: Sheet) -> list[list[str]]:
@@ -62,3 +62,23 @@ def test_an_absent_table_gives_its_reason() -> None:
     assert sheet_of_table(made, "things").rows == []
     made.attrs["absent"] = "nobody looked"
     assert sheet_of_table(made, "things", title="x") == Sheet(title="x", lead=["Not measured: nobody looked."])
+
+
+def test_headings_are_words_of_people() -> None:
+    names = ["residual", "bound", "present_seconds", "cpu_seconds", "cpu_share", "seconds", "file"]
+    assert list(map(heading_of, names)) == [
+        "unaccounted",
+        "limited by",
+        "present",
+        "CPU",
+        "CPU share",
+        "seconds",
+        "file",
+    ]
+
+
+@pytest.mark.parametrize(("rest", "shown"), [([0, 0], False), ([1e-9, -2e-8], False), ([0, 5], True)])
+def test_a_breakdown_has_no_column_of_nothing_unaccounted(rest: list[float], shown: bool) -> None:
+    frame = pd.DataFrame({"file": ["a", "b"], "payload": [50, 95], "residual": rest, "total": [50, 100]})
+    heads = [column.name for column in sheet_of_table(frame, "files").columns]
+    assert heads == ["file", "payload", *["unaccounted"] * shown, "total"]

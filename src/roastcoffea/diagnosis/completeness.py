@@ -139,16 +139,20 @@ class Incompleteness:
     @property
     def how_much(self) -> str:
         """Lost events: known and estimated."""
-        lost = [f"{number(self.events)} events are lost"] if self.chunks else []
-        if self.files and self.events_of_files is None:
-            lost.append(f"the number of events in {counted(len(self.files), 'file')} is unknown")
-        elif self.files:
+        estimated = self.files and self.events_of_files is not None
+        lost = [f"{number(self.events)} events of chunks" if estimated else f"{number(self.events)} events"]
+        if not self.chunks:
+            lost.clear()
+        if estimated:
             about = number(round(self.events_of_files or 0.0))
             lost.append(f"about {about} events of {self._unread()} (estimated from the other files)")
         share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
+        parts = [f"{' and '.join(lost)} are lost{share}"] if lost else []
+        if self.files and not estimated:
+            parts.append(f"the number of events in {counted(len(self.files), 'file')} is unknown")
         failed = f"; {counted(self.failed_for_good, 'attempt')} failed for good" if self.failed_for_good else ""
-        events = " and ".join(lost) or "no lost event is known"
-        return f"{events[:1].upper()}{events[1:]}{share}{failed}."
+        events = ", and ".join(parts) or "no lost event is known"
+        return f"{events[:1].upper()}{events[1:]}{failed}."
 
     @property
     def advice(self) -> str:

@@ -112,7 +112,7 @@ SHORTEST_EXCESS: Final = 0.1
 """Excess of a straggler in seconds: a busy machine delays any chunk by less."""
 
 MOSTLY: Final = 0.8
-"""Share of its chunks' time from which a worker counts as bound by CPU, or by waiting."""
+"""Share of its chunks' time from which a worker counts as limited by CPU, or by waiting."""
 
 WORTH_SAYING: Final = 0.01
 """Smallest share of requested bytes at which repeated metadata is mentioned; re-read bytes always are."""

@@ -15,7 +15,7 @@ from roastcoffea.metrics.branches import NO_TREE_BRANCHES, over_trees, tree_bran
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import aggregated, complete_sum, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
-MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BYTE_CLASSES}
+UNCOMPRESSED: Final = "uncompressed"
+
+MEANINGS: Final[Mapping[str, str]] = {
+    **{one.name: one.meaning for one in phases.BYTE_CLASSES},
+    phases.TOTAL: "Bytes requested from storage, of all classes.",
+    UNCOMPRESSED: "Size of what was read after decompression.",
+}
 
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
 
@@ -66,7 +72,6 @@ class ByteLedger(Ledger["int | None"]):
     name: ClassVar[str] = "byte ledger"
     title: ClassVar[str] = BYTE_LEDGER
     unit: ClassVar[Unit] = BYTE
-    shows_zeros: ClassVar[bool] = True
     _advisers: ClassVar[list[Adviser]] = []
 
     requests: pa.Table
@@ -130,7 +135,7 @@ class ByteLedger(Ledger["int | None"]):
     def _rows(self) -> list[tuple[Cell, ...]]:
         if self.transferred is None:
             return super()._rows()
-        return [*super()._rows(), (TRANSFERRED, self.transferred, gaps_text(self.gaps or 0))]
+        return [*super()._rows(), (TRANSFERRED, self.transferred, gaps_text(self.gaps) if self.gaps else "")]
 
     def _notes(self) -> list[str]:
         missing = [] if self.transferred is not None else [f"Transferred: {self.transferred_absent}."]
@@ -162,13 +167,13 @@ class ByteLedger(Ledger["int | None"]):
 
     def _by_branch(self) -> pa.Table:
         columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
-        sums = aggregated(self.branches, ["branch"], columns | {"uncompressed": ("bytes_uncompressed", "sum")})
+        sums = aggregated(self.branches, ["branch"], columns | {UNCOMPRESSED: ("bytes_uncompressed", "sum")})
         rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
         others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
         rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
         amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
         filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
-        return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
+        return pa.Table.from_pylist(filled, schema=amounts.append(pa.field(UNCOMPRESSED, pa.float64())))
 
 
 def _sum(column: pa.ChunkedArray) -> int:
@@ -231,7 +236,8 @@ def _bytes_of(name: str, byte_ledger: ByteLedger) -> Sourced:
 
 
 for one in phases.BYTE_CLASSES:
-    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    label = LABELS_OF.get(one.name, one.name)
+    of_class = partial(of_ledger, name=one.metric_name, label=label, meaning=one.meaning)
     of_class(BYTE, formula=f'byte_ledger["{one.name}"]')(partial(_bytes_of, one.name))
 
 
@@ -270,7 +276,7 @@ def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
     return (bytes_payload + bytes_reread) / bytes_payload
 
 
-@of_ledger(BYTE, label="uncompressed", formula="sum of bytes_uncompressed over branches")
+@of_ledger(BYTE, label=UNCOMPRESSED, formula="sum of bytes_uncompressed over branches")
 def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
     """Size after decompression of everything chunks read; baskets read by two chunks count twice."""
     return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))

@@ -14,13 +14,13 @@ from roastcoffea.report.phrases import NOT_MEASURED, UNACCOUNTED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
 from roastcoffea.report.sheets import Amount as AmountCell
-from roastcoffea.units import FRACTION, Unit, number, share_text
+from roastcoffea.units import FRACTION, SMALLEST_SHARE, Unit, number, share_text
 
 Amount = TypeVar("Amount", bound="float | None")
 
 
 LABELS_OF: Final = {RESIDUAL: UNACCOUNTED}
-"""What tables and bars call classes, if not by their name."""
+"""Names of classes in tables and bars, where they differ from those in the ledger."""
 
 
 class Attempts(NamedTuple):
@@ -49,11 +49,17 @@ class Certificate:
         return not self.reasons
 
     def __str__(self) -> str:
-        attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
+        seen, assigned = self.attempts
+        recorded = (
+            f"{' of '.join(number(counted) for counted in self.attempts if counted is not None)} attempts left a record"
+        )
+        if self.complete and assigned is not None and seen < assigned:
+            # lost or cancelled before a thread was free for them: there is nothing to record
+            recorded = f"{number(seen)} attempts are accounted for, {number(assigned - seen)} others never started"
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
         estimated = f" Re-read bytes are estimated for {number(self.estimated)} reads of branches."
         outside = f" {self.outside[0].upper()}{self.outside[1:]}." if self.outside else ""
-        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}{outside}"
+        return f"{complete}; {recorded}.{estimated if self.estimated else ''}{outside}"
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
@@ -62,9 +68,6 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     name: ClassVar[str]
     title: ClassVar[str]
     unit: ClassVar[Unit]
-    shows_zeros: ClassVar[bool] = False
-    """Whether classes with amount 0 are shown."""
-
     total: Amount | None
     """Sum of all classes; None without a ledger."""
 
@@ -118,12 +121,18 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         ]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
-        shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
+        small = self._small()
         rows = [
             (LABELS_OF.get(name, name), Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
-            for name, amount in shown.items()
+            for name, amount in self.items()
+            if name not in small
         ]
         return [*rows, (TOTAL, self.total, FRACTION.text(1) if self.total else "")]
+
+    def _small(self) -> list[str]:
+        """Classes that have next to nothing, or nothing."""
+        least = SMALLEST_SHARE * (self.total or 0.0)
+        return [name for name, amount in self.items() if amount is not None and (not amount or abs(amount) < least)]
 
     def _share(self, amount: float | None) -> Cell:
         """Share of the total."""
@@ -133,8 +142,10 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         return AmountCell(amount / total, FRACTION, share_text(amount / total))
 
     def _notes(self) -> list[str]:
-        """Notes on completeness."""
-        return [str(self.certificate)]
+        """Notes on completeness, and on classes without a row."""
+        small = ", ".join(LABELS_OF.get(name, name) for name in self._small())
+        beginning = f"Less than {FRACTION.text(SMALLEST_SHARE)}" if self.total else "Zero"
+        return [str(self.certificate), *([f"{beginning}: {small}."] if small else [])]
 
 
 def bar_of(classes: Mapping[str, Any], unit: Unit, title: str, total: float, longest: float | None = None) -> Drawn:

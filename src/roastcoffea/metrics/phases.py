@@ -140,7 +140,7 @@ TIME_CLASSES: Final = (
     TimeClass(BLOCKED, "waiting", TROUBLE, "blocked", "events",
               "Other time off the CPU in process(): sleep, locks, network services."),
     TimeClass(WAIT, "waiting", TROUBLE, "blocked", "events",
-              "Contention, interpreter lock and blocked combined, if not recorded separately."),
+              "Contention, interpreter lock and blocked together; a class in runs that do not record them separately."),
     TimeClass(STARTUP, "overhead", OPENING, "start-up", None,
               "Imports, first tasks, and the extra time of each thread's first opening and first chunk."),
     TimeClass(OPEN, "overhead", OPENING, "metadata", "chunks",

@@ -18,7 +18,7 @@ from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import reason_of_absence
-from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
 from roastcoffea.metrics.sites import with_sites
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
@@ -286,7 +286,7 @@ def _discrepancies(ledger: TimeLedger) -> list[str]:
     if ledger.beyond > LARGEST_RESIDUAL * total:
         found.append(f"{SECOND.text(ledger.beyond)} of tasks exceed their workers' threads")
     if abs(residual) > LARGEST_RESIDUAL * total:
-        found.append(f"the residual is {SECOND.text(residual)}")
+        found.append(f"{SECOND.text(residual)} of thread time are unaccounted for")
     return found
 
 
@@ -352,7 +352,8 @@ def _seconds_of(name: str, time_ledger: TimeLedger) -> Sourced:
 
 
 for one in phases.TIME_CLASSES:
-    of_class = partial(of_ledger, name=one.metric_name, alias=one.alias, label=one.name, meaning=one.meaning)
+    label = LABELS_OF.get(one.name, one.name)
+    of_class = partial(of_ledger, name=one.metric_name, alias=one.alias, label=label, meaning=one.meaning)
     of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
 
 MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}

@@ -97,7 +97,7 @@ def data_rate_gbps(total_bytes_read: float, elapsed_time_seconds: float) -> floa
     return 8e-9 * total_bytes_read / elapsed_time_seconds
 
 
-@metric(KILOHERTZ, group=EVENTS, source="total_events, wall clock", label="rate over wall time")
+@metric(KILOHERTZ, group=EVENTS, source="total_events, wall clock", label="event rate")
 def event_rate_elapsed_khz(total_events: int, elapsed_time_seconds: float) -> float:
     """Events per second of wall time."""
     return 1e-3 * total_events / elapsed_time_seconds

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import root_cause, unknown
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.allocation import allocation
@@ -29,7 +29,6 @@ from roastcoffea.units import (
     FRACTION,
     RATIO,
     SECOND,
-    SMALLEST_SHARE,
     STRUCTURE,
     WORD,
     Unit,
@@ -41,6 +40,9 @@ from roastcoffea.units import (
 MOST_BRANCHES: Final = 10
 MOST_FILES: Final = 10
 MOST_WORKERS: Final = 10
+ZERO: Final = "Zero: "
+"""Beginning of the line below a table that names what was measured and is zero."""
+
 LONGEST_LINE: Final = 200
 LONGEST_TEXT: Final = 40
 SMALL_OFFSET: Final = 0.01
@@ -56,8 +58,8 @@ class InLedger(NamedTuple):
 
 
 LEDGERS: Final[Mapping[str, InLedger]] = {
-    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)),
-    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, TOTAL)),
+    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, UNACCOUNTED, TOTAL, TRANSFERRED)),
+    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, UNACCOUNTED, TOTAL)),
 }
 """Ledgers, by the group of metrics that they are shown with."""
 
@@ -93,7 +95,7 @@ CUSTOM_COLUMNS: Final = (
 WORKER_COLUMNS: Final = (
     *_keyed(COUNT, chunks="chunks"),
     *_keyed(FRACTION, busy_share="in chunks", cpu_share="CPU"),
-    *_keyed(WORD, bound="bound"),
+    *_keyed(WORD, bound="limited by"),
     *_keyed(RATIO, slowness="slow"),
     *_keyed(SECOND, spill_seconds="spill", transfer_seconds="fetch", clock_offset="clock"),
 )
@@ -143,7 +145,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "values":
             yield from _custom(metrics.get("custom") or {})
         case "problems":
-            yield problems([*run.problems, *metrics.problems])
+            yield problems(named_problems(run, metrics))
         case _:
             yield from _group(group, OF_METRICS[group], metrics)
 
@@ -238,37 +240,35 @@ def amount_of(metrics: Metrics, name: str) -> Cell:
 def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
     """Metrics of a group; the table of a ledger in place of those that are in it."""
     if group not in LEDGERS or LEDGERS[group].name not in metrics:
-        values, *spread = _values(members, metrics)
-        yield from (replace(values, title=group), *spread)
+        first, *others = _values(members, metrics)
+        yield from (replace(first, title=group), *others)
         return
     name, title, in_ledger = LEDGERS[group]
     ledger, *advice = metrics[name].sheets()
-    yield replace(_without_zeros(ledger, metrics[name]), title=title)
+    yield replace(ledger, title=title)
     yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
     yield from advice
     if group == BYTES:
         yield from _branches(metrics[name])
 
 
-def _without_zeros(sheet: Sheet, ledger: ByteLedger | TimeLedger) -> Sheet:
-    """A ledger's table without the classes that have next to nothing; a note names them."""
-    least = SMALLEST_SHARE * (ledger.total or 0)
-    small = [name for name, amount in ledger.items() if amount is not None and abs(amount) < least]
-    small = [UNACCOUNTED if name == RESIDUAL else name for name in small]
-    if not small:
-        return sheet
-    share = FRACTION.text(SMALLEST_SHARE)
-    rows = [row for row in sheet.rows if row[0] not in small]
-    return replace(sheet, rows=rows, notes=[*sheet.notes, f"Less than {share}: {', '.join(small)}."])
-
-
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic."""
+    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic.
+
+    A line names the values that are zero.
+    """
     known = [metric for metric in members if metric.name in metrics]
-    rows = [(metric.label, amount_of(metrics, metric.name)) for metric in known if metric.statistic is None]
+    zero = [metric for metric in known if metric.statistic is None and metrics[metric.name] == 0]
+    rows = [
+        (metric.label, amount_of(metrics, metric.name))
+        for metric in known
+        if metric.statistic is None and metric not in zero
+    ]
     missing = labels_by_reason(members, metrics).items()
     reasons = [("\n".join(labels), Reason(reason)) for reason, labels in missing]
-    yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons])
+    notes = [f"{ZERO}{', '.join(metric.label for metric in zero)}."] if zero else []
+    if rows or reasons or notes:
+        yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons], notes=notes)
     spread = [metric for metric in known if metric.statistic is not None]
     if spread:
         yield _distributions(spread, metrics)
@@ -315,7 +315,8 @@ def keyed_sheet(names: str, rows: Iterable[Row], columns: Sequence[Keyed], **val
 def datasets(metrics: Metrics) -> Sheet:
     """What came of each dataset."""
     found = [{"dataset": name, **row} for name, row in (metrics.get("per_dataset") or {}).items()]
-    return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
+    columns = [each for each in DATASET_COLUMNS if each[0] != "num_failed" or any(row.get(each[0]) for row in found)]
+    return keyed_sheet("dataset", found, columns, title="datasets", things="datasets", first=FIRST_ROWS)
 
 
 def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:
@@ -355,12 +356,18 @@ def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Shee
     rows = [
         row | {"worker": names.get(row["worker"], row["worker"])} for row in workers.sort_by("busy_share").to_pylist()
     ]
+    without = [row["worker"] for row in rows if not row["chunks"]]
+    rows = [row for row in rows if row["chunks"]]
     shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
     if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
         shown.discard("clock_offset")
     columns = [each for each in WORKER_COLUMNS if each[0] in shown]
-    more = [f"and {number(len(rows) - MOST_WORKERS)} that do more"] * (len(rows) > MOST_WORKERS)
-    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=f"workers ({number(len(rows))})", notes=more)
+    more = [f"and {counted(len(rows) - MOST_WORKERS, 'busier worker')}"] * (len(rows) > MOST_WORKERS)
+    if without:
+        others = f" and {number(len(without) - MOST_WORKERS)} more" if len(without) > MOST_WORKERS else ""
+        more.append(f"Without a chunk: {', '.join(without[:MOST_WORKERS])}{others}.")
+    title = f"workers ({number(len(workers))})"
+    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=title, notes=more)
 
 
 def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
@@ -372,6 +379,12 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     if rows:
         columns = [each for each in BRANCH_COLUMNS if any(row[each[0]] != 0 for row in rows)]
         yield keyed_sheet("branch", rows[:MOST_BRANCHES], columns, title="branches", total=len(rows))
+
+
+def named_problems(run: Run, metrics: Metrics) -> list[str]:
+    """Problems of a measurement, in which workers and hosts have their short names."""
+    names = known_names(metrics.evaluator)
+    return [names.in_text(problem) for problem in (*run.problems, *metrics.problems)]
 
 
 def problems(found: Sequence[str]) -> Sheet:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.report.phrases import UNACCOUNTED
 from roastcoffea.report.sheets import Cell, Column, Sheet
-from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, Unit, moment
+from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, SMALLEST_SHARE, Unit, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +30,11 @@ _BEFORE_REASON: Final = "Not measured: "
 
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
 """Units of columns that are quotients without a unit of their own."""
+
+HEADINGS: Final = {RESIDUAL: UNACCOUNTED, "bound": "limited by"}
+"""Headings of columns whose names are not what people call them."""
+
+CAPITALS: Final = {"cpu": "CPU", "gc": "GC"}
 
 IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
 """Columns of numbers that are never added: shown with all digits."""
@@ -49,10 +56,19 @@ def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: i
         return not_measured(frame.attrs["absent"], title)
     attributes, frame = frame.attrs, frame.copy(deep=False)
     frame.attrs = {}  # pandas copies them with each column
+    frame = _without_small_rest(frame)
     columns = [_column(frame[label], attributes) for label in frame.columns]
     taken = frame.head(most)
     rows = list(zip(*(map(_cell, taken[label]) for label in taken), strict=True))
     return Sheet(title=title, columns=columns, rows=rows, things=things, total=len(frame), first=FIRST_ROWS)
+
+
+def _without_small_rest(frame: pd.DataFrame) -> pd.DataFrame:
+    """A breakdown of a ledger without the column of what is unaccounted, if that is next to nothing in all rows."""
+    if RESIDUAL not in frame or TOTAL not in frame:
+        return frame
+    small = frame[RESIDUAL].abs() <= SMALLEST_SHARE * frame[TOTAL]
+    return frame.drop(columns=RESIDUAL) if small.all() else frame
 
 
 def not_measured(reason: str, title: str = "") -> Sheet:
@@ -75,7 +91,13 @@ def _column(values: pd.Series, attributes: Mapping[Any, Any]) -> Column:
         unit = None
     elif symbol == SECOND.symbol and MOMENT.symbol in meaning:
         unit = MOMENT
-    return Column(str(label).replace("_", " "), unit, meaning)
+    return Column(heading_of(str(label)), unit, meaning)
+
+
+def heading_of(name: str) -> str:
+    """Heading of a column of this name; its cells bring the unit."""
+    words = name.removesuffix("_seconds").split("_")
+    return HEADINGS.get(name) or " ".join(CAPITALS.get(word, word) for word in words)
 
 
 def _is_number(value: Any) -> bool:

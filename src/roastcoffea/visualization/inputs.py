@@ -129,10 +129,10 @@ def computed_chunks(chunk_attempts: pa.Table) -> pa.Table:
 
 @plot_input
 def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
-    """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
+    """Attempts of chunks that were computed to the end, at least one of them with recorded phases."""
     columns = [phase.column for phase in phases_of(computed_chunks)]
     lacking = all(computed_chunks[column].null_count == len(computed_chunks) for column in columns)
-    refuse_if(lacking, run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
+    refuse_if(lacking, run.absent.get(f"chunks.{columns[0]}", "no chunk has recorded phases"))
     return computed_chunks
 
 

@@ -28,7 +28,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["what-if", "--workers=1", "4", "--", path]) == 0
     out = capsys.readouterr().out
     assert "48 s" in out
-    assert "give or take 10 %" in out
+    assert "within 10 %" in out
     assert main(["what-if", path, "--workers", "0"]) == 2
     assert main(["what-if", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err.count("\n") == 2

@@ -26,7 +26,7 @@ from roastcoffea.records.run import Host
 from roastcoffea.report.glossary import glossary, page_address
 from roastcoffea.report.markup import text
 from roastcoffea.report.page import contents
-from roastcoffea.units import BYTE, SECOND, STRUCTURE
+from roastcoffea.units import BYTE, SECOND, SMALLEST_SHARE, STRUCTURE
 
 
 def fold(page: str, name: str) -> str:
@@ -72,8 +72,13 @@ def test_both_ledgers_stand_on_it_with_totals_and_certificates(page: str, measur
     for ledger, unit in ((measurement.time_ledger, SECOND), (measurement.byte_ledger, BYTE)):
         assert ["total", unit.text(ledger.total)] in [row[:2] for row in rows]
         shown = [row[:2] for row in rows]
-        assert all([LABELS_OF.get(name, name), unit.text(amount)] in shown for name, amount in ledger.items() if amount)
+        assert all([LABELS_OF.get(name, name), unit.text(ledger[name])] in shown for name in large(ledger))
         assert str(ledger.certificate) in ledgers
+
+
+def large(ledger: Any) -> list[str]:
+    """Classes that have a row."""
+    return [name for name, amount in ledger.items() if amount and abs(amount) >= SMALLEST_SHARE * ledger.total]
 
 
 def anchors(page: str) -> set[str]:
@@ -97,7 +102,7 @@ def test_findings_are_on_the_first_screen_with_links_to_what_shows_them(page: st
 
 def test_classes_in_the_ledgers_lead_to_the_glossary(page: str, measurement: Measurement) -> None:
     ledgers = fold(page, "ledgers")
-    for name in [*filter(measurement.time_ledger.get, measurement.time_ledger), "payload", "residual"]:
+    for name in [*large(measurement.time_ledger), *large(measurement.byte_ledger)]:
         term = glossary()[name]
         assert f'<a class="term" href="{term.address}"' in ledgers
         assert f">{LABELS_OF.get(name, name)}</a>" in ledgers

@@ -68,7 +68,7 @@ def section(part: Sheet) -> str:
 def test_a_table_holds_text_with_units_and_the_values_to_sort_by() -> None:
     table = section(sheet_of_table(measured_frame(), "files"))
     page = Parsed(table)
-    assert page.rows[0] == ["file", "wall seconds", "bytes payload", "start"]
+    assert page.rows[0] == ["file", "wall", "bytes payload", "start"]
     assert page.rows[1][:3] == ["file 0", "0 s", "-"]
     assert page.rows[3][:3] == ["file 2", "3 s", "2 kB"]
     assert re.fullmatch(r"2023-11-1\d \d\d:\d\d:20\.250 \S+", page.rows[1][3])

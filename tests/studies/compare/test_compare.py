@@ -218,7 +218,7 @@ def test_what_they_ran_on_is_compared(runs: Path, files: Path) -> None:
     other = run_here(files, chunksize=500, branches=2)
     facts = {fact.name: fact.values for fact in compare(runs / "base-1", other).facts if fact.differs}
     assert facts["chunksize"] == ("1000", "500")
-    assert facts.keys() <= {"chunksize", "bound by"}
+    assert facts.keys() <= {"chunksize", "bottleneck"}
 
 
 def test_other_forms_hold_the_same(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +252,7 @@ def test_what_no_side_has_is_not_said_to_be_alike() -> None:
     found = compare(run, run)
     known = [row for row in found.rows if any(row.spreads)]
     assert 0 < len(known) < len(found.rows)
-    assert f"- {len(known) + len(found.facts)} rows do not differ" in found.markdown()
+    assert f"- {len(known) + len(found.facts)} rows with no difference" in found.markdown()
 
 
 def test_runs_that_are_no_repeats_are_remarked() -> None:

@@ -37,6 +37,8 @@ def test_a_cause_is_a_card_in_the_colour_of_its_time() -> None:
         COMPUTING,
     )
     assert card_of(Part(cause="x", text="", thread_seconds=0.0, wall_seconds=-1.0, rows={})).family is None
+    residual = Part(cause="residual", text="", thread_seconds=0.0, wall_seconds=1.0, rows={"residual": 1.0})
+    assert card_of(residual).title == "Unaccounted"
     assert MOST_CARDS > 1
 
 

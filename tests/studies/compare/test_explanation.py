@@ -169,7 +169,7 @@ def test_of_repeats_those_in_the_middle_are_explained() -> None:
 def test_other_chunk_sizes_and_load_of_others_are_remarked() -> None:
     crowded = observation(name="crowded", core_wait_share=0.5)
     (remark,) = explained([observation()], [crowded]).remarks
-    assert "in crowded chunks waited for a core for 50 %" in remark
+    assert remark.startswith("chunks of crowded waited for a core for 50 % of their time (CPU contention)")
     smaller = observation(chunks=20)
     (remark,) = explained([observation()], [smaller]).remarks
     assert "chunks differ in size" in remark

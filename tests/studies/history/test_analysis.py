@@ -41,7 +41,10 @@ def test_facts_that_change_all_the_time_are_not_blamed() -> None:
         for number, run in enumerate(with_cpu([*LOW, *HIGH]))
     ]
     (mark,) = analysis_of(runs).marks
-    assert mark.why == "Only hosts changed there, as they often do."
+    assert mark.why == ("Only hosts changed there. That happens often between these runs, so it may not be the reason.")
+    assert {name: list(map(str, found)) for name, found in analysis_of(runs).changed.items() if found} == {
+        "run-08": ["hosts node7 -> node8"]
+    }
 
 
 def test_levels_are_medians_between_changes() -> None:
@@ -79,8 +82,15 @@ def test_a_change_of_less_than_a_percent_is_not_worth_a_mark() -> None:
 
 
 def test_it_says_how_far_changes_can_be_told() -> None:
-    assert analysis_of(with_cpu(LOW)).remark.endswith("can be told from 12 runs on; this history has 8.")
-    assert analysis_of(with_cpu([*LOW, *HIGH])).remark.endswith("has a probability of 5 % at most.")
+    alarms, files = (
+        "has a probability of 5 % at most.",
+        "Bytes per event have a mark only between runs of the same files.",
+    )
+    few, many = analysis_of(with_cpu(LOW)).remark, analysis_of(with_cpu([*LOW, *HIGH])).remark
+    assert "can be told from 12 runs on; this history has 8. If" in few
+    assert all(alarms in remark and remark.endswith(files) for remark in (few, many))
+    lost = analysis_of([*with_cpu(LOW), entry(20, reason="it failed: ValueError")]).remark
+    assert "this history has 8 that can be used." in lost
 
 
 def test_titles() -> None:

@@ -57,8 +57,8 @@ def test_which_cores_workers_have_is_told() -> None:
     apart, shared = what_if(run), what_if(run, same_host=True)
     assert [found.as_dict()["same_host"] for found in (apart, shared)] == [False, True]
     assert "recorded: 24 s on 2 workers, 1 host of 2 cores, chunks of 100 events" in printed(apart)
-    assert "Wall time, 2 cores per 2 workers; give or take 10 %" in printed(apart)
-    assert "Wall time, workers sharing 2 cores; give or take 10 %" in printed(shared)
+    assert "Wall time with 2 cores for every 2 workers, within 10 %" in printed(apart)
+    assert "Wall time of workers that share 2 cores, within 10 %" in printed(shared)
     alone = printed(what_if(made_run([plan(3.0)] * 16, 1, cores=1)))
     assert "on 1 worker, 1 host of 1 core," in alone
     assert "1 core per worker" in alone
@@ -211,7 +211,7 @@ def test_one_screen_without_what_there_is_not() -> None:
     found = what_if(RUN)
     assert titles(found) == [
         "made",
-        "Wall time, 64 cores per 2 workers; give or take 10 %",
+        "Wall time with 64 cores for every 2 workers, within 10 %",
         "Wall time with one change, by workers",
         "Measured and predicted",
     ]

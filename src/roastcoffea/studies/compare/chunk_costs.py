@@ -56,7 +56,7 @@ def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequen
     """What chunks cost in a class whatever their size, in the mean of the runs of each side.
 
     One law is drawn through the chunks of all runs of a dataset: fixed seconds per chunk, and seconds per event (or
-    a byte). None where no dataset has chunks of other sizes, or the fixed cost does not stand out.
+    a byte). None where no dataset has chunks of other sizes, or the fixed cost cannot be told apart from noise.
     """
     fixed, chunks = np.zeros(2), 0.0
     for dataset in dict.fromkeys(dataset for run in (*before, *after) for dataset in run):

@@ -18,13 +18,13 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of
+from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of, label_of
 from roastcoffea.studies.compare.explanation import Explanation
 from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
 from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, alike, counted, number
+from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, alike, counted
 
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
@@ -186,10 +186,10 @@ def _explanation(title: str, explanation: Explanation, everything: bool) -> Shee
     parts = explanation.parts
     least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
     small = [part for part in parts if abs(part.wall_seconds) < least]
-    rows = [(part.cause, part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
+    rows = [(label_of(part), part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
     if len(small) > 1:
         wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
-        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
+        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(map(label_of, small))))
     rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
     cards = [card_of(part) for part in parts if part not in small][:MOST_CARDS]
     seconds = alike(SECOND, [amount for _, *amounts, _ in rows for amount in amounts])
@@ -247,7 +247,7 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
             no_repeats = "has runs that are no repeats of each other: they differ in"
             notes.append(f"{side.letter} {no_repeats} {', '.join(names)}")
     if not everything:
-        notes.append(f"{number(alike)} rows do not differ, or no more than repeats do: see --all")
+        notes.append(f"{counted(alike, 'row')} with no difference, or no more than between repeats: see --all")
     if any(judgement.over == RUNS for row in found.rows for judgement in row.judgements if judgement is not None):
         notes.append(f"In brackets: {found.confidence:.0%} interval of the change, from repeats.")
     if notes:

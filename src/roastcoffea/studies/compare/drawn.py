@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from roastcoffea.metrics.ledger import bar_of
+from roastcoffea.metrics.ledger import LABELS_OF, bar_of
 from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, PARTS_OF_WAIT, TIME_CLASSES, WAIT
 from roastcoffea.report.cards import Card, Drawn
 from roastcoffea.studies.compare.explanation import Part
@@ -48,12 +48,18 @@ def _classes(known: Mapping[str, Sequence[Spread | None]], place: int) -> dict[s
     return classes
 
 
+def label_of(part: Part) -> str:
+    """Cause of a difference, as tables and cards call it."""
+    return LABELS_OF.get(part.cause, part.cause)
+
+
 def card_of(part: Part) -> Card:
     """A cause of a difference, in the colour of the class with most of it."""
     rows = {name: abs(seconds) for name, seconds in part.rows.items() if name in FAMILY_OF}
     family = FAMILY_OF[max(rows, key=lambda name: rows[name])] if rows else None
+    label = label_of(part)
     return Card(
-        f"{part.cause[:1].upper()}{part.cause[1:]}",
+        f"{label[:1].upper()}{label[1:]}",
         f"{signed(SECOND, part.wall_seconds)} of wall time",
         part.text,
         family=family,

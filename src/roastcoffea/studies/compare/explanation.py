@@ -164,21 +164,21 @@ def _instead(what: str, before: float | None, after: float | None) -> str:
 
 
 def _fixed(pair: Pair) -> str:
-    """What process() takes for a chunk of any size, where that is known."""
-    each = ", ".join(f"{SECOND.text(fixed.each)} of {name}" for name, fixed in pair.fixed.items())
-    return f"; process() takes {each} for a chunk of any size" if each else ""
+    """Fixed cost of a chunk in process(), where it is known."""
+    each = ", ".join(f"{SECOND.text(fixed.each)} ({name})" for name, fixed in pair.fixed.items())
+    return f"; process() has a fixed cost per chunk of {each}" if each else ""
 
 
 # Remarks
 
 
 TOLD_APART: Final = (
-    "chunks differ in size: the time of process() for a chunk of any size is separated from the cost of an event by a "
-    "fit to all chunks, as if neither had changed"
+    "chunks differ in size: a fit to the chunks of both sides separates the fixed cost of a chunk in process() from "
+    "the cost of an event, and assumes that neither changed"
 )
 NOT_TOLD_APART: Final = (
-    "chunks differ in size: what process() takes for a chunk of any size does not stand out, and is in the cost of an "
-    "event"
+    "chunks differ in size, but a fixed cost of a chunk in process() cannot be told apart from noise: it counts as "
+    "cost of an event"
 )
 
 
@@ -194,8 +194,8 @@ def _remarks(pair: Pair) -> list[str]:
             "may come from code or from hosts"
         )
     remarks += [
-        f"in {run.name} chunks waited for a core for {FRACTION.text(run.core_wait_share)} of their time, "
-        "which is in wait: others used the hosts, or there are more threads than cores"
+        f"chunks of {run.name} waited for a core for {FRACTION.text(run.core_wait_share)} of their time "
+        "(CPU contention): other processes used the hosts, or there are more threads than cores"
         for run in pair.runs
         if run.core_wait_share is not None and run.core_wait_share > CROWDED
     ]

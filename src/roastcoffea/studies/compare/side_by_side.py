@@ -64,7 +64,7 @@ class Speed:
         clear = [change.text for change in self.clear]
         if self.told or not clear:
             return "; ".join([self.text, *clear])
-        return "; ".join([*clear, f"{'wall time' if self.metric == WALL else 'event rate'}: {CANNOT_TELL}"])
+        return "; ".join([*clear, f"{_judged(self.metric)}: {CANNOT_TELL}"])
 
 
 def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
@@ -75,7 +75,7 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     lacking = next((run for run in (*before, *after) if name not in run.metrics), None)
     if lacking is not None:
         reason = lacking.missing.get(name, "it was not reported")
-        text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {reason}"
+        text = f"{CANNOT_TELL}, because the {_judged(name)} of {lacking.name} is unknown: {reason}"
         clear = clear_changes(before, after, confidence)
         return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
@@ -104,16 +104,22 @@ def median_of(side: Runs, name: str) -> float:
     return median(run.metrics[name] for run in side)
 
 
+def _judged(name: str) -> str:
+    """What the metric that is judged is called."""
+    return "wall time" if name == WALL else "event rate"
+
+
 def _text(word: str, name: str, before: Runs, after: Runs, judgement: repeats.Judgement) -> str:
     old, new = median_of(before, name), median_of(after, name)
-    metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
-    what = "wall time" if name == WALL else f"event rate ({metric.label})"
+    what = _judged(name)
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
     if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
         over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
         change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
-    parts = [f"{word}: {change}, {counted(len(after), 'run')} against {counted(len(before), 'run')}"]
+    change += f", {counted(len(after), 'run')} against {counted(len(before), 'run')}"
+    parts = [f"{word}: {change}"]
     if judgement.side is None:
+        parts = [f"{change}: {CANNOT_TELL} whether it changed"]
         parts += [str(judgement.reason), *([needed_text(judgement)] if judgement.needed else [])]
     lacking = dict.fromkeys(run.name for run in (*before, *after) if EVENTS not in run.metrics)
     if name == WALL and lacking:

@@ -91,21 +91,29 @@ class Analysis:
 
     @property
     def changed(self) -> dict[str, list[Change]]:
-        """Facts that are others than in the run before, by the name of the run; not those that change all the time."""
+        """Facts that differ from the run before, by the name of the run; those that often change only at marks."""
         used, noisy = self.used, noisy_facts(self.used)
         steps = {new.name: changes(old, new) for old, new in pairwise(used)}
-        return {name: [each for each in found if each.name not in noisy] for name, found in steps.items()}
+        marked = {mark.entry.name for mark in self.marks}
+        return {
+            name: [each for each in found if name in marked or each.name not in noisy] for name, found in steps.items()
+        }
 
     @property
     def remark(self) -> str:
         """How far changes can be told."""
         few, fewest, tested = len(self.used), fewest_runs(RISK), " or ".join(TESTED)
-        if few < fewest:
-            return f"A change of {tested} can be told from {fewest} runs on; this history has {few}."
-        found = "" if self.marks else "No change was found. "
-        return (
-            f"{found}If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        alarms = f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        bytes_too = (
+            f" {BYTES[0].upper()}{BYTES[1:]} have a mark only between runs of the same files."
+            if self.known(BYTES)
+            else ""
         )
+        if few < fewest:
+            which = f"this history has {few} that can be used" if few < len(self.entries) else f"this history has {few}"
+            return f"A change of {tested} can be told from {fewest} runs on; {which}. {alarms}{bytes_too}"
+        found = "" if self.marks else "No change was found. "
+        return f"{found}{alarms}{bytes_too}"
 
     def as_dict(self) -> dict[str, Any]:
         """It in types of standard JSON."""
@@ -155,7 +163,8 @@ def _marked(used: Sequence[Entry], place: int, steps: tuple[Step, ...]) -> Mark:
     facts = tuple(change for change in here if change.name not in noisy)
     why = f"Changed there: {'; '.join(map(str, facts))}." if facts else _beside(used, place, noisy)
     if not why and here:
-        why = f"Only {' and '.join(change.name for change in here)} changed there, as they often do."
+        names = " and ".join(change.name for change in here)
+        why = f"Only {names} changed there. That happens often between these runs, so it may not be the reason."
     return Mark(place=place, entry=used[place], steps=steps, facts=facts, why=why or NOTHING)
 
 

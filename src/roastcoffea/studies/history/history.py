@@ -230,17 +230,29 @@ def _runs(one: Analysis, everything: bool) -> Sheet:
     states = ["changed" if each.name in marked else "" if each.used else "not used" for each in entries]
     failures = any(entry.failures for entry in entries)
     dates = [entry.when.split()[0] for entry in entries]
-    starts = dates if len(set(dates)) == len(dates) else [entry.when for entry in entries]
-    width = min(max(len(entry.name) for entry in entries), WIDEST_NAME)
-    heads = [Column("run", width=width), Column("started", width=len(starts[0])), *columns_of_series(one, HEADS)]
-    heads += [Column("failed", COUNT, dispensable=2)] if failures else []
-    heads += [Column("", width=8, dispensable=1)] if any(states) else []
+    starts = dates if len(set(dates)) == len(dates) else _short([entry.when for entry in entries])
+    width = min(max(len(entry.name) for entry in entries), WIDEST_NAME - (4 if any(states) else 0))
+    heads = [
+        Column("run", width=width),
+        Column("started", width=max(len("started"), *map(len, starts))),
+        *columns_of_series(one, HEADS),
+    ]
+    heads += [Column("failed", COUNT, dispensable=1)] if failures else []
+    heads += [Column("", width=8)] if any(states) else []
     rows: list[list[Cell]] = []
     for entry, start, state in zip(entries, starts, states, strict=True):
         row: list[Cell] = [entry.name, start, *(entry.values.get(label) for label in SERIES)]
         rows.append([*row, *([entry.failures] if failures else []), *([state] if any(states) else [])])
     lead = [f"the latest {len(entries)} of {len(one.entries)}"] if len(entries) < len(one.entries) else []
     return Sheet(title="runs", lead=lead, columns=heads, rows=rows)
+
+
+def _short(times: Sequence[str]) -> list[str]:
+    """Times without the date or the year that all have."""
+    for common in (len("2026-01-01 "), len("2026-")):
+        if len({time[:common] for time in times}) == 1:
+            return [time[common:] for time in times]
+    return list(times)
 
 
 def columns_of_series(one: Analysis, heads: Mapping[str, str]) -> list[Column]:

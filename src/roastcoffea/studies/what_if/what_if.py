@@ -65,7 +65,7 @@ class WhatIf(Presented):
         every = [found[*cluster, names[0]] for cluster in clusters]
         predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
         yield Sheet(
-            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; {_accuracy(self.error)}",
+            title=f"Wall time {_sharing(self.runs[0], self.same_host)}, {_accuracy(self.error)}",
             columns=predicted + columns(FRACTION, "scheduler busy"),
             rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
             notes=[
@@ -109,14 +109,14 @@ def _sharing(recorded: Recorded, same_host: bool) -> str:
         return "with enough cores"
     cores, each = counted(recorded.cores, "core"), recorded.workers_of_host
     if same_host:
-        return f"workers sharing {cores}"
+        return f"of workers that share {cores}"
     if each == 1:
-        return f"{cores} per worker"
-    return f"{cores} per {number(each)} workers"
+        return f"with {cores} per worker"
+    return f"with {cores} for every {number(each)} workers"
 
 
 def _accuracy(error: float) -> str:
-    return f"give or take {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
+    return f"within {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
 
 
 def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[int, int]]) -> list[str]:

@@ -107,9 +107,10 @@ BITS = 8
 
 @plot("Data rate")
 def plot_throughput_timeline(ax: Axes, requests: pa.Table, start: float, worker_counts: Counted | None = None) -> None:
-    """Draw the rate at which bytes were requested, each attempt's spread over its own time, and the number of workers.
+    """Draw the rate of requested bytes over time, and the number of workers.
 
-    The area below the rate is what all attempts of chunks requested, failed ones too, and what preprocessing did.
+    The bytes of an attempt are spread evenly over its duration. The area below the rate is all that was requested,
+    by failed attempts and by preprocessing as well.
     """
     edges, rates = data_rates(requests, start)
     scale = draw.bytes_scale(float(rates.max()), "bit/s")
