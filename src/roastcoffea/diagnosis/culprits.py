@@ -145,7 +145,7 @@ def _threads_of_hosts(evidence: Evidence) -> dict[str, tuple[list[int], int]]:
     """Threads of the workers on each host in the middle of the run, and its cores; none where cores are unknown."""
     if evidence.run.lifetimes is None:
         return {}
-    middle, threads = evidence.run.start + evidence.elapsed / 2, dict[str, list[int]]()
+    middle, threads = (evidence.run.start + evidence.run.stop) / 2, dict[str, list[int]]()
     for row in evidence.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
         if row["start"] <= middle <= row["stop"]:
             threads.setdefault(row["host"], []).append(row["threads"])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause, unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
-from roastcoffea.metrics.facts import name_of
+from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
@@ -177,7 +177,7 @@ def title_of(run: Run) -> str:
 
 def heading(run: Run) -> Heading:
     """Name of the run, when it was, how long, where, and whether it failed."""
-    length = f", {SECOND.text(run.stop - run.start)}" if run.stop > run.start else ""
+    length = f", {SECOND.text(elapsed_seconds(run))}" if run.stop > run.start else ""
     reporter = f"Numbers as reported by {run.reported_by}; they were not computed anew."
     return Heading(
         title=title_of(run),
