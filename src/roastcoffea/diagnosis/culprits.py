@@ -192,16 +192,6 @@ def task_length(evidence: Evidence) -> str:
     return f"{counted(len(tasks), 'task')}{of}"
 
 
-def mean_output(evidence: Evidence) -> float | None:
-    """Mean size of a chunk's result in bytes; None if unknown."""
-    tasks = evidence.run.tasks
-    if tasks is None:
-        return None
-    ours = tasks.filter(pc.equal(tasks["kind"], "processor"))
-    mean: float | None = pc.mean(ours["nbytes"]).as_py() if len(ours) else None
-    return mean
-
-
 def longest_chunk(evidence: Evidence) -> Culprit | None:
     """File of the chunk that took longest, if that is known."""
     if evidence.counted is None or not len(evidence.counted):
