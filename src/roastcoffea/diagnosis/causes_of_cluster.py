@@ -103,9 +103,13 @@ def preprocessing(evidence: Evidence) -> Draft | None:
     if not rows:
         return None
     what = f"Preprocessing takes {evidence.share(sum(rows.values()))} of thread time, opening files for their metadata."
-    advice = "Keep the metadata between runs: Runner(metadata_cache=...), or reuse the chunks from Runner.preprocess."
+    asked = evidence.run.asked
+    trees = [] if asked is None else asked["tree"].drop_null().unique().to_pylist()
+    tree = f', treename="{trees[0]}"' if trees else ""
+    line = f"chunks = list(runner.preprocess(fileset{tree}))"
+    advice = f"Keep the chunks between runs, and pass them to the Runner in place of the fileset: {line}."
     taken = _as_share("preprocessing", rows)
-    return Draft(what, advice, remedy="Runner(..., metadata_cache=cache)", rows=rows, taken=taken)
+    return Draft(what, advice, remedy=line, rows=rows, taken=taken)
 
 
 @cause("tail", looks_idle=True)
