@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_runs import made_run, plan
 
+import roastcoffea
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.runs import Entry, entry_of, in_order, sheet_of_runs
 from roastcoffea.report.terminal import for_terminal
 from roastcoffea.storage.store import StoredRun, list_runs
+from roastcoffea.studies.merging import merged_run
 
 NOTHING = Entry("a", None, "", None, None, None, None, None, "complete")
 
@@ -79,3 +83,30 @@ def test_numbers_stay_in_one_line_whatever_the_names(monkeypatch: pytest.MonkeyP
     lines = for_terminal([sheet_of_runs(entries, 78)]).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("480 k" in line and "48.6 kHz" in line and "interrupted" in line for line in lines)
+
+
+def test_a_bottleneck_that_another_version_found_is_marked(tmp_path: Path) -> None:
+    path = Measurement(made_run([plan(1.0)] * 40, 2)).save(tmp_path, "one")
+    written = json.loads((path / "metrics.json").read_text())
+    assert written["version"] == roastcoffea.__version__
+    assert not sheet_of_runs([*map(entry_of, list_runs(tmp_path))], 78).notes
+    for version in ({"version": "0.9"}, {}):
+        older = {name: value for name, value in written.items() if name != "version"} | version
+        (path / "metrics.json").write_text(json.dumps(older))
+        (found,) = map(entry_of, list_runs(tmp_path))
+        assert found.bottleneck == "compute *"
+        assert "another version" in sheet_of_runs([found], 78).notes[0]
+
+
+def test_gaps_of_merged_runs_are_not_in_their_elapsed_time(tmp_path: Path) -> None:
+    runs = [made_run([plan(1.0)] * 4, 1, id=letter * 32) for letter in "ab"]
+    part = replace(
+        merged_run(runs),
+        merged=tuple(
+            replace(one, start=one.start + late, stop=one.stop + late)
+            for one, late in zip(merged_run(runs).merged, (0.0, 1000.0), strict=True)
+        ),
+    )
+    Measurement(replace(part, stop=part.stop + 1000.0)).save(tmp_path, "campaign")
+    (found,) = map(entry_of, list_runs(tmp_path))
+    assert found.elapsed == pytest.approx(8.0)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
 
+import roastcoffea
 from roastcoffea.diagnosis.completeness import INTERRUPT
 from roastcoffea.records.run import FAILED
 from roastcoffea.report.digest import BROKEN, COMPLETE, INCOMPLETE, INTERRUPTED
@@ -24,6 +25,12 @@ OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABL
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
 MISSING: Final = ("num_missing_chunks", "num_missing_files")
+
+
+STALE: Final = " *"
+"""Mark of a bottleneck that another version found."""
+
+WHY_STALE: Final = "* found by another version of roastcoffea; `roastcoffea show` computes it anew"
 
 
 class Entry(NamedTuple):
@@ -69,7 +76,8 @@ SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
 
 def entry_of(stored: StoredRun) -> Entry:
     """What a list tells of a measurement."""
-    known = _metrics(stored) if stored.reported is None else stored.reported
+    known, stale = _metrics(stored) if stored.reported is None else (stored.reported, False)
+    mark = STALE if stale else ""
     ran = stored.reported is not None or bool(stored.processors)
     return Entry(
         name=stored.name,
@@ -77,22 +85,26 @@ def entry_of(stored: StoredRun) -> Entry:
         processor=", ".join(stored.processors),
         events=_number(known.get("total_events")),
         workers=_number(known.get("peak_workers", known.get("avg_workers"))) or None,
-        elapsed=stored.elapsed,
+        elapsed=_number(known.get("elapsed_time_seconds")) or stored.elapsed,
         rate=_number(known.get("event_rate_elapsed_khz")) or None,
-        bottleneck=word if ran and isinstance(word := known.get("bound"), str) else None,
+        bottleneck=f"{word}{mark}" if ran and isinstance(word := known.get("bound"), str) else None,
         outcome=_outcome(stored, known),
     )
 
 
-def _metrics(stored: StoredRun) -> Mapping[str, Any]:
-    """Values of its `metrics.json`; nothing where that is not there, or damaged: other programs may write it."""
+def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
+    """Values of its `metrics.json`, and whether another version computed them.
+
+    Nothing where that is not there, or damaged: other programs may write it.
+    """
     if stored.error is not None:
-        return {}
+        return {}, False
     try:
-        found = json.loads((stored.path / METRICS_FILE).read_bytes())["metrics"]
-        return {name: metric["value"] for name, metric in found.items()}
+        document = json.loads((stored.path / METRICS_FILE).read_bytes())
+        found = {name: metric["value"] for name, metric in document["metrics"].items()}
+        return found, document.get("version") != roastcoffea.__version__
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
+        return {}, False
 
 
 def _number(value: Any) -> float | None:
@@ -154,4 +166,5 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     folded = [entry._replace(name="\n".join(wrap(entry.name, widths["name"]))) for entry in entries]
     rows = [[getattr(entry, name) for name in columns] for entry in folded]
     lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
-    return Sheet(lead=lead, columns=heads, rows=rows)
+    stale = any(entry.bottleneck is not None and entry.bottleneck.endswith(STALE) for entry in entries)
+    return Sheet(lead=lead, columns=heads, rows=rows, notes=[WHY_STALE] if stale else [])
