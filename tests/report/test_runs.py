@@ -110,3 +110,22 @@ def test_gaps_of_merged_runs_are_not_in_their_elapsed_time(tmp_path: Path) -> No
     Measurement(replace(part, stop=part.stop + 1000.0)).save(tmp_path, "campaign")
     (found,) = map(entry_of, list_runs(tmp_path))
     assert found.elapsed == pytest.approx(8.0)
+
+
+def test_runs_have_a_line_each_where_their_names_fit_without_other_columns() -> None:
+    known = {"events": 48_000, "elapsed": 3.0, "rate": 7.47}
+    entries = [
+        entry("threads-of-one-interpreter-1", processor="Analysis", workers=1, bottleneck="interpreter lock", **known),
+        entry("slow-decompression-1", processor="Dijets", workers=2, bottleneck="decompression", **known),
+        entry("healthy-1", processor="Dijets", workers=2, bottleneck="compute", **known),
+    ]
+    entries[0] = entries[0]._replace(outcome="incomplete")
+    sheet = sheet_of_runs(entries, 78)
+    assert [str(row[0]) for row in sheet.rows] == [one.name for one in entries]
+    heads = [column.name for column in sheet.columns]
+    assert heads == ["name", "events", "rate", "bottleneck", "outcome"]
+    wide = [column.name for column in sheet_of_runs(entries, 98).columns]
+    assert "processor" in wide
+    # names that would not fit all the same leave the columns where they are
+    entries[0] = entries[0]._replace(name="a" * 70)
+    assert {"processor", "workers"} <= {column.name for column in sheet_of_runs(entries, 78).columns}

@@ -66,6 +66,8 @@ LEAST: Final = {"name": 11, "processor": 8}
 """Letters that are left of columns where there is no room for more."""
 DISPENSABLE: Final = ("started", "elapsed")
 """Columns that are left out where there is no room, in this order."""
+LESS_THAN_NAMES: Final = ("workers", "processor")
+"""Columns that are left out, in this order, where all names then fit into a line each."""
 SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
     "processor": lambda value: f"processor {value}",
     "workers": lambda value: counted(value, "worker"),
@@ -150,15 +152,22 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     }
     widths = dict(longest)
     excess = sum(size + GAP for size in widths.values()) - width
-    for name, widest in WIDEST.items():
-        if excess > 0 and name in widths:
-            excess -= max(widths[name] - widest, 0)
-            widths[name] = min(widths[name], widest)
+
+    def beyond() -> int:
+        """Letters too many, even if columns of words are no wider than they have to be."""
+        return excess - sum(max(widths[name] - widest, 0) for name, widest in WIDEST.items() if name in widths)
+
+    less = [name for name in LESS_THAN_NAMES if name in widths]
     for name in DISPENSABLE:
-        if excess > 0 and name in widths:
+        if beyond() > 0 and name in widths:
             excess -= widths.pop(name) + GAP
             del columns[name]
-    for name, least in LEAST.items():
+    fits = beyond() <= sum(min(widths[name], WIDEST.get(name, widths[name])) + GAP for name in less)
+    for name in less if fits else ():
+        if beyond() > 0:
+            excess -= widths.pop(name) + GAP
+            del columns[name]
+    for name, least in (*WIDEST.items(), *LEAST.items()):
         if excess > 0 and name in widths:
             given = max(min(excess, widths[name] - least), 0)
             widths[name], excess = widths[name] - given, excess - given
