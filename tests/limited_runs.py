@@ -353,6 +353,19 @@ def memory() -> Run:
 
 
 @limited
+def time_limit() -> Run:
+    """Workers of jobs of an hour are there for its last ten seconds, and are not replaced."""
+    run = busy_run()
+    lives = [
+        {"worker": f"w{number}", "host": "10.0.0.1", "threads": 1, "start": T, "stop": T + 10, "cpu_seconds": 8.0}
+        | {"batch_system": "slurm", "job": str(number), "job_cores": 1.0}
+        | {"job_start": T + 10 - 3600, "job_limit": 3600.0}
+        for number in range(4, 6)
+    ]
+    return with_rows(run, lifetimes=lives)
+
+
+@limited
 def failures() -> Run:
     """Before the first chunk each worker fails at two chunks of one file, after 3 s each."""
     run = made_run(plans(), 4, before=6.0)

@@ -26,6 +26,7 @@ READERS = {"collector": set(kinds.ALL) - OF_MONITORS, "monitor": set(kinds.ALL)}
 
 WORKER, NAMED, HOST, PREFIX = "tcp://10.0.0.1:1", "first", "10.0.0.1", "Jets"
 TEXTS = (WORKER, NAMED, HOST, PREFIX, "dict", "span-1")
+JOB = {"node": "n1", "batch_system": "slurm", "job": "7", "job_cores": 4.0, "job_age": 11.0, "closes_in": 100.0}
 Entry = tuple[Kind, bytes]
 
 
@@ -86,6 +87,8 @@ def entries() -> list[Entry]:
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T + 1, last_seen=T + 1)),
         (kinds.SAMPLING, sampling(1)),
         (kinds.PROCESS_CPU, packed(kinds.PROCESS_CPU.fields, worker=0, cpu_seconds=1.5)),
+        (kinds.JOB, packed(kinds.JOB.fields, worker=0, time=T + 1) + json.dumps(JOB).encode()),
+        (kinds.CLOSING, packed(kinds.CLOSING.fields, worker=0, time=T + 4)),
         (kinds.KILLED, packed(kinds.KILLED.fields, worker=0, time=T + 5, memory=570_000_000)),
         (kinds.DEPARTURE, packed(kinds.DEPARTURE.fields, worker=0, time=T + 5)),
         (kinds.COUNTED, counted(2.5)),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from analyses import Jets, runner_for
+from coffea.processor import IterativeExecutor
 
+import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.report.digest import digest_of
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +215,43 @@ def test_output_of_older_versions_is_cleaned(client: Any) -> None:
     assert output == {"n": 1}
     for other in ([1], None, {"n": 1}):
         collector.extract_metrics_from_output(other)
+
+
+class Unkind(Jets):
+    """Its attributes belong to itself."""
+
+    @property
+    def name(self) -> str:
+        raise RuntimeError("not to be called")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def test_runs_and_processors_have_the_names_that_they_were_given(sample: Any, tmp_path: Path) -> None:
+    run = runner_for(None, 4000, executor=lambda **_: IterativeExecutor(status=False))
+    processor = Jets()
+    processor.name = "zmumu\ttight?token=Plant10"
+    with MetricsCollector(name="first\nlook, token=Plant11", profile=False) as collector:
+        named, _ = run(sample, processor_instance=processor)
+        unkind, _ = run(sample, processor_instance=Unkind())
+    assert named == unkind
+    recorded = collector.measurement.run
+    assert recorded.name == "first look, token=***"
+    assert [call.processor for call in recorded.calls] == ["zmumu tight?token=***", "Unkind"]
+    assert recorded.problems == ()
+    digest = digest_of(recorded, collector.measurement.metrics)
+    assert digest.name == "first look, token=***"
+    assert digest.facts[0] == "zmumu tight?token=***, Unkind"
+    assert digest_of(replace(recorded, name=None), collector.measurement.metrics).name == digest.facts[0]
+    saved = collector.save_measurement(tmp_path)
+    assert saved.name == "first-look-token-001"
+    assert roastcoffea.load(saved).run.name == recorded.name
+    assert collector.save_measurement(tmp_path, "mine").name == "mine"
+
+
+def test_a_name_is_a_text() -> None:
+    with pytest.raises(TypeError, match="the name of a run is text"):
+        MetricsCollector(name=7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="visible letter"):
+        MetricsCollector(name="")

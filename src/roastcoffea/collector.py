@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.calls import calls_of_tasks
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.measured import CARRIED, settings_of
+from roastcoffea.instrument.names import given_name
 from roastcoffea.interrupts import Enterable
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
@@ -64,15 +64,18 @@ class MetricsCollector(CollectorOf012, Enterable):
         Whether to measure every task of the client that reads, in addition to Runner calls and `measured` functions.
     events : str or callable, optional
         What counts as events in tasks that `everything` measures, as for `measured`.
+    name : str, optional
+        Name of the run, which is its title and names the folder it is saved in; by default the title is the processors'
+        names.
 
     Raises
     ------
     ValueError
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
-        positive, `everything` without a Dask client, or `events` without `everything`.
+        positive, `everything` without a Dask client, `events` without `everything`, or a blank `name`.
     TypeError
-        An asynchronous client, an invalid backend, a `live` that is not a bool, or `events` that is neither a name nor
-        a function.
+        An asynchronous client, an invalid backend, a `live` that is not a bool, a `name` that is not text, or `events`
+        that is neither a name nor a function.
 
     Examples
     --------
@@ -95,9 +98,11 @@ class MetricsCollector(CollectorOf012, Enterable):
         profile: bool = True,
         everything: bool = False,
         events: str | Callable[[Any], Any] | None = None,
+        name: str | None = None,
     ) -> None:
         if not isinstance(live, bool):
             raise TypeError(f"live is True or False, not {live!r}")
+        self.name = given_name(name)
         self.profile = profile
         self.client, self.processor_instance = client, processor_instance
         self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
@@ -322,7 +327,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             notes = backend.notes()
         return Run(
             id=self._id,
-            name=None,
+            name=self.name and redacted(self.name),
             start=start,
             stop=stop,
             outcome=FINISHED if error is None else FAILED,
@@ -378,19 +383,6 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._report, self.custom_metrics = report, custom_metrics
         if self._measurement is not None:
             self._measurement = Measurement(with_report(self._measurement.run, report, custom_metrics))
-
-    def save_measurement(
-        self, output_dir: str | Path, measurement_name: str | None = None, overwrite: bool = False
-    ) -> Path:
-        """Save the measurement as a folder in `output_dir`, and return the folder's path.
-
-        Without a name it gets a new one. An existing measurement is overwritten only with `overwrite`.
-        """
-        return self.measurement.save(output_dir, measurement_name, overwrite)
-
-    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
-        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
-        self.measurement.print_summary(all=all, group=group)
 
     @property
     def coffea_report(self) -> Any:

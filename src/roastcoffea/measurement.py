@@ -14,6 +14,7 @@ from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
@@ -71,6 +72,7 @@ class Measurement:
     )
     worker_memory = _Table("worker_memory", "Workers: peak memory against the limit; pauses, spilling, kills.")
     dataset_memory = _Table("dataset_memory", "Datasets: memory per event.")
+    jobs = _Table("jobs", "Batch jobs: cores and memory requested, start-up, and core time charged.")
     tasks = _Table("tasks", "Finished attempts of tasks.")
     workers = _Table("workers", "Samples that workers reported with their heartbeats; without Dask, at the interval.")
     lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")
@@ -205,8 +207,8 @@ class Measurement:
     def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
         """Write the measurement to `folder/name`, and return that path.
 
-        The default name is made from the time. An existing measurement is overwritten only with `overwrite`. Its
-        `metrics.json` is for other programs; `load` reads the records next to it.
+        The default name is made from that of the run, or the time. An existing measurement is overwritten only with
+        `overwrite`. Its `metrics.json` is for other programs; `load` reads the records next to it.
 
         Raises
         ------
@@ -301,7 +303,7 @@ class Measurement:
         from roastcoffea.report.digest import digest_of
         from roastcoffea.report.screen import NARROWEST, print_first_look
 
-        names = self.metrics.evaluator.value("worker_names")
+        names = known_names(self.metrics.evaluator).workers
         print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
 
     @property

@@ -57,7 +57,11 @@ def begun(worker: Worker, **options: Any) -> WorkerHalf:
         worker.plugins[NAME] = half
         return half
 
-    return asyncio.run(begin())
+    half = asyncio.run(begin())
+    # the node and the batch job come first, whatever a test looks at
+    assert [[*message] for _, message in worker.sent] == [["worker", "job", "token"]]
+    worker.sent.clear()
+    return half
 
 
 @pytest.fixture

@@ -49,8 +49,10 @@ def test_pauses_are_told_from_when_to_when(clock: Clock) -> None:
     assert log.workers.pauses(0.0, T, T + 10_000).to_pylist() == [
         {"worker": third.address, "start": known, "stop": T + 10_000},
         {"worker": first.address, "start": known + 1, "stop": known + 3},
-        {"worker": second.address, "start": known + 2, "stop": known + 4},
+        {"worker": second.address, "start": known + 2, "stop": known + 5},
     ]
+    closing = {row["worker"]: row["closing"] for row in log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()}
+    assert closing == {first.address: known + 4, second.address: None, third.address: None}
     assert log.workers.pauses(1.0, known + 1.5, known + 2).to_pylist() == [
         {"worker": third.address, "start": known + 1.5, "stop": known + 2},
         {"worker": first.address, "start": known + 1.5, "stop": known + 2},

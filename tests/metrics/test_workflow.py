@@ -15,6 +15,7 @@ from handmade import (
     run_without_tables,
     with_chunks,
 )
+from jobs_by_hand import OF_JOBS
 
 from roastcoffea.errors import MissingMetricError
 from roastcoffea.metrics import CATALOGUE, evaluate
@@ -24,8 +25,8 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]
 STRUCTURES = {metric.name for metric in CATALOGUE.metrics() if str(metric.unit) == "structure"}
-NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds"}
-"""Four chunks cannot tell which of them is slow."""
+NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds", *OF_JOBS}
+"""Four chunks cannot tell which of them is slow, and no worker is in a batch job."""
 
 NEEDS_NO_RECORDS = {"elapsed_time_seconds"}
 

@@ -258,6 +258,16 @@ def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: 
     assert collector.metrics["num_chunks"] == 4
 
 
+def test_the_name_of_a_recording_names_its_runs_and_their_folders(sample: Any, tmp_path: Path) -> None:
+    with record(tmp_path, name="zmumu: tight") as recorder:
+        runner()(sample, processor_instance=analyses.count_events)
+        list(runner().preprocess(sample))
+    assert [path.name for path in recorder.saved] == ["zmumu-tight-001", "zmumu-tight-002"]
+    assert {roastcoffea.load(path).run.name for path in recorder.saved} == {"zmumu: tight"}
+    with pytest.raises(ValueError, match="visible letter"):
+        record(tmp_path, name=" ")
+
+
 def test_the_inner_of_two_recordings_has_the_call(sample: Any, tmp_path: Path) -> None:
     with record(tmp_path / "outer") as outer, record(tmp_path / "inner") as inner:
         runner()(sample, processor_instance=analyses.count_events)

@@ -84,6 +84,18 @@ def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_name_given_to_run_is_that_of_its_measurements(folder: Path) -> None:
+    (folder / "script.py").write_text(f"{START}\ncall(analyses.count_events)\n")
+    measured = run_in(folder, *MEASURED, "--name", "zmumu", "script.py", "--name", "of the script")
+    assert measured.returncode == 0
+    (measurement,) = saved_in(folder)
+    assert measurement.run.name == "zmumu"
+    assert measurement.path is not None
+    assert measurement.path.name == "zmumu-001"
+    assert re.search(r"^zmumu\b", measured.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_the_page_of_the_last_call_is_opened_on_demand(folder: Path) -> None:
     (folder / "script.py").write_text(f"{START}\ncall(analyses.count_events)\n")
     browser = folder / "browser"

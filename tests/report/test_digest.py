@@ -45,7 +45,7 @@ def test_a_remark_tells_of_what_is_unaccounted_where_it_matters() -> None:
     assert digest(made_run([plan(1.0)] * 4, 2)).time.remark == "everything is accounted for"  # type: ignore[union-attr]
     bar = digest(handmade_run()).bytes
     assert bar is not None
-    assert bar.remark == "unaccounted 50 B"  # of 6.05 kB
+    assert bar.remark == "incomplete: 1 attempt has unaccounted bytes (50 B in total)"  # of 6.05 kB
 
 
 def test_a_healthy_run_is_complete_and_told_so() -> None:
@@ -82,8 +82,8 @@ def test_parts_of_a_bar_are_named_after_what_is_in_them() -> None:
         (found,) = [share.label for share in bar.shares if share.family is TROUBLE]
         return found
 
-    assert label(core_wait=1.0, wait=0.1) == "contention"
-    assert label(core_wait=1.0, wait=0.8) == "contention, blocked"
+    assert label(core_wait=1.0, wait=0.01) == "contention"
+    assert label(core_wait=1.0, wait=0.1) == "contention, blocked"
 
 
 def test_a_run_that_failed_without_a_result_has_nothing_to_be_made_faster() -> None:
@@ -143,3 +143,27 @@ def edited(run: Run, table: str, columns: Sequence[Column], change: Callable[[An
     """The same run with cells of a table changed."""
     rows = [row | change(row) for row in getattr(run, table).to_pylist()]
     return dataclasses.replace(run, **{table: table_of_rows(columns, rows)})
+
+
+def test_an_incomplete_ledger_is_not_said_to_account_for_everything() -> None:
+    run = made_run([plan(1.0)] * 4, 2)
+    assert run.tasks is not None
+    bar = digest(dataclasses.replace(run, tasks=run.tasks.slice(0, 0))).time
+    assert bar is not None
+    assert bar.remark.startswith("incomplete: ")
+
+
+def test_chunks_of_a_failed_call_are_counted_once() -> None:
+    run = with_call(made_run([plan(1.0)] * 4, 2, outcome="failed", error="ValueError: no"), outcome="failed")
+    asked = [
+        {"call": "c1", "dataset": "data", "file": "a.root", "entry_start": 100 * n, "entry_stop": 100 * (n + 1)}
+        for n in range(6)
+    ]
+    assert digest(dataclasses.replace(run, asked=table_of_rows(ASKED_COLUMNS, asked))).coverage.startswith(
+        "4 of 6 chunks"
+    )
+
+
+def test_an_empty_run_has_no_verdict_and_no_key_number_but_its_time() -> None:
+    found = digest(empty_run())
+    assert (found.state, found.verdict, [tile.label for tile in found.tiles]) == ("nothing was run", "", ["elapsed"])

@@ -67,7 +67,7 @@ def test_the_rest_takes_as_long_as_chunks_took_in_the_last_minute() -> None:
     for second in range(161):
         chunks = second if second < 100 else 100 + (second - 100) // 3
         rates.add(rates.began + second, NOTHING._replace(chunks=chunks, chunks_asked=200, workers=4))
-    assert rates.left == pytest.approx(80 * 3)
+    assert rates.left == pytest.approx(80 * 3, rel=0.05)  # the minute may begin with one chunk more
 
 
 def test_time_before_chunks_were_asked_for_does_not_count() -> None:

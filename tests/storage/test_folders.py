@@ -14,6 +14,7 @@ from saved_runs import a_run, contents, hidden_in, modes
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage import folders, store
+from roastcoffea.storage.folders import file_name, name_from
 from roastcoffea.storage.store import load_run, save_run
 
 
@@ -35,6 +36,22 @@ def test_a_name_may_be_what_a_folder_may_be(name: str, tmp_path: Path) -> None:
 
 
 BAD_NAMES = ["", " ", ".", "..", ".hidden", "../x", "a/b", "/tmp/x", "a\\b", "..\\x", "a\0b", "\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("zmumu", "zmumu"),
+        ("Z → μμ, tight: 2018/v2", "Z-μμ-tight-2018-v2"),
+        ("../.hidden_", "hidden"),
+        ("-rf *", "rf"),
+        ("\x00\n\ud800", ""),
+        ("日本" * 50, "日本" * 21),
+    ],
+)
+def test_a_folder_s_name_is_made_from_any_text(text: str, name: str) -> None:
+    assert name_from(text) == name
+    assert not name or file_name(f"{name}-001") == f"{name}-001"
 
 
 @pytest.mark.parametrize(

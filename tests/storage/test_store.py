@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,16 @@ def test_run_json_will_do_as_path(saved: Path) -> None:
 def test_automatic_names_tell_the_start_and_are_unique(tmp_path: Path) -> None:
     names = [save_run(minimal_run(), tmp_path / "new" / "runs").name for _ in range(12)]
     assert names == [f"2026-03-01T235958Z-{number:03d}" for number in range(1, 13)]
+
+
+def test_a_run_s_name_names_its_folder(tmp_path: Path) -> None:
+    def saved(name: str) -> str:
+        return save_run(replace(minimal_run(), name=name), tmp_path).name
+
+    assert [saved("zmumu 2018"), saved("zmumu/2018")] == ["zmumu-2018-001", "zmumu-2018-002"]
+    assert [load_run(tmp_path / f"zmumu-2018-00{number}").name for number in (1, 2)] == ["zmumu 2018", "zmumu/2018"]
+    assert saved("../") == "2026-03-01T235958Z-001"
+    assert save_run(replace(minimal_run(), name="zmumu"), tmp_path, "mine").name == "mine"
 
 
 def save_some(folder: str) -> list[str]:

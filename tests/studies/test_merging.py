@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from handmade import T
+from handmade import T, empty_run
 from made_runs import made_run, plan
 from saved_runs import a_run
 
@@ -181,3 +181,21 @@ def test_no_replay_of_what_never_ran_together() -> None:
     merged = Measurement(merged_run([job([1.0]), job([2.0])]))
     with pytest.raises(NotMeasuredError, match="merged from independent runs"):
         recorded_run(merged.run, merged.metrics, "campaign")
+
+
+def test_a_run_in_which_nothing_ran_is_left_out() -> None:
+    jobs = [job([1.0]), job([2.0])]
+    merged = merged_run([*jobs, empty_run()])
+    assert len(merged.merged) == 2
+    assert merged.problems == ("1 run in which nothing ran was left out",)
+    assert ledgers(merged) == pytest.approx(ledgers(merged_run(jobs)))
+
+
+def test_a_folder_of_other_runs_than_jobs_is_not_shown_as_one(tmp_path: Path) -> None:
+    same = {"fileset": "ab" * 32}
+    for number in range(2):
+        run = job([1.0])
+        Measurement(replace(run, calls=tuple(replace(call, **same) for call in run.calls))).save(tmp_path, f"{number}")
+    with pytest.raises(MeasurementError, match="not jobs of one campaign: several processed the same files"):
+        measurement_at(tmp_path)
+    assert len(merge(tmp_path).run.merged) == 2

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 import roastcoffea
+from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
@@ -92,7 +93,10 @@ class DaskMetricsBackend(Recorder):
         super()._reset()
         self.absent = {}
         self.log = ClusterLog()
-        self._period = self._deployment = Deployment(self._connection, self.name, self.log, self.note)
+        self._asked = AskedJobs(getattr(self.client, "cluster", None))
+        self._period = self._deployment = Deployment(
+            self._connection, self.name, self.log, self.note, look=self._asked.look
+        )
         self._packages: set[str | None] = set()
         self._workers_known = False
         self._withheld: dict[str, Withheld | None] = {}
@@ -160,7 +164,7 @@ class DaskMetricsBackend(Recorder):
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop, or until the last contact with the cluster."""
         table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.last_contact(start, stop))
-        return with_withheld(table, self._withheld)
+        return with_withheld(self._asked.in_lifetimes(table), self._withheld)
 
     def pauses(self, start: float, stop: float) -> pa.Table:
         """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""

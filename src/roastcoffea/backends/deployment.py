@@ -62,6 +62,8 @@ class Deployment(Period):
         Receiver of the scheduler's log.
     note : callable
         Receives problems.
+    look : callable, optional
+        Called about once a second.
 
     Attributes
     ----------
@@ -71,7 +73,14 @@ class Deployment(Period):
         Why there was no connection at the end, or why the last request failed.
     """
 
-    def __init__(self, connection: Connection, name: str, log: ClusterLog, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        log: ClusterLog,
+        note: Callable[[str], None],
+        look: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(log.received)
         self.name = name
         self.token = secrets.token_hex(16)
@@ -83,6 +92,7 @@ class Deployment(Period):
         """Held while entries are read, and while tables are made."""
         self._connection = connection
         self._note = note
+        self._look = look
         self._round_trip = math.inf
         self._received = 0
         self._failures = 0
@@ -228,6 +238,9 @@ class Deployment(Period):
             # failures here are retried a second later; those at the end are noted then
             with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
                 self.drain()
+            if self._look is not None:
+                with reported(self._note, "the jobs of the cluster could not be seen", Exception):
+                    self._look()
 
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""

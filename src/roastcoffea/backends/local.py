@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,11 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of
+from roastcoffea.backends.jobs import job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.recorder import Recorder
+from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
@@ -84,11 +87,14 @@ class LocalMetricsBackend(Recorder):
         """Steps that ran in this process, and on how many threads."""
         self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
+        self._taskvine = TaskVineLogs(self.note)
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self.withheld_before: Withheld = (None, None, None)
         self._withheld: Withheld = (None, None, None)
         """Throttling and steal of this process, whose control groups those of the analysis share, and its host."""
+        self._job: dict[str, Any] = {}
+        """Columns of lifetimes on the batch job that this process runs in."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -98,6 +104,7 @@ class LocalMetricsBackend(Recorder):
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self.withheld_before = withheld()
+        self._job = job_columns(job(), time.time())
         self._interval = interval
         self._cpu_at_open = time.process_time()
         self._scan(sample=interval is not None)
@@ -129,6 +136,10 @@ class LocalMetricsBackend(Recorder):
 
     @contextmanager
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[None]:
+        if is_taskvine(executor):
+            with self._taskvine.step(executor, call, preprocessing=preprocessing):
+                yield
+            return
         size = None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
@@ -152,6 +163,8 @@ class LocalMetricsBackend(Recorder):
         """
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
+        elsewhere = pa.array(self._taskvine.calls(preprocessing), pa.string())
+        known = known.filter(pc.invert(pc.is_in(known["call"], elsewhere)))
         self._learned.append(known)
         for call in known["call"].unique().to_pylist():
             steps = [step for step in self._steps if ((step.call or ""), step.preprocessing) == (call, preprocessing)]
@@ -222,6 +235,32 @@ class LocalMetricsBackend(Recorder):
 
     # records as tables
 
+    def chunks(self, calls: Collection[str]) -> pa.Table:
+        chunks = super().chunks(calls)
+        if self._taskvine.used:
+            chunks = self._taskvine.placed(chunks, preprocessing=False)
+            reason = self._taskvine.why_unknown(sum(not step.preprocessing for step in self._steps))
+            self.absent["samples"] = NO_SAMPLES
+            self.absent |= {} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason)
+            if reason is None:
+                self.absent.pop("tasks")
+                self.attempts = self._taskvine.attempts()
+        return chunks
+
+    def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
+        if not self._taskvine.used:
+            return super().table(name, chunks, start, stop)
+        if name in self.absent:
+            return None
+        match name:
+            case "preprocessing":
+                return self._taskvine.placed(self.received.preprocessing(), preprocessing=True)
+            case "lifetimes":
+                return self._taskvine.lifetimes(start, stop)
+            case "tasks":
+                return self._taskvine.tasks()
+        return super().table(name, chunks, start, stop)
+
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop."""
         rows: list[dict[str, Any]] = []
@@ -283,7 +322,7 @@ class LocalMetricsBackend(Recorder):
         self, process: WatchedProcess, threads: int | None, span: tuple[float, float], cpu: float
     ) -> dict[str, Any]:
         life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu}
-        held = dict(zip(WITHHELD, self._withheld, strict=True))
+        held = dict(zip(WITHHELD, self._withheld, strict=True)) | self._job
         return self._identity(_name(process.pid)) | life | held | {"memory_limit": self.hosts[0].memory}
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:

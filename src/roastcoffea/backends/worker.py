@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from roastcoffea.backends.jobs import age_of, job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
@@ -102,6 +103,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._began = time.process_time()
         self.withheld_before = withheld()
         worker.metrics[self.name] = self.cpu_seconds
+        self.report({"worker": worker.address, "job": job_of(worker)})
         if self.companion is not None:
             self.companion.setup(self)
 
@@ -188,6 +190,12 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         if leaving:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
             self.report(message | {"digests": list(self.counted().items()), "last": True})
+
+
+def job_of(worker: Any) -> dict[str, Any]:
+    """Batch job of a worker's process, and in how many seconds its --lifetime has it close."""
+    found, lifetime, age = job(), getattr(worker, "lifetime", None), age_of()
+    return found | ({} if not lifetime or age is None else {"closes_in": lifetime - age})
 
 
 def description() -> dict[str, Any]:

@@ -16,8 +16,10 @@ from typing import Any
 
 from roastcoffea.log.kinds import (
     ARRIVAL,
+    CLOSING,
     COUNTED,
     DEPARTURE,
+    JOB,
     KILLED,
     LEFT,
     NO_SIZE,
@@ -37,6 +39,9 @@ MOST_EXECUTING = 65_535
 
 PAUSED = "paused"
 """Status of a worker with too little memory to start tasks, or to fetch their inputs."""
+
+CLOSES = ("closing", "closing_gracefully")
+"""Statuses of a worker that begins to close."""
 
 ENDED_BY_NANNY = "worker-restart-memory"
 """Topic under which Dask's nannies report that they kill a worker for its memory."""
@@ -72,6 +77,7 @@ class Workers:
         self._retired: set[str] = set()
         self._finished: set[str] = set()
         self._paused: set[str] = set()
+        self._closing: set[str] = set()
 
     # events from the scheduler
 
@@ -88,6 +94,7 @@ class Workers:
         now = time.time()
         self.samples.last(address, self.here.pop(address), now)
         self._paused.discard(address)
+        self._closing.discard(address)
         self._log.write_fields(DEPARTURE, self._log.number(address), now)
         counts = self.counted.pop(address, None)
         if counts:
@@ -107,7 +114,10 @@ class Workers:
     def changed(self, address: str, message: Any) -> None:
         """Handle Dask's event that a worker has another status."""
         if isinstance(message, dict) and message.get("action") == "worker-status-change":
-            self._note_pause(address, message.get("status"))
+            status = message.get("status")
+            self._note_pause(address, status)
+            if status in CLOSES:
+                self._note_closing(address)
 
     def killed(self, message: Any) -> None:
         """Handle a nanny's report that it kills a worker for its memory, which may arrive after the departure."""
@@ -127,7 +137,11 @@ class Workers:
                 self.counted[address] = counts
             else:
                 self._write_counted(address, counts)
+        if "job" in message:
+            known = json.dumps(message["job"]).encode()
+            self._log.write_fields(JOB, self._log.number(address), time.time(), then=known)
         if "last" in message and address in self.here:
+            self._note_closing(address)
             self._finished.add(address)
         elif "last" in message:
             self._settle(address)
@@ -162,6 +176,11 @@ class Workers:
         if paused != (address in self._paused):
             (self._paused.add if paused else self._paused.discard)(address)
             self._log.write_fields(PAUSE, self._log.number(address), time.time(), paused)
+
+    def _note_closing(self, address: str) -> None:
+        if address in self.here and address not in self._closing:
+            self._closing.add(address)
+            self._log.write_fields(CLOSING, self._log.number(address), time.time())
 
     def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
         """Write Dask's counts of a worker that left; a later entry of the same worker replaces it."""

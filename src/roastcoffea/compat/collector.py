@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.compat.shapes import sections_of
@@ -52,7 +53,7 @@ class CollectorOf012(ABC):
 
     @property
     def processor_name(self) -> str | None:
-        """Name of the given processor's class; otherwise, at the end, of the last one that ran."""
+        """Name of the given processor's class; otherwise, at the end, that of the last one that ran."""
         if self.processor_instance is not None:
             return type(self.processor_instance).__name__
         calls = () if self.t_end is None else self.measurement.run.calls
@@ -78,3 +79,18 @@ class CollectorOf012(ABC):
         """Remove from an output what older versions left in it, in place."""
         if isinstance(output, dict):
             output.pop(OLD_OUTPUT_KEY, None)
+
+    def save_measurement(
+        self, output_dir: str | Path, measurement_name: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Save the measurement as a folder in `output_dir`, and return the folder's path.
+
+        Without a name it gets a new one: that of the run and a number, or the time. An existing measurement is
+        overwritten only with `overwrite`.
+        """
+        path: Path = self.measurement.save(output_dir, measurement_name, overwrite)
+        return path
+
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
+        self.measurement.print_summary(all=all, group=group)

@@ -155,7 +155,8 @@ def contention(evidence: Evidence) -> Draft | None:
         return None
     hosts = culprits.contended(evidence)
     where = names_of(hosts) or "the host"
-    what = f"CPU contention: {evidence.share(waited)} of thread time was runnable without a free core on {where}."
+    also = ", counting that while opening files," if delay else ""
+    what = f"CPU contention: {evidence.share(waited)} of thread time{also} was runnable without a free core on {where}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
     one = crowded.get(hosts[0].name) if hosts else None
     if one is not None and one.explains(waited, evidence.sum_of("cpu_seconds") or 0.0):

@@ -234,7 +234,7 @@ class Verdict(list[Finding], Presented):
         """The bottleneck, and the findings."""
         if self.absent is not None:
             return [Sheet(title="verdict", lead=[absence(self.absent)])]
-        before, after = self._not_interpreted(), self.conclusion
+        before, after = self.not_interpreted, self.conclusion
         lines = [*filter(None, [before, *map(str, self), after])]
         caption = " ".join(filter(None, [before, after]))
         return [Sheet(title=self._title(), items=lines, cards=[one.card for one in self], caption=caption)]
@@ -245,8 +245,9 @@ class Verdict(list[Finding], Presented):
         share = "" if self._share is None else f" ({FRACTION.text(self._share)} of thread time)"
         return f"bottleneck: {self._bound}{share}"
 
-    def _not_interpreted(self) -> str:
-        """What the measurement lacks."""
+    @property
+    def not_interpreted(self) -> str:
+        """What the measurement lacks; empty if that is nothing."""
         if not self.incomplete:
             return ""
         return f"The measurement is incomplete, so idle time is not interpreted: {'; '.join(self.incomplete)}."

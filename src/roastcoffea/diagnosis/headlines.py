@@ -23,6 +23,7 @@ HEADLINES: Final = {
     "tail": "Threads sit idle while the last chunks run",
     "client": "Workers sit idle while the client is busy",
     "memory": "Workers run out of memory",
+    "time limit": "A time limit ends workers",
     "failures": "Failed attempts waste time",
     "missing data": "The result is incomplete",
     "serialization": "Serialization is slow",

@@ -8,7 +8,6 @@ import hashlib
 import json
 import threading
 import time
-import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.instrument.names import name_of_processor
 from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
@@ -157,7 +157,9 @@ class OpenCall:
         self.watchers = watchers
         self.runner = runner
         self._class = type(processor).__name__
-        self.processor = processor.__name__ if isinstance(processor, types.FunctionType) else self._class
+        self.processor = self._class
+        with reported(watchers.note, "the processor is called by its class", Exception):
+            self.processor = name_of_processor(processor)
         self.result: Any = None
         self.chunks: int | None = None
         self.files: int | None = None

@@ -162,11 +162,12 @@ class ExecutorCall:
     """
 
     def __init__(self, watchers: Watchers, executor: Any, call: str | None, name: str | None) -> None:
-        from coffea.processor import DaskExecutor
+        from coffea.processor import DaskExecutor, TaskVineExecutor
 
         self._call = call
         self._name = name
         self._on_dask = isinstance(executor, DaskExecutor)
+        self._on_taskvine = isinstance(executor, TaskVineExecutor)
         self._spool: str | None = None
         self._read: dict[str, int] = {}
         self._reading = threading.Lock()
@@ -197,7 +198,8 @@ class ExecutorCall:
         in_output = not self._on_dask and self._name is not None
         name = self._name or funcname(function)
         profile = any(watcher.profile for watcher in self._reached)
-        state = (self._call, (topics, self._spool, in_output), self._name is None, added_patterns(), profile)
+        transport = topics, self._spool, in_output, self._on_taskvine
+        state = (self._call, transport, self._name is None, added_patterns(), profile)
         if packed is None:
             return Probe(function, name, *state)
         return CarriedProbe(packed, name, topics[-1], function, state)

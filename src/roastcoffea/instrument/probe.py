@@ -41,7 +41,7 @@ class Probe:
     call : str, optional
         Identity of the Runner call.
     transport : tuple
-        Arguments of `Transport`: topics, spool, and whether records travel in the output.
+        Arguments of `Transport`: topics, spool, whether records travel in the output, whether tasks are TaskVine's.
     of_files : bool
         The function fetches a file's metadata instead of processing a chunk.
     added : tuple, optional
@@ -53,7 +53,7 @@ class Probe:
     function: Callable[..., Any]
     name: str
     call: str | None
-    transport: tuple[tuple[str, ...], str | None, bool] = ((), None, False)
+    transport: tuple[Any, ...] = ((), None, False)
     of_files: bool = False
     added: Added = field(default_factory=added_patterns)
     profile: bool = False
@@ -109,7 +109,7 @@ class _FileWatch:
 
     def __init__(self, probe: Probe, item: Any) -> None:
         self.probe = probe
-        self.task = DaskTask(probe.channel.topics)
+        self.task = probe.channel.task()
         self.records: list[dict[str, Any]] = []
         self.work = work = item[0] if isinstance(item, tuple) else item
         # a Parquet file has no tree

@@ -90,6 +90,7 @@ class AttemptLog:
             "start": pa.array(began, mask=unknown),
             "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
             "seen": pa.array(rows["seen"] - offset),
+            "startup_seconds": pa.nulls(len(keys), pa.float64()),
         }
         for name, kind in OF_CHUNK.items():
             values = np.full(len(keys), None, dtype=object)

@@ -201,5 +201,11 @@ TASK_CHUNK: Final = _declared(
 KILLED: Final = _declared((*of(TEXT, "worker"), *of("d", "time"), *of("q", "memory")))
 """A worker killed by its nanny because of this much resident memory."""
 
+JOB: Final = _declared((*of(TEXT, "worker"), *of("d", "time")), then="what a worker knows of its batch job, as JSON")
+"""A worker's batch job: columns of lifetimes, and `job_age` and `closes_in` in seconds at that time."""
+
+CLOSING: Final = _declared((("worker", TEXT), ("time", "d")))
+"""A worker that begins to close."""
+
 LEFT: Final = 0xFFFFFFFF
 """Placeholder for the tasks of a worker that left."""

@@ -15,6 +15,9 @@ ANNOTATION: Final = "roastcoffea"
 METADATA_KEY: Final = "roastcoffea"
 """Key of a chunk's record in the metadata of its Dask task."""
 
+TASKVINE: Final = "taskvine"
+"""Word before the number of TaskVine's task in the key of a record, until the client knows the task."""
+
 
 IS_MEASURED: Final = "_roastcoffea_measured"
 """Attribute of functions that record what they read, whatever task runs them."""

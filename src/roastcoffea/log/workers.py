@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,11 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.log.counts import added_up, of_spans
-from roastcoffea.log.kinds import ARRIVAL, COUNTED, DEPARTURE, KILLED, NO_SIZE, NO_STRING, PAUSE, PROCESS_CPU, SAMPLE
+from roastcoffea.log.kinds import (
+    ARRIVAL,
+    CLOSING,
+    COUNTED,
+    DEPARTURE,
+    JOB,
+    KILLED,
+    NO_SIZE,
+    NO_STRING,
+    PAUSE,
+    PROCESS_CPU,
+    SAMPLE,
+)
 from roastcoffea.log.layout import Layout, Rows, Texts
 from roastcoffea.log.plausible import MOST_CORES
 from roastcoffea.records.arrow import table_of_columns, table_of_rows
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were
 
 EXECUTING: Final = [name for name, _ in SAMPLE.fields].index("executing")
@@ -46,6 +58,8 @@ class WorkerLog:
             PAUSE: self._take_pause,
             KILLED: self._take_killed,
             PROCESS_CPU: self._take_last_cpu,
+            JOB: self._take_job,
+            CLOSING: self._take_closing,
             COUNTED: self._take_counted,
             SAMPLE: self._take_sample,
         }
@@ -99,6 +113,19 @@ class WorkerLog:
         row = self._layouts[PROCESS_CPU].row(payload)
         for lifetime in self._of_worker(row["worker"])[-1:]:
             lifetime["cpu_seconds"] = row["cpu_seconds"]
+
+    def _take_job(self, payload: bytes) -> None:
+        """The job of the worker that is at this address now."""
+        layout = self._layouts[JOB]
+        row = layout.row(payload)
+        known = _checked_job(json.loads(payload[layout.size :]))
+        for lifetime in self._of_worker(row["worker"])[-1:]:
+            lifetime["of_job"] = known, row["time"]
+
+    def _take_closing(self, payload: bytes) -> None:
+        row = self._layouts[CLOSING].row(payload)
+        for lifetime in self._of_worker(row["worker"])[-1:]:
+            lifetime["closing"] = row["time"]
 
     def _take_counted(self, payload: bytes) -> None:
         """Dask's counts of a worker that left; an earlier one at the same address has its own."""
@@ -174,8 +201,11 @@ class WorkerLog:
             if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + AROUND_RUN):
                 cpu, self._impossible = None, self._impossible + 1
             clock = clocks.get(lifetime["worker"], math.nan)
+            known, closing = lifetime.get("of_job"), lifetime.get("closing")
             rows.append(
-                lifetime
+                {name: value for name, value in lifetime.items() if name != "of_job"}
+                | ({} if known is None else job_columns(known[0], known[1] - offset))
+                | {"closing": None if closing is None else max(closing - offset, start)}
                 | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu}
                 | {"clock_offset": None if math.isnan(clock) else clock + offset}
             )
@@ -217,6 +247,33 @@ class WorkerLog:
                 if row >= 0 and reported[row] >= start:
                     last[address, start] = float(samples["cpu_seconds"][first + row])
         return last
+
+
+def _checked_job(known: Any) -> dict[str, Any]:
+    """What a worker knows of its job; ValueError for anything else."""
+    texts = {column.name for column in LIFETIME_COLUMNS if column.kind == "text"}
+    for name, value in known.items() if isinstance(known, dict) else [("", None)]:
+        fits = isinstance(value, str) if name in texts else isinstance(value, int | float) and math.isfinite(value)
+        if not fits:
+            raise ValueError(f"{name or 'it'} is {type(value).__name__}")
+    return dict(known)
+
+
+def job_columns(known: Mapping[str, Any], now: float) -> Row:
+    """Columns of lifetimes on a batch job.
+
+    Parameters
+    ----------
+    known
+        What a worker knows of its job.
+    now
+        When it knew that, on the client's clock.
+    """
+    start, age, closes = (known.get(name) for name in ("job_start", "job_age", "closes_in"))
+    row = {name: known.get(name) for name in OF_JOB}
+    row["job_start"] = now - age if start is None and age is not None else start
+    row["lifetime_end"] = None if closes is None else now + closes
+    return row
 
 
 def _within(row: Row, offset: float, start: float, stop: float) -> tuple[float, float]:

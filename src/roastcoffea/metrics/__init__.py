@@ -20,6 +20,9 @@ from roastcoffea.metrics.time_ledger import TimeLedger
 # isort: split
 from roastcoffea.metrics import memory, older, worker_names
 
+# isort: split
+from roastcoffea.metrics import allocation
+
 __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger", "evaluate"]
 
 

@@ -193,7 +193,7 @@ def sum_of(chunks: pa.Table, columns: tuple[str, ...]) -> Numbers:
 
 
 MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
-COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", *MOMENTS)
+COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", "startup_seconds", *MOMENTS)
 """Columns of tasks used here: copying some rows of them costs less than copying whole rows."""
 
 REPEATED: Final = "repeated"
@@ -303,12 +303,16 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
     repeated = processed & recorded & ~used & (of_chunks[phases.FAILED] == 0)
     lost = (outcome != OUTCOMES.index(task_records.OK)) | repeated
     counts = processed & ~repeated
-    seconds = {name: np.where(counts, amounts, 0.0) for name, amounts in of_chunks.items()}
+    seconds = {name: np.where(counts, of_name, 0.0) for name, of_name in of_chunks.items()}
     erred = seconds[phases.FAILED]
+    began = np.where(lost, 0.0, np.fmin(amounts(tasks, "startup_seconds"), duration))
+    seconds[phases.STARTUP] = seconds[phases.STARTUP] + np.where(counts, began, 0.0)
     rest = duration - sum(seconds.values())
     seconds |= {
-        name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in phases.CLASS_OF_KIND.items()
+        name: np.where((kind == KINDS.index(of)) & ~lost, duration - began, 0.0)
+        for of, name in phases.CLASS_OF_KIND.items()
     }
+    seconds[phases.STARTUP] = np.where(processor, seconds[phases.STARTUP], began)
     # how another user's task ended does not concern this run
     seconds[phases.OTHER_TASKS] = np.where(other, duration, 0.0)
     wasted = np.where(lost & ~other, duration, 0.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from roastcoffea.metrics.catalogue import fact
+from roastcoffea.metrics.catalogue import NotMeasuredError, fact
 from roastcoffea.records.run import Run
 
 ADDRESS: Final = re.compile(r"(?:\w+://)?(?P<host>\[[^]]*\]|[^/:]+)[:/](?P<place>[\d/:.]+)")
@@ -37,6 +37,22 @@ class Names(NamedTuple):
 
 
 NO_NAMES: Final = Names({}, {})
+
+
+class Values(Protocol):
+    """What evaluates entries of the catalogue."""
+
+    def value(self, name: str) -> Any:
+        """Value of an entry."""
+
+
+def known_names(values: Values) -> Names:
+    """Short names of a run; none if they cannot be made."""
+    try:
+        found: Names = values.value("place_names")
+    except NotMeasuredError:
+        return NO_NAMES
+    return found
 
 
 class Place(NamedTuple):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.instrument.calls import is_watched
+from roastcoffea.instrument.names import given_name
 from roastcoffea.interrupts import Enterable, whole
 from roastcoffea.records.run import OUTSIDE
 
@@ -50,7 +51,7 @@ class TerminatedError(RoastcoffeaError):
     """The process was terminated while it was measured."""
 
 
-def record(folder: str | os.PathLike[str], *, profile: bool = True) -> whole[Recorder]:
+def record(folder: str | os.PathLike[str], *, profile: bool = True, name: str | None = None) -> whole[Recorder]:
     """Measure each Runner call in the block, in any thread, and save the measurements in a folder.
 
     Calls inside an open `MetricsCollector` are left to it. Calls that cannot be measured still run, and a line on
@@ -62,6 +63,15 @@ def record(folder: str | os.PathLike[str], *, profile: bool = True) -> whole[Rec
         Folder for the measurements.
     profile : bool
         Whether to sample functions and lines of process().
+    name : str, optional
+        Name of the runs, which is their title and names their folders.
+
+    Raises
+    ------
+    ValueError
+        The name is blank.
+    TypeError
+        The name is not text.
 
     Examples
     --------
@@ -70,7 +80,7 @@ def record(folder: str | os.PathLike[str], *, profile: bool = True) -> whole[Rec
     >>> recorder.saved  # doctest: +SKIP
     [PosixPath('/home/me/runs/2026-11-21T120000Z-001')]
     """
-    return whole(_recorded(Recorder(folder, profile=profile)))
+    return whole(_recorded(Recorder(folder, profile=profile, name=name)))
 
 
 @contextmanager
@@ -88,9 +98,10 @@ class Recorder:
     `at_end` is called before a SIGTERM ends the process.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, profile: bool = True) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, profile: bool = True, name: str | None = None) -> None:
         self.folder = Path(folder).absolute()
         self.profile = profile
+        self.name = given_name(name)
         self.saved: list[Path] = []
         self.at_end: Callable[[], None] = lambda: None
         self._open: dict[int, MetricsCollector] = {}
@@ -201,7 +212,7 @@ class Recorder:
         from roastcoffea.collector import MetricsCollector
 
         client = executor.client if isinstance(executor, DaskExecutor) else None
-        collector = MetricsCollector(client, profile=self.profile)
+        collector = MetricsCollector(client, profile=self.profile, name=self.name)
         collector.of_all_contexts = False
         collector.outside[OUTSIDE] = OF_CALLS_ALONE
         self._open[id(collector)] = collector

@@ -31,19 +31,29 @@ LONGEST_PAGES: Final = 30.0
 
 
 def runnable(
-    script: str, arguments: Sequence[str], *, as_module: bool, out: Path, profile: bool = True, open_page: bool = False
+    script: str,
+    arguments: Sequence[str],
+    *,
+    as_module: bool,
+    out: Path,
+    profile: bool = True,
+    open_page: bool = False,
+    name: str | None = None,
 ) -> Callable[[], None]:
     """Function that runs the script as `__main__` and measures it.
 
     A script that is a directory or a zip file runs its `__main__.py`. At the end of the process each measurement gets
-    its page, and the first look at it is printed on stderr; `open_page` opens the last page in a browser.
+    its page, and the first look at it is printed on stderr; `open_page` opens the last page in a browser. `name` is
+    that of all its measurements.
 
     Raises
     ------
     OSError
         The script cannot be read.
+    ValueError
+        The name is blank.
     """
-    recorder = Recorder(out, profile=profile)
+    recorder = Recorder(out, profile=profile, name=name)
     recorder.at_end = partial(print_summaries, recorder)  # there is no time for pages
     at_exit = partial(print_summaries, recorder, pages=True, open_page=open_page)
     if as_module:

@@ -37,6 +37,12 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("ready", "number", "s", "when the worker had its inputs (Unix time, the client's clock)"),
     Column("start", "number", "s", "when it started on its thread (Unix time, the client's clock)"),
     Column("stop", "number", "s", "when it ended on its thread (Unix time, the client's clock)"),
+    Column(
+        "startup_seconds",
+        "number",
+        "s",
+        "of its time, start of the process that was made for it alone, until its chunk or file began (TaskVine)",
+    ),
     Column("seceded", "number", "s", "when it seceded from the thread pool (Unix time, the client's clock)"),
     Column("seen", "number", "s", "when the scheduler learned of its end (Unix time, the client's clock)"),
     Column("nbytes", "integer", "B", "size of the result in memory"),

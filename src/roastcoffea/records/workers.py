@@ -24,8 +24,21 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("throttled_periods", "integer", "periods", "periods with such throttling"),
     Column("steal_seconds", "number", "s", "time that the hypervisor took from the host's processors in the run"),
     Column("killed_memory", "integer", "B", "resident memory when its nanny (Dask) killed it, if it did"),
+    Column("node", "text", None, "name of its node, as the batch system or the node itself tells it"),
+    Column("batch_system", "text", None, "batch system of its job: slurm, htcondor, lsf, pbs or kubernetes"),
+    Column("job", "text", None, "identity of its batch job; of a pod its name"),
+    Column("queue", "text", None, "partition, queue, flavour or namespace of the job"),
+    Column("job_cores", "number", "cores", "cores of the job, which are charged"),
+    Column("job_memory", "integer", "B", "memory of the job"),
+    Column("job_queued", "number", "s", "when the job was submitted (Unix time)"),
+    Column("job_start", "number", "s", "start of the job, or of its first process (Unix time)"),
+    Column("job_limit", "number", "s", "time limit of the job"),
+    Column("lifetime_end", "number", "s", "when its --lifetime (Dask) has it close (Unix time, the client's clock)"),
+    Column("closing", "number", "s", "when the scheduler learned that it closes (Unix time, the client's clock)"),
     Column("run", "text", None, "identity of its run, if independent runs were merged"),
 )
+OF_JOB: Final = ("node", "batch_system", "job", "queue", "job_cores", "job_memory", "job_queued", "job_limit")
+"""Columns of lifetimes that a worker reports of its job as they are."""
 WITHHELD: Final = ("throttled_seconds", "throttled_periods", "steal_seconds")
 """Columns of lifetimes with CPU time withheld from a worker or its host."""
 

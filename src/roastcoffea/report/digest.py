@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -27,8 +27,9 @@ INTERRUPTED: Final = "interrupted"
 NOTHING: Final = "nothing was run"
 NO_RUNNER: Final = "no Runner was called"
 
+ELAPSED: Final = "elapsed"
 TILES: Final = {
-    "elapsed_time_seconds": "elapsed",
+    "elapsed_time_seconds": ELAPSED,
     "event_rate_elapsed_khz": "event rate",
     "data_rate_gbps": "data rate",
     "core_efficiency": "core efficiency",
@@ -48,11 +49,10 @@ NEGLIGIBLE: Final = 1e-3
 WAITING: Final = "waiting"
 """What the family of trouble is called where nothing failed."""
 
-OUTWEIGHS: Final = 2 / 3
+OUTWEIGHS: Final = 0.98
 """Share of a family above which a bar names the class that has it, not the family."""
 
-
-ALMOST_ALL: Final = 0.9
+ALMOST_ALL: Final = 0.95
 """Share of a family above which a bar names the two classes that have it."""
 
 
@@ -157,19 +157,21 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     verdict: Verdict | None = metrics.get("verdict")
     missing = _missing(metrics)
     fruitless = run.outcome == FAILED and not metrics.get("num_chunks")
+    state = _state(run, missing)
+    empty = state in {NOTHING, NO_RUNNER}
     return Digest(
         name=name_of(run) or f"run {run.id[:8]}",
-        state=_state(run, missing),
+        state=state,
         coverage=_coverage(run, metrics),
         error=shortened(run.error or "no error text was kept") if run.outcome == FAILED else "",
         lacking=None if missing is None or missing.complete else _lacking(missing),
         facts=list(_facts(run, metrics)),
-        tiles=list(_tiles(run, metrics)),
-        time=_bar("thread time", metrics.get("time_ledger"), SECOND),
+        tiles=[tile for tile in _tiles(run, metrics) if not empty or tile.label == ELAPSED],
+        time=None if state == NOTHING else _bar("thread time", metrics.get("time_ledger"), SECOND),
         bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
         # a run that failed at once is not one to make faster
         findings=[one for one in verdict or () if one.incomplete or not fruitless],
-        verdict="" if fruitless else _no_verdict(metrics) if verdict is None else verdict.conclusion,
+        verdict="" if fruitless or empty else _concluded(verdict, metrics),
         problems=[*run.problems, *metrics.problems],
     )
 
@@ -187,8 +189,10 @@ def _lacking(missing: Incompleteness) -> Lacking:
     return Lacking(missing.what, missing.how_much if known else "", missing.remedy)
 
 
-def _no_verdict(metrics: Metrics) -> str:
-    return f"No bottleneck can be named: {metrics.missing['verdict']}."
+def _concluded(verdict: Verdict | None, metrics: Metrics) -> str:
+    if verdict is None:
+        return f"No bottleneck can be named: {metrics.missing['verdict']}."
+    return " ".join(filter(None, [verdict.not_interpreted, verdict.conclusion]))
 
 
 def _state(run: Run, missing: Incompleteness | None) -> str:
@@ -209,16 +213,24 @@ def _coverage(run: Run, metrics: Metrics) -> str:
     done, lacking, files, events, failed = (metrics.get(name) for name in names)
     parts = []
     if done is not None:
-        of_all = counted(done if lacking is None else done + lacking, "chunk")
-        parts.append(of_all if lacking is None else f"{number(done)} of {of_all}")
+        # what a failed Runner call computed is among what the result lacks
+        asked = max(_asked(run), done)
+        parts.append(counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}")
     parts += [f"{number(events)} events"] if events else []
     parts += [f"{counted(files, 'file')} missing"] if files else []
     parts += [counted(failed, "failed attempt")] if failed else []
     return ", ".join(parts)
 
 
+def _asked(run: Run) -> int:
+    """Chunks that Runner calls asked for."""
+    return 0 if run.asked is None else len(run.asked) - run.asked["entry_start"].null_count
+
+
 def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
-    """Processor, datasets, workers, version and time."""
+    """Merged runs, processor, datasets, workers, version and time."""
+    if run.merged:
+        yield f"{counted(len(run.merged), 'run')} merged"
     if run.name and (processors := list(dict.fromkeys(call.processor for call in run.calls))):
         yield ", ".join(processors)
     datasets = list(metrics.get("per_dataset") or {})
@@ -310,10 +322,17 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
             if unit is BYTE:  # families are named after time
                 main = main or ", ".join(classes)
             shares.append(Share(family, amount / total, unit.text(amount), texts, main))
+    return Bar(title, unit.text(total), shares, _remark(ledger, total, unit))
+
+
+def _remark(ledger: Ledger[Any], total: float, unit: Unit) -> str:
+    """Whether all of a ledger is accounted for, and measured."""
+    first, *others = [*ledger.certificate.reasons, ""]
+    if first:
+        return f"incomplete: {first}{f', and {number(len(others) - 1)} more' if len(others) > 1 else ''}"
     rest = ledger.residual or 0
     closes = abs(rest) < NEGLIGIBLE * total
-    remark = "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
-    return Bar(title, unit.text(total), shares, remark)
+    return "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
 
 
 def _main(classes: Mapping[str, float], amount: float) -> str:

@@ -38,6 +38,7 @@ OF_CAUSE: Final = {
     "failures": "tables-failed-work",
     "missing data": "tables-failed-work",
     "memory": "workers",
+    "time limit": "tables-batch-jobs",
     "slow dataset": "chunks",
     "decompression": "tables-branches",
     "metadata": "tables-files",

@@ -12,6 +12,7 @@ from roastcoffea.diagnosis.stragglers import STRAGGLER_COLUMNS
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
+from roastcoffea.metrics.allocation import JOB_COLUMNS
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.custom import CUSTOM_TOTALS
@@ -80,6 +81,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "endpoints": _derived("endpoints", SERVER_COLUMNS),
     "worker_memory": _derived("worker_memory", WORKER_MEMORY_COLUMNS),
     "dataset_memory": _derived("dataset_memory", DATASET_MEMORY_COLUMNS),
+    "jobs": _derived("jobs", JOB_COLUMNS),
 }
 """Tables available as attributes of a measurement."""
 

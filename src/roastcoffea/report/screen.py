@@ -18,7 +18,7 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL, Family
 from roastcoffea.metrics.worker_names import ADDRESS
 from roastcoffea.report.cards import percent_of
-from roastcoffea.report.digest import COMPLETE, NO_RUNNER, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.digest import COMPLETE, ELAPSED, NO_RUNNER, NOTHING, Bar, Digest, Share, Tile
 from roastcoffea.report.terminal import verbatim
 from roastcoffea.units import counted, number
 
@@ -149,7 +149,7 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Ma
     out.print(*_heading(out, digest))
     for block in (
         _lacking(out, digest, places),
-        _side_by_side(out, map(_number, digest.tiles[1:]), GAP, INDENT),
+        _side_by_side(out, map(_number, [tile for tile in digest.tiles if tile.label != ELAPSED]), GAP, INDENT),
         [line for bar in (digest.time, digest.bytes) if bar is not None for line in _bar(out, bar)],
         list(_findings(out, digest, names)),
         list(_rest(out, digest, places)),
@@ -182,7 +182,7 @@ def _heading(out: Writer, digest: Digest) -> Iterator[Text]:
 
 def _first_line(out: Writer, digest: Digest) -> list[Text]:
     """Name, state and coverage, with the wall time at the right edge."""
-    elapsed = next((tile.value for tile in digest.tiles[:1]), "")
+    elapsed = next((tile.value for tile in digest.tiles if tile.label == ELAPSED), "")
     name = out.text(digest.name)
     line = Text.assemble((name.plain, "bold"), GAP, (digest.state, "bold green"))
     line.append(f": {digest.coverage}" if digest.coverage else "")

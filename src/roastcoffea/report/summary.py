@@ -16,7 +16,9 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedg
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.allocation import allocation
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
@@ -131,7 +133,9 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "failures":
             yield from failing_files(metrics)
         case "workers":
-            yield from _workers(metrics.tables["worker_balance"], metrics.evaluator.value("worker_names"))
+            yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
+        case "batch jobs":
+            yield from allocation(metrics)
         case "datasets":
             yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
         case "sections":
@@ -151,7 +155,17 @@ OF_METRICS: Final[Mapping[str, Sequence[Metric]]] = {
         key=lambda metric: metric.group,
     )
 }
-GROUPS: Final = ("verdict", "failures", *OF_METRICS, "workers", "datasets", "sections", "values", "problems")
+GROUPS: Final = (
+    "verdict",
+    "failures",
+    *OF_METRICS,
+    "workers",
+    "batch jobs",
+    "datasets",
+    "sections",
+    "values",
+    "problems",
+)
 """Groups of tables, in their order."""
 
 

@@ -64,6 +64,13 @@ def file_name(name: str) -> str:
     return name
 
 
+def name_from(text: str) -> str:
+    """Name of a folder made from any text, short enough for a number behind it; empty if nothing of it can be used."""
+    kept = "".join(letter if letter.isalnum() or letter in "._-+" else " " for letter in text)
+    name = "-".join(kept.split()).strip("._-+")
+    return os.fsencode(name)[: LONGEST_NAME // 2].decode(errors="ignore")
+
+
 def holds_only(folder: Path, names: Collection[str]) -> bool:
     """Whether a folder holds only files of these names."""
     try:

@@ -17,7 +17,7 @@ from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
-from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, name_from, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
 from roastcoffea.storage.tables import TABLES, check_columns, check_end, read_table, table_file, tables_of, write_table
@@ -72,7 +72,7 @@ def save_run(
     Parameters
     ----------
     name
-        Name of the new folder; by default the UTC time of the run's start and a number.
+        Name of the new folder; by default the run's name, or the UTC time of its start, and a number.
     overwrite
         Overwrite a measurement of that name; a folder that holds anything else is never overwritten.
     metrics_json
@@ -80,7 +80,8 @@ def save_run(
     """
     folder = Path(folder)
     tables = tables_of(run)
-    automatic = (f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in count(1))
+    stem = name_from(run.name or "") or f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%dT%H%M%SZ}"
+    automatic = (f"{stem}-{number:03d}" for number in count(1))
     names = automatic if name is None else iter([file_name(name)])
     replaces = is_replaceable if overwrite and name is not None else None
     target = None

@@ -77,8 +77,24 @@ def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measu
 
 
 def measurement_at(path: str | PathLike[str]) -> Measurement:
-    """Measurement at a path; of a folder that holds measurements all of them merged into one."""
-    return merge(path)
+    """Measurement at a path; for a folder with the jobs of one campaign, all of them merged.
+
+    Raises
+    ------
+    MeasurementError
+        If there is none, it cannot be read, or the folder holds runs that are not jobs of one campaign: they ran
+        different processors, or processed the same files.
+    """
+    found = merge(path)
+    processors = dict.fromkeys(call.processor for call in found.run.calls)
+    filesets = Counter(call.fileset for call in found.run.calls if call.fileset is not None)
+    if found.run.merged and (len(processors) > 1 or any(times > 1 for times in filesets.values())):
+        why = "they ran different processors" if len(processors) > 1 else "several processed the same files"
+        held = f"{path} holds {len(found.run.merged)} runs that are not jobs of one campaign: {why}"
+        raise MeasurementError(
+            f"{held}; give one of them (roastcoffea list {path} shows them), or merge those that are"
+        )
+    return found
 
 
 def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
@@ -107,6 +123,11 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
     """One run that holds all that was seen of several."""
     _check(runs)
     runs = sorted(runs, key=lambda run: run.start)
+    worked = [run for run in runs if run.calls or run.chunks or run.tasks]
+    if 0 < len(worked) < len(runs):
+        found, empty = merged_run(worked, name), len(runs) - len(worked)
+        left_out = f"{counted(empty, 'run')} in which nothing ran {'was' if empty == 1 else 'were'} left out"
+        return replace(found, problems=(*found.problems, left_out))
     renamed = _with_workers_of_their_own(runs)
     tables = {table: _table(renamed, table) for table in RECORDS}
     failed = [run for run in runs if run.outcome == FAILED]

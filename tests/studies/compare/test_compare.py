@@ -115,7 +115,7 @@ def test_the_gates_exit_status(
         (["base", "nowhere"], "nowhere is no measurement"),
         (["base", "empty"], "empty holds no measurement"),
         (["base", "newer"], "has schema 99; this version reads up to"),
-        (["base", "nothing"], "nothing cannot be compared: it has no events"),
+        (["base", "nothing"], "nothing cannot be compared: no Runner was called in it"),
         (["base", "failed"], "failed has no run that can be compared: failed failed: OSError: gone"),
         (["base"], "it takes two runs or more to compare"),
         (["base", "slow", "--fail-if", "elapsed_time_seconds > 5 GB"], "is in s, not in 'GB'"),

@@ -38,7 +38,7 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
     entries = [
         entry
         for entry in map(entry_of, stored)
-        if outcome in (None, entry.outcome) and processor in (None, *entry.processor.split(", "))
+        if outcome in (None, entry.outcome) and processor in (None, entry.processor, *entry.processor.split(", "))
     ]
     if not entries:
         nothing = f"There are no {'such ' * bool(stored)}measurements in {folder}."

@@ -10,8 +10,18 @@ import click
 from roastcoffea.cli import shell
 
 
+def _given(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    from roastcoffea.instrument.names import given_name
+
+    try:
+        return given_name(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @shell.measurements_folder("Folder for the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
+@click.option("--name", callback=_given, help="Name of the measurements: their title, and their folders' names.")
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.option(
     "--profile/--no-profile", default=True, help="Sample which functions process() is at.  [default: profile]"
@@ -20,7 +30,14 @@ from roastcoffea.cli import shell
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    *, output: Path, as_module: bool, profile: bool, open_page: bool, script: str, arguments: tuple[str, ...]
+    *,
+    output: Path,
+    name: str | None,
+    as_module: bool,
+    profile: bool,
+    open_page: bool,
+    script: str,
+    arguments: tuple[str, ...],
 ) -> Callable[[], None]:
     """Run SCRIPT as python does, and measure each Runner call in it.
 
@@ -31,6 +48,8 @@ def command(
     from roastcoffea.recording.script import runnable
 
     try:
-        return runnable(script, list(arguments), as_module=as_module, out=output, profile=profile, open_page=open_page)
+        return runnable(
+            script, list(arguments), as_module=as_module, out=output, profile=profile, open_page=open_page, name=name
+        )
     except OSError as error:
         raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error

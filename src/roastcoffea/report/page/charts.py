@@ -19,6 +19,7 @@ from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.report.glossary import linked
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page import figures
@@ -138,7 +139,7 @@ def _content(context: Context, drawn: Mapping[str, Chart]) -> dict[str, Any]:
         "doc": document.to_json(deferred=False),
         "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
         "start": context.start,
-        "names": context.inputs.value("worker_names"),
+        "names": known_names(context.inputs).workers,
         **{name: dict(chart.facts) for name, chart in drawn.items()},
     }
 

@@ -11,8 +11,9 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.profile import profile_of
-from roastcoffea.metrics.worker_names import Names
+from roastcoffea.metrics.worker_names import Names, known_names
 from roastcoffea.records.run import Host, Run, RunnerCall
+from roastcoffea.report.allocation import allocation
 from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.first_look import look_of
@@ -119,6 +120,14 @@ def _datasets(measured: Measured) -> Iterator[Sheet]:
     yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
 
 
+def _jobs(measured: Measured) -> Iterator[Sheet]:
+    """Batch jobs and what they were charged, where there are any."""
+    charged = allocation(measured.metrics)
+    yield from charged
+    if charged:
+        yield _table(measured, "jobs", "batch jobs", "", "")
+
+
 def _custom(measured: Measured) -> Iterator[Sheet]:
     """Values that the user recorded, where there are any."""
     if len(measured.table("custom")):
@@ -200,7 +209,7 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
         frame = frame.dropna(axis="columns", how="all")  # protocols differ in what they tell
     if name == "worker_balance":
         frame = frame.assign(**{"address of the worker": frame["worker"]})
-    frame = _with_names(frame, measured.metrics.evaluator.value("place_names"))
+    frame = _with_names(frame, known_names(measured.metrics.evaluator))
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs
@@ -234,6 +243,7 @@ SECTIONS: Final[Mapping[str, Parts]] = {
         ("time_ledger_by_worker", "workers", "thread time", TOTAL),
         ("stragglers", "stragglers", "stragglers", ""),
     ),
+    "batch jobs": _jobs,
     "failed work": _tables(
         ("failed", "failed attempts", "", ""),
         ("failed_files", "files with failed attempts", "by file", ""),

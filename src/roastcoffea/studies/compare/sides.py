@@ -55,6 +55,8 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
         if measurement.outcome == FAILED:
             left_out.append(f"{name or title_of(measurement.run)} failed: {measurement.error}")
             continue
+        if not measurement.run.calls and not measurement.run.chunks and measurement.run.reported is None:
+            raise ComparisonError(f"{name or title_of(measurement.run)} cannot be compared: no Runner was called in it")
         run = observed(measurement, name)
         if run.metrics.get("total_events") == 0 or "elapsed_time_seconds" not in run.metrics:
             reason = run.missing.get("elapsed_time_seconds", "it has no events")

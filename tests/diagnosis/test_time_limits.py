@@ -1,0 +1,40 @@
+"""Which workers a time limit ended."""
+
+from __future__ import annotations
+
+import pytest
+from handmade import T
+from jobs_by_hand import life, measured
+
+from roastcoffea.diagnosis.time_limits import LIFETIME, WALLTIME, Ended, ended_by_limits
+
+
+def test_a_worker_is_missing_until_another_arrives() -> None:
+    lives = (
+        life("a", 0, 30, "1", job_limit=60.0),  # its job started 30 s before the run
+        life("b", 0, 30, "2", job_limit=60.0),
+        life("c", 40, 100, "3", job_start=T + 35, job_limit=600.0),
+    )
+    assert ended_by_limits(measured(*lives).run) == [Ended(WALLTIME, 2, 60.0, 2 * 10.0 + 2 * 70.0)]
+
+
+def test_a_lifetime_ends_workers_that_close() -> None:
+    lives = life("a", 0, 50, lifetime_end=T + 46, closing=T + 48), life("b", 51, 100, "2", lifetime_end=T + 100)
+    assert ended_by_limits(measured(*lives).run) == [Ended(LIFETIME, 1, 80.0, pytest.approx(2.0))]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"lifetime_end": T + 90, "closing": T + 49},  # an adaptive cluster retires it
+        {"job_limit": 3600.0},
+        {"job_start": None, "job_limit": 50.0},
+        {},
+    ],
+)
+def test_workers_that_leave_for_another_reason_are_none(known: dict[str, float | None]) -> None:
+    assert ended_by_limits(measured(life("a", 0, 50, **known)).run) == []
+
+
+def test_a_worker_that_is_there_at_the_end_was_not_ended() -> None:
+    assert ended_by_limits(measured(life("a", 0, 100, job_limit=130.0)).run) == []

@@ -1,0 +1,144 @@
+"""Workers in jobs of a real SLURM: what is recorded of the jobs, against SLURM's own log of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from distributed import Client
+from slurm_server import QUEUE, Ended, Slurm, lacking, slurm
+
+from roastcoffea import MetricsCollector
+from roastcoffea.measurement import Measurement
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=str(lacking()))]
+
+MIB = 1 << 20
+EDGE = 1.0
+"""Seconds within which a start and an end are those of SLURM's log."""
+RESOLUTION = 1.0
+"""SLURM's log has whole seconds."""
+BUSY = 5.0
+"""Seconds that a busy host may need to start the first process of a job, and to end its last one; a quiet one none."""
+
+
+@pytest.fixture
+def server() -> Iterator[Slurm]:
+    with slurm() as running:
+        yield running
+
+
+@contextmanager
+def cluster_of(server: Slurm, **changes: Any) -> Iterator[tuple[Any, Client]]:
+    from dask_jobqueue import SLURMCluster
+
+    options: dict[str, Any] = {
+        "cores": 1,
+        "processes": 1,
+        "memory": "900 MiB",
+        "queue": QUEUE,
+        "walltime": "00:10:00",
+        "interface": "lo",
+        "log_directory": str(server.folder),
+        "local_directory": f"{server.folder}/spool",
+        "python": sys.executable,
+        "scheduler_options": {"dashboard_address": ":0", "interface": None, "host": "127.0.0.1"},
+    }
+    with SLURMCluster(**options | changes) as cluster, Client(cluster) as client:
+        yield cluster, client
+
+
+def tasks(client: Client, number: int) -> Any:
+    """Tasks of half a second each; of the standard library, as workers do not have this module."""
+    return client.map(time.sleep, [0.5] * number, pure=False)
+
+
+def check(measurement: Measurement, log: dict[str, Ended]) -> list[dict[str, Any]]:
+    """Hold the jobs of a measurement against SLURM's log; give them."""
+    rows: list[dict[str, Any]] = measurement.jobs.to_dict("records")
+    stop = measurement.run.stop
+    for row in rows:
+        truth = log[row["job"]]
+        assert (row["batch_system"], row["queue"], row["job_cores"]) == ("slurm", QUEUE, truth.cores)
+        assert -EDGE <= row["job_start"] - truth.start <= EDGE + RESOLUTION + BUSY
+        if row["ended"]:
+            assert -EDGE - BUSY <= row["job_stop"] - truth.end <= EDGE + RESOLUTION
+        charged = truth.cores * ((truth.end if row["ended"] else stop) - truth.start)
+        most = BUSY * (1 + row["ended"])
+        assert -EDGE - RESOLUTION - most <= (row["charged"] - charged) / truth.cores <= EDGE + RESOLUTION
+        print(row["job"], row["job_start"] - truth.start, row["job_stop"] - truth.end, row["charged"] - charged)
+        assert row["residual"] == pytest.approx(0.0, abs=1e-6)
+    return rows
+
+
+def test_jobs_that_last_as_long_as_the_run(server: Slurm) -> None:
+    with cluster_of(server, cores=4, processes=2, memory="2 GiB") as (cluster, client):
+        cluster.scale(jobs=2)
+        client.wait_for_workers(4, timeout=90)
+        with MetricsCollector(client) as collector:
+            client.gather(tasks(client, 40))
+    rows = check(collector.measurement, server.ended())
+    assert [(row["workers"], row["job_memory"], row["ended"]) for row in rows] == [(2, 2048 * MIB, 0)] * 2
+    # all cores have a thread, so that what is charged is thread time, and the time before the run
+    metrics = collector.measurement.metrics
+    assert sum(row["threads"] for row in rows) == pytest.approx(metrics["time_ledger"].total, rel=1e-6)
+    assert metrics["job_memory_used"] < 0.5
+
+
+def test_a_job_that_is_cancelled(server: Slurm) -> None:
+    with cluster_of(server) as (cluster, client):
+        cluster.scale(jobs=2)
+        client.wait_for_workers(2, timeout=90)
+        with MetricsCollector(client) as collector:
+            futures = tasks(client, 40)
+            time.sleep(4)
+            cancelled = server.queued()[0]
+            server.run("scancel", cancelled)
+            client.gather(futures)
+    log = server.ended()
+    rows = check(collector.measurement, log)
+    assert log[cancelled].state == "CANCELLED"
+    assert {row["job"]: row["ended"] for row in rows}[cancelled] == 1
+
+
+def test_jobs_come_and_go_with_the_work(server: Slurm) -> None:
+    with cluster_of(server) as (cluster, client):
+        cluster.adapt(minimum=1, maximum=3, interval="500ms", wait_count=4, target_duration="2s")
+        client.wait_for_workers(1, timeout=90)
+        with MetricsCollector(client) as collector:
+            client.gather(tasks(client, 60))
+            deadline = time.monotonic() + 60
+            while len(client.scheduler_info(n_workers=-1)["workers"]) > 1 and time.monotonic() < deadline:
+                time.sleep(0.2)
+            time.sleep(1)
+    log = server.ended()
+    rows = check(collector.measurement, log)
+    assert len(rows) == 3
+    assert sum(row["ended"] for row in rows) == 2
+    metrics = collector.measurement.metrics
+    assert 0 < metrics["job_startup_seconds"] < 60
+    assert -RESOLUTION <= metrics["job_queue_seconds"] <= 10  # the node is free
+
+
+def test_workers_with_a_lifetime(server: Slurm) -> None:
+    arguments = ["--lifetime", "14s", "--lifetime-stagger", "4s"]
+    with cluster_of(server, worker_extra_args=arguments) as (cluster, client):
+        cluster.adapt(minimum=2, maximum=2, interval="500ms")
+        client.wait_for_workers(2, timeout=90)
+        with MetricsCollector(client) as collector:
+            deadline = time.monotonic() + 60
+            seen: set[str] = set()
+            while len(seen) < 4 and time.monotonic() < deadline:
+                client.gather(tasks(client, 4))
+                seen |= {*client.scheduler_info(n_workers=-1)["workers"]}
+    rows = check(collector.measurement, server.ended())
+    lives = collector.measurement.lifetimes
+    left = lives[lives["stop"] < collector.measurement.run.stop]
+    assert len(rows) >= 4
+    assert len(left) >= 2
+    # they close when they said that they would, later by what Dask's start takes
+    assert ((left["closing"] - left["lifetime_end"]).between(-0.5, 10)).all()
