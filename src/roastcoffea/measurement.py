@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
+from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.metrics.worker_names import known_names
@@ -88,7 +89,7 @@ class Measurement:
         self._frames: dict[str, pd.DataFrame] = {}
 
     def __repr__(self) -> str:
-        elapsed = SECOND.text(self.run.stop - self.run.start)
+        elapsed = SECOND.text(elapsed_seconds(self.run))
         return f"<Measurement {self.run.name or self.run.id!r}: {self.outcome}, {elapsed}>"
 
     @property

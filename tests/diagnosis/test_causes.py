@@ -219,7 +219,7 @@ def mixture(seed: int) -> Evidence:
 
 OPPOSITE = (
     ("chunks smaller|smaller chunks|Cut the longest|all threads end together", "fewer chunks|longer tasks|too small"),
-    ("nthreads=1|one thread each|threads on|free core", "2 threads per core|nthreads=2"),
+    ("nthreads 1|one thread each|threads on|free core", "2 threads per core|--nthreads 2"),
 )
 """Advice that contradicts each other."""
 

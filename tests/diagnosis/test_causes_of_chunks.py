@@ -60,7 +60,7 @@ def test_storage_names_endpoint_and_rate() -> None:
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "storage")
     assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s per stream)."
     assert finding.advice.startswith("Cache the dataset nearby, or run 2 threads per core")
-    assert finding.remedy == "nthreads=2"
+    assert finding.remedy == "dask worker ... --nthreads 2"
     assert finding.culprits == (Culprit("endpoint", "far.org", pytest.approx(40.0)),)
 
 
@@ -141,7 +141,7 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")
     assert crowded.what.endswith("on 10.0.0.1, which has 2 threads for tasks on 1 core.")
-    assert crowded.remedy == "n_workers=1"
+    assert crowded.remedy == "dask worker ... --nworkers 1 --nthreads 1"
 
 
 def hot(core: float, blocked: float = 0.0, leaf: str | None = None) -> Any:
@@ -163,7 +163,7 @@ def test_the_interpreter_lock_names_who_holds_it_and_how_many_share_it() -> None
     found = Measurement(dataclasses.replace(shared, lifetimes=life)).verdict
     (locked,) = (one for one in found if one.cause == "interpreter lock")
     assert "(estimated; 4 threads share one interpreter)" in locked.what
-    assert locked.remedy == "nthreads=1"
+    assert locked.remedy == "dask worker ... --nworkers 4 --nthreads 1"
 
 
 def sections(**seconds: float) -> Any:
@@ -226,7 +226,7 @@ def test_contention_says_who_withheld_the_cores(column: str, says: str) -> None:
 
 def test_own_threads_are_blamed_for_no_more_than_they_can_have_waited_for_each_other() -> None:
     """Three threads on two cores wait for each other for a third of the time that they can run."""
-    for waited, remedy in ((0.5, "n_workers=2"), (3.0, None)):
+    for waited, remedy in ((0.5, "dask worker ... --nworkers 2 --nthreads 1"), (3.0, None)):
         finding = only(made_run([plan(1.0, core_wait=waited)] * 30, 3, cores=2), "contention")
         assert finding.remedy == remedy
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from evidence_by_hand import evidence_of, memory_of
 from handmade import T, handmade_run
+from limited_runs import preprocessing
 from made_runs import made_run, plan, with_call
 from one_kind_of_time import one_kind_of_time
 
@@ -16,6 +17,7 @@ from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -196,3 +198,13 @@ def test_a_size_is_compared_with_the_one_that_was_asked_for(size: int, asked: in
     found = evidence_of(SMALL).chunk_size._replace(size=size, now=300.0, asked=asked, largest=1200.0)
     assert (found.is_larger, found.is_smaller, found.usual) == (larger, smaller, 300)
     assert found._replace(now=950.0).usual == asked
+
+
+@pytest.mark.parametrize(("tree", "line"), [("Events", 'fileset, treename="Events"'), (None, "fileset")])
+def test_chunks_are_kept_with_the_tree_that_was_asked_for(tree: str | None, line: str) -> None:
+    run = preprocessing()
+    row = {"dataset": "data", "file": "a.root", "tree": tree}
+    seen = evidence_of(dataclasses.replace(run, asked=table_of_rows(ASKED_COLUMNS, [row])))
+    (draft,) = CAUSES["preprocessing"].drafts(seen)
+    assert draft.remedy == f"chunks = list(runner.preprocess({line}))"
+    assert draft.remedy in draft.advice

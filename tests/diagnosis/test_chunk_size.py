@@ -9,6 +9,7 @@ from made_runs import Plan, made_run, plan, with_call
 from savings_of import savings_of
 
 from roastcoffea.diagnosis.chunk_size import FILLED, ChunkSize, Memory, largest_file, recommended, text_of
+from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Run
 
 
@@ -118,3 +119,10 @@ def test_chunks_that_do_not_make_up_their_files() -> None:
     assert run.chunks is not None
     some = replace(run, chunks=run.chunks.slice(4), tasks=run.tasks)  # the first four of a file are missing
     assert recommended(savings_of(replace(some, dropped={}))).size is None
+
+
+def test_chunks_without_events_have_no_size_but_a_verdict() -> None:
+    run = made_run([plan(1.0, events=0, file=f"{number}.root") for number in range(6)], 2)
+    assert recommended(savings_of(run)).reason == "no chunk has events"
+    measurement = Measurement(run)
+    assert (measurement.bound, measurement.verdict.absent) == ("compute", None)

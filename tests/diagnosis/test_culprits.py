@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
+from distributed import LocalCluster
+from distributed.cli.dask_worker import main as dask_worker
 from evidence_by_hand import evidence_of
-from handmade import LIFETIMES, TASKS, handmade_run
+from handmade import LIFETIMES, handmade_run
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.culprits import (
@@ -19,18 +22,19 @@ from roastcoffea.diagnosis.culprits import (
     endpoints,
     functions,
     hosts_of,
-    mean_output,
+    processes,
     rate_of_stream,
+    started_with,
     task_length,
     worst_straggler,
 )
+from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import HOT_COLUMNS
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import SECTION_COLUMNS
 from roastcoffea.records.run import Environment, Host
-from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 FILES = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]
@@ -149,15 +153,10 @@ def test_hosts_that_waited_for_cores_else_their_workers() -> None:
     assert contended(unknown) == [Culprit("host", "w0", 2.0), Culprit("host", "w1", 1.0)]
 
 
-def test_tasks_and_their_outputs() -> None:
+def test_tasks_have_a_length() -> None:
     seen = evidence_of()
     assert task_length(seen) == "10 tasks of 1.98 s"
-    assert mean_output(seen) is None
-    tasks = [row | {"nbytes": 100 + 100 * place} for place, row in enumerate(TASKS[:5])]
-    sized = evidence_of(handmade_run(tasks=table_of_rows(TASK_COLUMNS, tasks)))
-    assert mean_output(sized) == pytest.approx(300.0)
-    assert mean_output(evidence_of(handmade_run(tasks=table_of_rows(TASK_COLUMNS, [])))) is None
-    assert (task_length(NOTHING), mean_output(NOTHING)) == ("tasks", None)
+    assert task_length(NOTHING) == "tasks"
 
 
 def test_the_worst_straggler_is_a_file_with_its_entries() -> None:
@@ -168,3 +167,33 @@ def test_the_worst_straggler_is_a_file_with_its_entries() -> None:
     assert (found.kind, found.name) == ("file", "a.root, entries 1900 to 2000")
     assert found.factor == pytest.approx(20.0)
     assert found.seconds == pytest.approx(19.0)
+
+
+def with_addresses(addresses: list[str], threads: int) -> Evidence:
+    """Evidence of a run with these workers."""
+    run = made_run([plan(1.0)] * 4, len(addresses))
+    assert run.lifetimes is not None
+    rows = run.lifetimes.to_pylist()
+    lives = [row | {"worker": one, "threads": threads} for row, one in zip(rows, addresses, strict=True)]
+    return dataclasses.replace(
+        evidence_of(), run=dataclasses.replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+    )
+
+
+def test_lines_that_start_workers_give_them_their_threads() -> None:
+    """Dask's own cluster gets what the line says: it makes `nthreads` of other options, whatever that is set to."""
+    local, far = (with_addresses([f"tcp://{host}:{port}" for port in (4000, 4001)], 2) for host in ("127.0.0.1", "n-1"))
+    assert started_with(far, 2) == "dask worker ... --nthreads 2"
+    assert processes(far) == "dask worker ... --nworkers 4 --nthreads 1"
+    for line, threads in ((started_with(local, 2), [2, 2]), (processes(local), [1] * 4)):
+        options = {"processes": False, "dashboard_address": None, "silence_logs": 50}
+        with eval(line, {"LocalCluster": partial(LocalCluster, **options)}) as cluster:
+            assert [worker.state.nthreads for worker in cluster.workers.values()] == threads
+
+
+def test_lines_for_dask_worker_are_options_of_it() -> None:
+    words = processes(with_addresses(["tcp://n-1:4000"], 4)).split()
+    given = dict(zip(words[3::2], words[4::2], strict=True))
+    known = {name: each.type for each in dask_worker.params for name in each.opts}
+    assert {name: known[name].convert(value, None, None) for name, value in given.items() if known[name]}
+    assert given == {"--nworkers": "4", "--nthreads": "1"}

@@ -13,7 +13,7 @@ from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES
 from roastcoffea.diagnosis.evidence import WORDS
-from roastcoffea.diagnosis.verdict import thread_time
+from roastcoffea.diagnosis.outputs import thread_time
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 
@@ -77,7 +77,7 @@ def test_a_run_that_computes_is_healthy() -> None:
 def test_the_bottleneck_is_in_the_words_of_findings() -> None:
     assert {*WORDS.values()} <= {*CAUSES}
     measurement = Measurement(made_run([plan(1.0, read=2.0, wait=0.5)] * 12, 2))
-    amounts = thread_time(measurement.time_ledger)
+    amounts = thread_time(measurement.run, measurement.time_ledger)
     assert next(iter(amounts)) == measurement.bound == "storage"
     assert amounts["storage"] == pytest.approx(24.0)
     assert sum(amounts.values()) == pytest.approx(measurement.time_ledger.total)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_runs import made_run, plan
 
+import roastcoffea
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.runs import Entry, entry_of, in_order, sheet_of_runs
 from roastcoffea.report.terminal import for_terminal
 from roastcoffea.storage.store import StoredRun, list_runs
+from roastcoffea.studies.merging import merged_run
 
 NOTHING = Entry("a", None, "", None, None, None, None, None, "complete")
 
@@ -79,3 +83,49 @@ def test_numbers_stay_in_one_line_whatever_the_names(monkeypatch: pytest.MonkeyP
     lines = for_terminal([sheet_of_runs(entries, 78)]).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("480 k" in line and "48.6 kHz" in line and "interrupted" in line for line in lines)
+
+
+def test_a_bottleneck_that_another_version_found_is_marked(tmp_path: Path) -> None:
+    path = Measurement(made_run([plan(1.0)] * 40, 2)).save(tmp_path, "one")
+    written = json.loads((path / "metrics.json").read_text())
+    assert written["version"] == roastcoffea.__version__
+    assert not sheet_of_runs([*map(entry_of, list_runs(tmp_path))], 78).notes
+    for version in ({"version": "0.9"}, {}):
+        older = {name: value for name, value in written.items() if name != "version"} | version
+        (path / "metrics.json").write_text(json.dumps(older))
+        (found,) = map(entry_of, list_runs(tmp_path))
+        assert found.bottleneck == "compute *"
+        assert "another version" in sheet_of_runs([found], 78).notes[0]
+
+
+def test_gaps_of_merged_runs_are_not_in_their_elapsed_time(tmp_path: Path) -> None:
+    runs = [made_run([plan(1.0)] * 4, 1, id=letter * 32) for letter in "ab"]
+    part = replace(
+        merged_run(runs),
+        merged=tuple(
+            replace(one, start=one.start + late, stop=one.stop + late)
+            for one, late in zip(merged_run(runs).merged, (0.0, 1000.0), strict=True)
+        ),
+    )
+    Measurement(replace(part, stop=part.stop + 1000.0)).save(tmp_path, "campaign")
+    (found,) = map(entry_of, list_runs(tmp_path))
+    assert found.elapsed == pytest.approx(8.0)
+
+
+def test_runs_have_a_line_each_where_their_names_fit_without_other_columns() -> None:
+    known = {"events": 48_000, "elapsed": 3.0, "rate": 7.47}
+    entries = [
+        entry("threads-of-one-interpreter-1", processor="Analysis", workers=1, bottleneck="interpreter lock", **known),
+        entry("slow-decompression-1", processor="Dijets", workers=2, bottleneck="decompression", **known),
+        entry("healthy-1", processor="Dijets", workers=2, bottleneck="compute", **known),
+    ]
+    entries[0] = entries[0]._replace(outcome="incomplete")
+    sheet = sheet_of_runs(entries, 78)
+    assert [str(row[0]) for row in sheet.rows] == [one.name for one in entries]
+    heads = [column.name for column in sheet.columns]
+    assert heads == ["name", "events", "rate", "bottleneck", "outcome"]
+    wide = [column.name for column in sheet_of_runs(entries, 98).columns]
+    assert "processor" in wide
+    # names that would not fit all the same leave the columns where they are
+    entries[0] = entries[0]._replace(name="a" * 70)
+    assert {"processor", "workers"} <= {column.name for column in sheet_of_runs(entries, 78).columns}

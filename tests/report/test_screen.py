@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from handmade import empty_run, handmade_run
 from limited_runs import LIMITED
 from made_runs import made_run, plan, with_call
 from rich.cells import cell_len
+from rich.color import Color
 from rich.console import Console
 
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
 from roastcoffea.records.run import Run
 from roastcoffea.report.digest import Share
-from roastcoffea.report.screen import BLOCKS, LETTERS, cells_of, colour_of, with_names, with_short_paths
+from roastcoffea.report.screen import BLOCKS, LETTERS, OF_SIXTEEN, cells_of, colour_of, with_names, with_short_paths
 from roastcoffea.report.terminal import console_for
 
 
@@ -189,6 +191,25 @@ def test_with_colours_all_parts_are_full_blocks(monkeypatch: pytest.MonkeyPatch)
     lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
     assert BLOCKS[READING.name] * 20 in bar_of(lines, "thread time")
     assert "\x1b[38" not in "".join(lines)
+
+
+def test_of_sixteen_colours_each_family_has_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLORTERM", raising=False)
+    lines = shown(made_run([plan(1.0, read=1.0, open_cpu=0.5, open_wait=0.5)] * 20, 2), Terminal())
+    (bar,) = [line for line in lines if line.startswith("  thread time ")]
+    codes = {block: code for code, block in re.findall(r"\x1b\[([1-9]\d)m(.)", bar)}
+    assert codes == {BLOCKS["computing"]: "34", BLOCKS["reading"]: "33", BLOCKS["opening"]: "93"}
+    assert len({Color.parse(name).number for name in OF_SIXTEEN.values()}) == len(FAMILIES)
+    assert OF_SIXTEEN["handling"] == "magenta"
+    assert OF_SIXTEEN["idling"] == "bright_black"
+
+
+def test_no_block_is_another_one_mirrored() -> None:
+    """Without colours the two diagonals of quarters were trouble and handling."""
+    assert not {"\N{QUADRANT UPPER LEFT AND LOWER RIGHT}", "\N{QUADRANT UPPER RIGHT AND LOWER LEFT}"} <= {
+        *BLOCKS.values()
+    }
 
 
 def test_an_output_that_knows_ascii_only_gets_letters() -> None:

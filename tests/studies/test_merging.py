@@ -71,8 +71,25 @@ def test_sums_are_those_of_the_jobs_and_both_ledgers_close() -> None:
     for name in ("total_events", "num_chunks", "total_cpu_time"):
         if name in merged.metrics:
             assert merged.metrics[name] == pytest.approx(sum(each.metrics[name] for each in apart)), name
-    assert merged.metrics["elapsed_time_seconds"] == pytest.approx(max(each.stop for each in jobs) - T)
+    at_once, later = max(each.stop for each in jobs[:2]) - T, jobs[2].stop - jobs[2].start
+    assert merged.metrics["elapsed_time_seconds"] == pytest.approx(at_once + later)
     assert merged.metrics["peak_workers"] == 4
+
+
+def test_gaps_between_jobs_are_in_no_saving_no_average_and_no_rate() -> None:
+    """Two equal jobs, 100 s apart: together they take as long as both, on as many cores as each."""
+    first, second = job([1.0, 1.0, 10.0]), job([1.0, 1.0, 10.0], late=100.0)
+    alone, merged = Measurement(first), Measurement(merged_run([first, second]))
+    both, ran = merged.metrics, 2 * (first.stop - first.start)
+    assert both["elapsed_time_seconds"] == pytest.approx(ran)
+    for name in ("total_cores", "avg_workers", "core_efficiency", "event_rate_elapsed_khz", "event_rate_core_khz"):
+        assert both[name] == pytest.approx(alone.metrics[name]), name
+    assert both["event_rate_core_khz"] == pytest.approx(both["event_rate_elapsed_khz"] / both["total_cores"])
+    idle, threads = merged.time_ledger["idle: tail"], merged.time_ledger.total or 0.0
+    found = {one.cause: one for one in merged.verdict}["tail"]
+    assert found.elapsed == pytest.approx(ran)
+    assert 0 < (found.seconds or 0.0) <= idle / threads * ran * 1.001
+    assert sum(one.seconds or 0.0 for one in merged.verdict) <= ran
 
 
 def test_a_free_worker_of_one_job_does_not_wait_for_the_chunks_of_another() -> None:

@@ -58,7 +58,8 @@ def storage(evidence: Evidence) -> Draft | None:
     if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))
     threads = "or run 2 threads per core, so that one computes while the other waits"
-    remedy = "nthreads=2" if found and not evidence.local else None
+    each = 2 * (_threads_of_workers(evidence) or 1)
+    remedy = culprits.started_with(evidence, each) if found and not evidence.local else None
     return Draft(what, f"{move}, {threads}.", tuple(found), remedy=remedy)
 
 
@@ -163,9 +164,10 @@ def contention(evidence: Evidence) -> Draft | None:
         if evidence.local:
             advice = f"Use {counted(one.cores, 'worker')}: FuturesExecutor(workers={one.cores})."
             return Draft(what, advice, tuple(hosts), f"workers={one.cores}", rows, Taken("contention", all_of_it=True))
-        advice = f"Request a core for each of the {number(one.threads)} threads, or use {one.remedy}."
+        line = one.remedy(evidence)
+        advice = f"Request a core for each of the {number(one.threads)} threads, or use {line}."
         # using fewer threads saves less than adding cores
-        return Draft(what, advice, tuple(hosts), one.remedy, rows, Taken("contention", all_of_it=True))
+        return Draft(what, advice, tuple(hosts), line, rows, Taken("contention", all_of_it=True))
     enough = SUPPORTS * waited
     for column, who, advice in WITHHELD:
         seconds = culprits.withheld(evidence, column)
@@ -199,7 +201,8 @@ def interpreter_lock(evidence: Evidence) -> Draft | None:
     advice = (
         "Run processes with one thread each instead of threads, or replace plain Python loops with array operations."
     )
-    return Draft(what, advice, tuple(functions), remedy="nthreads=1" if threads and not evidence.local else None)
+    line = culprits.processes(evidence) if threads and not evidence.local else None
+    return Draft(what, advice, tuple(functions), remedy=line)
 
 
 def _threads_of_workers(evidence: Evidence) -> int | None:

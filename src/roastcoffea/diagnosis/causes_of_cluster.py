@@ -7,8 +7,9 @@ from typing import Final
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.causes_of_chunks import share_of
-from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, LEAST_OF_CLIENT, MORE_AT_ONCE, Evidence
+from roastcoffea.diagnosis.evidence import LEAST_OF_CLIENT, MORE_AT_ONCE, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
+from roastcoffea.diagnosis.outputs import HANDLED, large_output, merged_output, mostly_moved
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
@@ -17,23 +18,11 @@ from roastcoffea.units import BYTE, SECOND, number
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
 
 
-def _output(evidence: Evidence) -> float:
-    """Mean output of a chunk in bytes; 0 if unknown or small."""
-    size = culprits.mean_output(evidence) or 0.0
-    return size if size >= LARGE_OUTPUT else 0.0
-
-
-def _mostly_moved(evidence: Evidence) -> bool:
-    """Whether moving outputs takes longer than compressing and merging them."""
-    handled = sum(evidence.ledger.get(name, 0.0) for name in (phases.OVERHEAD, phases.MERGE))
-    return evidence.ledger.get(phases.TRANSFER, 0.0) > handled
-
-
 @cause("chunk size", names_culprit=True)
 def chunk_size(evidence: Evidence) -> Draft | None:
     """Chunks so small that their fixed cost matters."""
     found = evidence.chunk_size
-    if evidence.larger is None or _output(evidence):
+    if evidence.larger is None or large_output(evidence.run):
         return None
     now = number(found.usual)
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
@@ -49,7 +38,7 @@ def chunk_size(evidence: Evidence) -> Draft | None:
 @cause("scheduler", looks_idle=True)
 def scheduler(evidence: Evidence) -> Draft | None:
     """Distributing tasks."""
-    outputs = bool(_output(evidence))
+    outputs = bool(large_output(evidence.run))
     # large outputs are compressed outside process(), and event loops need the interpreter too
     others = {phases.OVERHEAD} if outputs else set()
     others |= {phases.OVERHEAD, phases.WORKER_OVERHEAD} if evidence.is_due_to("interpreter lock") else set()
@@ -67,7 +56,7 @@ def scheduler(evidence: Evidence) -> Draft | None:
 @cause("transfer")
 def transfer(evidence: Evidence) -> Draft | None:
     """Waiting for results from other workers."""
-    if not evidence.rows_of("transfer") or (_output(evidence) and not _mostly_moved(evidence)):
+    if not evidence.rows_of("transfer") or (large_output(evidence.run) and not mostly_moved(evidence.ledger)):
         return None
     what = f"Tasks wait for results from other workers for {share_of(evidence, 'transfer')} of thread time."
     more, line = _merging(evidence)
@@ -93,9 +82,9 @@ def _with_tail(evidence: Evidence, word: str, kind: str) -> Rows:
 def merge(evidence: Evidence) -> Draft | None:
     """Merging results."""
     rows = dict(_with_tail(evidence, "merge", task_records.MERGE))
-    size = 0.0 if _mostly_moved(evidence) else _output(evidence)
+    size = merged_output(evidence.run, evidence.ledger)
     if size:
-        rows |= {name: evidence.ledger[name] for name in (phases.OVERHEAD, phases.TRANSFER) if name in evidence.ledger}
+        rows |= {name: evidence.ledger[name] for name in HANDLED if name in evidence.ledger}
     if not rows:
         return None
     share, (more, line) = evidence.share(sum(rows.values())), _merging(evidence)
@@ -114,9 +103,13 @@ def preprocessing(evidence: Evidence) -> Draft | None:
     if not rows:
         return None
     what = f"Preprocessing takes {evidence.share(sum(rows.values()))} of thread time, opening files for their metadata."
-    advice = "Keep the metadata between runs: Runner(metadata_cache=...), or reuse the chunks from Runner.preprocess."
+    asked = evidence.run.asked
+    trees = [] if asked is None else asked["tree"].drop_null().unique().to_pylist()
+    tree = f', treename="{trees[0]}"' if trees else ""
+    line = f"chunks = list(runner.preprocess(fileset{tree}))"
+    advice = f"Keep the chunks between runs, and pass them to the Runner in place of the fileset: {line}."
     taken = _as_share("preprocessing", rows)
-    return Draft(what, advice, remedy="Runner(..., metadata_cache=cache)", rows=rows, taken=taken)
+    return Draft(what, advice, remedy=line, rows=rows, taken=taken)
 
 
 @cause("tail", looks_idle=True)

@@ -128,6 +128,8 @@ def recommended(savings: Savings, memory: Memory | None = None, reread: float = 
     replay = savings.replay
     if isinstance(replay, str):
         return ChunkSize(None, np.nan, NOTHING, np.nan, None, reason=replay)
+    if not any(chunks.events.sum() for chunks in replay.chunks):
+        return ChunkSize(None, np.nan, NOTHING, np.nan, None, reason="no chunk has events")
     return _Weighed(savings, replay, memory, reread).best()
 
 

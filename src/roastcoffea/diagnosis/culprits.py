@@ -12,6 +12,7 @@ from roastcoffea.diagnosis.evidence import MOST_INSIDE, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
+from roastcoffea.metrics.worker_names import is_loopback
 from roastcoffea.units import SECOND, counted
 
 WAITS_OF_CPU: Final = (phases.COLUMNS_OF[phases.CONTENTION][0], phases.COLUMNS_OF[phases.LOCK][0])
@@ -104,11 +105,26 @@ class Crowded(NamedTuple):
         """Whether its own threads can have waited for each other for most of what they waited."""
         return (self.threads - self.cores) / self.threads * (waited + computed) >= waited / 2
 
-    @property
-    def remedy(self) -> str:
-        """What to request so that each thread has a core."""
+    def remedy(self, evidence: Evidence) -> str:
+        """Line that starts workers with a core for each thread."""
         each = self.cores // self.workers
-        return f"nthreads={each}" if each else f"n_workers={self.cores}"
+        return started_with(evidence, each or 1, self.workers if each else self.cores)
+
+
+def started_with(evidence: Evidence, threads: int, workers: int | None = None) -> str:
+    """Line that starts workers with so many threads each: workers of each host, or None for as many as now."""
+    present = set() if evidence.run.lifetimes is None else set(evidence.run.lifetimes["worker"].to_pylist())
+    if present and all(one.startswith("inproc:") or is_loopback(one) for one in present):
+        return f"LocalCluster(n_workers={workers or len(_present(evidence))}, threads_per_worker={threads})"
+    return f"dask worker ... {f'--nworkers {workers} ' if workers else ''}--nthreads {threads}"
+
+
+def processes(evidence: Evidence) -> str:
+    """Line that starts as many threads as now, each in a process of its own: those of the largest host."""
+    of_hosts = dict[str, int]()
+    for row in _present(evidence):
+        of_hosts[row["host"]] = of_hosts.get(row["host"], 0) + row["threads"]
+    return started_with(evidence, 1, max(of_hosts.values(), default=1))
 
 
 def core_wait_in_wait(evidence: Evidence) -> float:
@@ -145,13 +161,19 @@ def _threads_of_hosts(evidence: Evidence) -> dict[str, tuple[list[int], int]]:
     """Threads of the workers on each host in the middle of the run, and its cores; none where cores are unknown."""
     if evidence.run.lifetimes is None:
         return {}
-    middle, threads = evidence.run.start + evidence.elapsed / 2, dict[str, list[int]]()
-    for row in evidence.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
-        if row["start"] <= middle <= row["stop"]:
-            threads.setdefault(row["host"], []).append(row["threads"])
+    threads = dict[str, list[int]]()
+    for row in _present(evidence):
+        threads.setdefault(row["host"], []).append(row["threads"])
     cores = {host.cores for host in evidence.run.environment.hosts}
     each = cores.pop() if len(cores) == 1 else None
     return {} if each is None else {host: (most, each) for host, most in threads.items()}
+
+
+def _present(evidence: Evidence) -> list[dict[str, Any]]:
+    """Workers in the middle of the run."""
+    middle, lifetimes = (evidence.run.start + evidence.run.stop) / 2, evidence.run.lifetimes
+    lives = [] if lifetimes is None else lifetimes.select(["host", "threads", "start", "stop"]).to_pylist()
+    return [row for row in lives if row["start"] <= middle <= row["stop"]]
 
 
 def hosts_of(evidence: Evidence) -> Mapping[str, str]:
@@ -190,16 +212,6 @@ def task_length(evidence: Evidence) -> str:
     mean = pc.mean(pc.subtract(tasks["stop"], tasks["start"])).as_py()
     of = "" if mean is None else f" of {SECOND.text(mean)}"
     return f"{counted(len(tasks), 'task')}{of}"
-
-
-def mean_output(evidence: Evidence) -> float | None:
-    """Mean size of a chunk's result in bytes; None if unknown."""
-    tasks = evidence.run.tasks
-    if tasks is None:
-        return None
-    ours = tasks.filter(pc.equal(tasks["kind"], "processor"))
-    mean: float | None = pc.mean(ours["nbytes"]).as_py() if len(ours) else None
-    return mean
 
 
 def longest_chunk(evidence: Evidence) -> Culprit | None:

@@ -22,6 +22,7 @@ from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.startup import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import NO_NAMES, Names
@@ -161,7 +162,7 @@ class Evidence:
     @property
     def elapsed(self) -> float:
         """Wall time of the run."""
-        return self.run.stop - self.run.start
+        return elapsed_seconds(self.run)
 
     @property
     def total(self) -> float:

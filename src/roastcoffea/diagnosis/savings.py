@@ -13,7 +13,7 @@ import pyarrow as pa
 from roastcoffea.diagnosis.removals import BOUND, PARTS, Part, Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact
-from roastcoffea.metrics.facts import counted_chunks
+from roastcoffea.metrics.facts import counted_chunks, elapsed_seconds
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
@@ -155,7 +155,7 @@ class Savings:
 
     @property
     def _elapsed(self) -> float:
-        return self._run.stop - self._run.start
+        return elapsed_seconds(self._run)
 
     def _part(self, taken: Taken) -> Part | str:
         """How to remove a cause, or why that is impossible."""

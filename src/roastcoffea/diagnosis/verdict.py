@@ -16,10 +16,11 @@ from roastcoffea.diagnosis import (  # noqa: F401  (they fill the table of cause
 )
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.completeness import Incompleteness
-from roastcoffea.diagnosis.evidence import WORDS, Evidence
+from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.failures import FailureEvidence
 from roastcoffea.diagnosis.finding import Verdict
 from roastcoffea.diagnosis.memory import MemoryEvidence
+from roastcoffea.diagnosis.outputs import thread_time
 from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.diagnosis.slowness import Slowness
 from roastcoffea.metrics import phases
@@ -35,21 +36,12 @@ NOTHING_RAN: Final = "no Runner was called, and no chunk was processed"
 of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 
-def thread_time(time_ledger: TimeLedger) -> dict[str, float]:
-    """Thread seconds by cause, largest first."""
-    amounts: dict[str, float] = {}
-    for name, word in WORDS.items():
-        if name in time_ledger:
-            amounts[word] = amounts.get(word, 0.0) + time_ledger[name]
-    return dict(sorted(amounts.items(), key=lambda item: -item[1]))
-
-
 @of_ledger(WORD, label="bottleneck", formula="cause with the most thread time")
 def bound(run: Run, time_ledger: TimeLedger) -> str:
     """What used most of the thread time, in the words of findings."""
     refuse_if(not run.calls and not run.chunks, NOTHING_RAN)
     refuse_if(not time_ledger.total, "no worker was present")
-    most = next(iter(thread_time(time_ledger)))
+    most = next(iter(thread_time(run, time_ledger)))
     reasons = time_ledger.certificate.reasons
     if reasons and most in CAUSES and CAUSES[most].looks_idle:
         raise NotMeasuredError(f"idle time is not interpreted: {'; '.join(reasons)}")
@@ -99,7 +91,7 @@ def verdict(  # noqa: PLR0917
         found,
         incomplete=time_ledger.certificate.reasons,
         bound=bound,
-        share=None if bound is None else thread_time(time_ledger)[bound] / (time_ledger.total or 1.0),
+        share=None if bound is None else thread_time(run, time_ledger)[bound] / (time_ledger.total or 1.0),
         together=together,
         elapsed=evidence.elapsed,
         failed=run.outcome == FAILED,

@@ -209,7 +209,8 @@ class Evaluator:
                 raise NotMeasuredError("the result is too large") from None
             except ZeroDivisionError:
                 zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
-                raise NotMeasuredError(f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0") from None
+                what = f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0" if zero else "an amount in it is 0"
+                raise NotMeasuredError(what) from None
 
     def _settle(self, entry: Fact) -> None:
         """Release inputs that only this entry still needed."""

@@ -11,7 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import fact, refuse_if
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers, clipped, having, measured_values, one_of, places
+from roastcoffea.metrics.statistics import (
+    Flags,
+    Integers,
+    Numbers,
+    clipped,
+    having,
+    measured_values,
+    one_of,
+    places,
+    union_length,
+)
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import FINISHED, Run, SpanMetrics
@@ -28,6 +38,13 @@ def recorded(run: Run, name: str) -> Any:
     refuse_if(value is None or name in run.absent, reason_of_absence(run, name))
     refuse_if(lost, f"{lost} rows of {name} were lost")
     return value
+
+
+def elapsed_seconds(run: Run) -> float:
+    """Wall time of the run; of a merged run the time in which at least one of its runs was active."""
+    if not run.merged:
+        return run.stop - run.start
+    return union_length(*np.array([(part.start, part.stop) for part in run.merged]).T)
 
 
 def name_of(run: Run) -> str:

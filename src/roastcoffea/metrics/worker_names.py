@@ -126,6 +126,12 @@ def worker_names(place_names: Names) -> Mapping[str, str]:
     return place_names.workers
 
 
+def is_loopback(address: str) -> bool:
+    """Whether an address can only be reached from its own machine."""
+    found = ADDRESS.fullmatch(address)
+    return found is not None and LOOPBACK.fullmatch(found["host"]) is not None
+
+
 def on_host(address: str, this_host: str | None) -> str:
     """Address, or host, with the name of the machine in place of what means the machine itself.
 

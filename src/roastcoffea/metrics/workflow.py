@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics import statistics, totals
 from roastcoffea.metrics.catalogue import EVENTS, RESOURCES, THROUGHPUT, TIMING, Sourced, metric, refuse_if
-from roastcoffea.metrics.facts import complete_sum, known_sum, some
+from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, some
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.totals import CHUNK_RECORDS
 from roastcoffea.records.run import Run
@@ -20,10 +20,12 @@ from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, KILOHER
 of_clock = partial(metric, SECOND, group=TIMING, source="wall clock")
 
 
-@of_clock(label="elapsed", alias="wall_time", formula="stop of the run - start of the run")
+@of_clock(
+    label="elapsed", alias="wall_time", formula="stop of the run - start of the run; of merged runs the union of theirs"
+)
 def elapsed_time_seconds(run: Run) -> float:
-    """Wall time from entering to leaving the collector."""
-    return run.stop - run.start
+    """Wall time from entering to leaving the collector, without gaps between merged runs."""
+    return elapsed_seconds(run)
 
 
 @of_clock(label="in Runner calls", formula="union of the calls' intervals")

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
 
+import roastcoffea
 from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
 from roastcoffea.records.run import FAILED
 from roastcoffea.report.sheets import Column, Sheet
@@ -23,6 +24,12 @@ OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABL
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
 MISSING: Final = ("num_missing_chunks", "num_missing_files")
+
+
+STALE: Final = " *"
+"""Mark of a bottleneck that another version found."""
+
+WHY_STALE: Final = "* found by another version of roastcoffea; `roastcoffea show` computes it anew"
 
 
 class Entry(NamedTuple):
@@ -58,6 +65,8 @@ LEAST: Final = {"name": 11, "processor": 8}
 """Letters that are left of columns where there is no room for more."""
 DISPENSABLE: Final = ("started", "elapsed")
 """Columns that are left out where there is no room, in this order."""
+LESS_THAN_NAMES: Final = ("workers", "processor")
+"""Columns that are left out, in this order, where all names then fit into a line each."""
 SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
     "processor": lambda value: f"processor {value}",
     "workers": lambda value: counted(value, "worker"),
@@ -68,7 +77,8 @@ SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
 
 def entry_of(stored: StoredRun) -> Entry:
     """What a list tells of a measurement."""
-    known = _metrics(stored) if stored.reported is None else stored.reported
+    known, stale = _metrics(stored) if stored.reported is None else (stored.reported, False)
+    mark = STALE if stale else ""
     ran = stored.reported is not None or bool(stored.processors)
     return Entry(
         name=stored.name,
@@ -76,22 +86,26 @@ def entry_of(stored: StoredRun) -> Entry:
         processor=", ".join(stored.processors),
         events=_number(known.get("total_events")),
         workers=_number(known.get("peak_workers", known.get("avg_workers"))) or None,
-        elapsed=stored.elapsed,
+        elapsed=_number(known.get("elapsed_time_seconds")) or stored.elapsed,
         rate=_number(known.get("event_rate_elapsed_khz")) or None,
-        bottleneck=word if ran and isinstance(word := known.get("bound"), str) else None,
+        bottleneck=f"{word}{mark}" if ran and isinstance(word := known.get("bound"), str) else None,
         outcome=_outcome(stored, known),
     )
 
 
-def _metrics(stored: StoredRun) -> Mapping[str, Any]:
-    """Values of its `metrics.json`; nothing where that is not there, or damaged: other programs may write it."""
+def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
+    """Values of its `metrics.json`, and whether another version computed them.
+
+    Nothing where that is not there, or damaged: other programs may write it.
+    """
     if stored.error is not None:
-        return {}
+        return {}, False
     try:
-        found = json.loads((stored.path / METRICS_FILE).read_bytes())["metrics"]
-        return {name: metric["value"] for name, metric in found.items()}
+        document = json.loads((stored.path / METRICS_FILE).read_bytes())
+        found = {name: metric["value"] for name, metric in document["metrics"].items()}
+        return found, document.get("version") != roastcoffea.__version__
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
+        return {}, False
 
 
 def _number(value: Any) -> float | None:
@@ -137,15 +151,22 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     }
     widths = dict(longest)
     excess = sum(size + GAP for size in widths.values()) - width
-    for name, widest in WIDEST.items():
-        if excess > 0 and name in widths:
-            excess -= max(widths[name] - widest, 0)
-            widths[name] = min(widths[name], widest)
+
+    def beyond() -> int:
+        """Letters too many, even if columns of words are no wider than they have to be."""
+        return excess - sum(max(widths[name] - widest, 0) for name, widest in WIDEST.items() if name in widths)
+
+    less = [name for name in LESS_THAN_NAMES if name in widths]
     for name in DISPENSABLE:
-        if excess > 0 and name in widths:
+        if beyond() > 0 and name in widths:
             excess -= widths.pop(name) + GAP
             del columns[name]
-    for name, least in LEAST.items():
+    fits = beyond() <= sum(min(widths[name], WIDEST.get(name, widths[name])) + GAP for name in less)
+    for name in less if fits else ():
+        if beyond() > 0:
+            excess -= widths.pop(name) + GAP
+            del columns[name]
+    for name, least in (*WIDEST.items(), *LEAST.items()):
         if excess > 0 and name in widths:
             given = max(min(excess, widths[name] - least), 0)
             widths[name], excess = widths[name] - given, excess - given
@@ -153,4 +174,5 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     folded = [entry._replace(name="\n".join(wrap(entry.name, widths["name"]))) for entry in entries]
     rows = [[getattr(entry, name) for name in columns] for entry in folded]
     lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
-    return Sheet(lead=lead, columns=heads, rows=rows)
+    stale = any(entry.bottleneck is not None and entry.bottleneck.endswith(STALE) for entry in entries)
+    return Sheet(lead=lead, columns=heads, rows=rows, notes=[WHY_STALE] if stale else [])

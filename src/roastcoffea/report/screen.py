@@ -47,9 +47,19 @@ LEAST_NAMED: Final = 0.005
 LONG_PATH: Final = re.compile(r"[^\s()',;\"]{24,}/[^\s()',;\"]+")
 """Paths that would take much of a line."""
 
-BLOCKS: Final = dict(zip((family.name for family in FAMILIES), "█▓▒░▚▞·", strict=True))
+BLOCKS: Final = dict(zip((family.name for family in FAMILIES), "█▓▒░▄╳·", strict=True))  # noqa: RUF001
 LETTERS: Final = dict(zip((family.name for family in FAMILIES), "#=o:%!.", strict=True))
 """What fills a bar without colours, by family; letters where the output knows no block characters."""
+
+
+OF_SIXTEEN: Final = dict(
+    zip(
+        (family.name for family in FAMILIES),
+        ("blue", "cyan", "yellow", "bright_yellow", "magenta", "red", "bright_black"),
+        strict=True,
+    )
+)
+"""Colours of families where a terminal has 16: the nearest of them would be the same for two families."""
 
 
 class Places(NamedTuple):
@@ -107,8 +117,15 @@ class Writer:
 
     @property
     def tells_families_apart(self) -> bool:
-        """Whether its colours do: of 16, both oranges are the same, and of 256, red is almost one of them."""
+        """Whether its colours do: of 16, they are those of a theme, and of 256, red is almost an orange."""
         return self.colours and self._console.color_system == "truecolor"
+
+    def style_of(self, family: Family) -> str:
+        """Colour of a family, if there are any."""
+        if not self.colours:
+            return ""
+        few = self._console.color_system in {"standard", "windows"}
+        return OF_SIXTEEN[family.name] if few else colour_of(family)
 
     def print(self, *lines: Text) -> None:
         """Print lines; one that is too long runs on, so that it can be copied."""
@@ -257,7 +274,7 @@ def _part(out: Writer, share: Share) -> Text:
 def _filled(out: Writer, family: Family, cells: int) -> Text:
     blocks = out.can("".join(BLOCKS.values()))
     like = FAMILIES[0] if blocks and out.tells_families_apart else family
-    return Text((BLOCKS if blocks else LETTERS)[like.name] * cells, style=colour_of(family) if out.colours else "")
+    return Text((BLOCKS if blocks else LETTERS)[like.name] * cells, style=out.style_of(family))
 
 
 def cells_of(shares: Sequence[Share], width: int) -> list[int]:

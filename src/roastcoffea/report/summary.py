@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause, unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
-from roastcoffea.metrics.facts import name_of
+from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
@@ -193,7 +193,7 @@ def title_of(run: Run) -> str:
 
 def heading(run: Run) -> Heading:
     """Name of the run, when it was, how long, where, and whether it failed."""
-    length = f", {SECOND.text(run.stop - run.start)}" if run.stop > run.start else ""
+    length = f", {SECOND.text(elapsed_seconds(run))}" if run.stop > run.start else ""
     reporter = f"Numbers as reported by {run.reported_by}; they were not computed anew."
     return Heading(
         title=title_of(run),

@@ -44,7 +44,7 @@ def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measu
     """Merge measurements of independent jobs into one.
 
     Chunks, workers and Runner calls of all jobs are put side by side, at the times that each job recorded on its own
-    host's clock; the elapsed time runs from the first start to the last end. Sums are those of the jobs. Idle time is
+    host's clock; the elapsed time is that in which at least one job ran. Sums are those of the jobs. Idle time is
     explained within each job, as no worker of one could take over chunks of another.
 
     Parameters

@@ -49,15 +49,17 @@ def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
 ) -> None:
     name = "a-name-that-has-many-words-" * 3 + "end"
     Measurement(made_run([plan(1.0)] * 4, 1)).save(tmp_path, name)
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["list", str(tmp_path)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", name]
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert main(["list", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "".join(line[2:].split("  ")[0].strip() for line in lines[1:]) == name
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        assert main(["list", str(tmp_path)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "".join(line[2:].split("  ")[0].strip() for line in lines[1:]) == name
 
 
 def test_runs_are_sorted_and_filtered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

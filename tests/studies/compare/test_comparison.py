@@ -6,6 +6,7 @@ import json
 import pickle
 from dataclasses import replace
 
+from limited_runs import missing_data
 from made_runs import made_run, plan
 
 from roastcoffea.report.sheets import Sheet
@@ -30,6 +31,19 @@ def test_the_verdict_comes_first() -> None:
     assert first.notes[0] == "B: CPU per event +50 %; wall time: cannot tell"
     assert first.notes[1].startswith("A: fast (1 run), wall time 32 s")
     assert first.notes[-1].startswith("B: wall time +50 %")
+
+
+def test_a_run_that_lacks_events_is_said_to_be_incomplete_before_anything_is_made_of_it() -> None:
+    whole, part = made_run(FAST, 2, name="whole"), missing_data()
+    notes = compare(part, whole).sheets()[0].notes
+    place = next(place for place, note in enumerate(notes) if note.startswith("A is incomplete: "))
+    assert place == 1
+    assert "events" in notes[place]
+    assert not any("B is incomplete" in note for note in notes)
+    repeats = compare(whole, [replace(whole, id="2" * 32), part])
+    assert any(note.startswith("B is incomplete (") for note in repeats.sheets()[0].notes)
+    assert [list(side["incomplete"]) for side in repeats.as_dict()["sides"]] == [[], [repeats.sides[1].runs[1].name]]
+    assert not any("incomplete" in note for note in comparison().sheets()[0].notes)
 
 
 def test_a_comparison_can_be_pickled() -> None:

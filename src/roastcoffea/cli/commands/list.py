@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ ORDERS = ("started", "name", "processor", "events", "workers", "elapsed", "rate"
 NARROWEST = 80
 """Columns that the list needs."""
 UNLIMITED = 10_000
-"""Columns where the output is no terminal."""
+"""Columns where the output is no terminal, and COLUMNS is not set."""
 OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "unreadable")
 
 
@@ -45,7 +46,16 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
         return 0
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
-    # what reads the list from a pipe or a file wants a line for each run, and names as they are
-    width = max(shutil.get_terminal_size().columns, NARROWEST) if sys.stdout.isatty() else UNLIMITED
+    width = _width()
     print_sheets([sheet_of_runs(in_order(entries, by), width - INDENT[3]), Sheet(lead=errors)], width=width)
     return 0
+
+
+def _width() -> int:
+    """Columns of the list: those of the terminal, else of COLUMNS.
+
+    What reads it from a pipe or a file otherwise wants a line for each run, and names as they are.
+    """
+    asked = os.environ.get("COLUMNS", "")
+    piped = int(asked) if asked.isdecimal() and int(asked) else UNLIMITED
+    return max(shutil.get_terminal_size().columns if sys.stdout.isatty() else piped, NARROWEST)

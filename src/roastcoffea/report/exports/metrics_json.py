@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
+import roastcoffea
 from roastcoffea.diagnosis import Finding
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
@@ -22,8 +23,8 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
     """Content of `metrics.json`; if that fails, only the reason.
 
     It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with the run's
-    identity and without the raw structures. Numbers that JSON cannot hold are the texts "NaN", "Infinity" and
-    "-Infinity".
+    identity and the version that computed them, without the raw structures. Numbers that JSON cannot hold are the
+    texts "NaN", "Infinity" and "-Infinity".
     """
     try:
         with metrics.computing(METRICS_FILE):
@@ -35,6 +36,7 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
 def _encoded(run: Run, metrics: Metrics, names: Iterable[str], missing: Mapping[str, str]) -> bytes:
     document = {
         "format": METRICS_FORMAT,
+        "version": roastcoffea.__version__,
         **{name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")},
         "metrics": {
             name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}

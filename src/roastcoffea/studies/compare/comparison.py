@@ -161,6 +161,10 @@ def _verdict(found: Comparison) -> Iterator[str]:
     pairs = [*zip(others, found.speeds, strict=True)]
     yield from (f"{side.letter}{' is' if speed.told else ':'} {speed.headline}" for side, speed in pairs)
     for side in found.sides:
+        for run in (run for run in side.runs if run.lacks is not None):
+            which = "" if len(side.runs) == 1 else f" ({run.name})"
+            yield f"{side.letter} is incomplete{which}: {run.lacks}"
+    for side in found.sides:
         text = f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')})"
         if all_have(side.runs, WALL):
             wall = spread(side.runs, WALL, found.confidence)
@@ -259,7 +263,9 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
 
 def _side(side: Side) -> dict[str, Any]:
     runs = [run.name for run in side.runs]
-    return {"letter": side.letter, "label": side.label, "runs": runs, "left_out": list(side.left_out)}
+    lacks = {run.name: run.lacks for run in side.runs if run.lacks is not None}
+    said = {"letter": side.letter, "label": side.label, "runs": runs, "left_out": list(side.left_out)}
+    return said | {"incomplete": lacks}
 
 
 def _outcome(found: Outcome) -> dict[str, Any]:

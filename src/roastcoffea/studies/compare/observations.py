@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import Metrics, phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
@@ -73,6 +74,8 @@ class Observation:
     chunk_cpu_seconds: Numbers
     incomplete: tuple[str, ...]
     """What the ledgers lack."""
+    lacks: str | None = None
+    """What its result lacks; None where nothing is missing, or that is not known."""
     core_wait_share: float | None = None
     """Time in which chunks waited for a core beside their duration; None where that is not known."""
     products: Products = field(default_factory=dict)
@@ -116,7 +119,19 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         core_wait_share=float(waited.sum() / wall.sum()) if len(waited) and wall.sum() else None,
         products=products(chunks),
         incomplete=tuple(f"{what}: {reason}" for what, one in known.items() for reason in one.certificate.reasons),
+        lacks=_lacks(metrics),
     )
+
+
+def _lacks(metrics: Metrics) -> str | None:
+    """How many events the result lacks, else what it lacks."""
+    try:
+        missing: Incompleteness = metrics.evaluator.value("incompleteness")
+    except NotMeasuredError:
+        return None
+    if missing.complete:
+        return None
+    return missing.how_much if missing.files or missing.chunks else missing.what
 
 
 def _numbers(metrics: Metrics, names: Sequence[str]) -> dict[str, float]:
