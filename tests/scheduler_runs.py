@@ -113,7 +113,7 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
         "start": task.start if ran else None,
         "stop": task.stop if ran else None,
         **dict.fromkeys(("runnable", "assigned"), seen - 1),
-        **dict.fromkeys(("arrived", "ready", "seceded")),
+        **dict.fromkeys(("arrived", "ready", "startup_seconds", "seceded")),
         "seen": seen,
         "nbytes": task.nbytes if gave else None,
         "type": task.typename if gave else None,

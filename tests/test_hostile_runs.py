@@ -179,6 +179,7 @@ def test_times_have_their_zone(
     saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("COLUMNS", "200")
     time.tzset()
     try:
         main(["list", str(saved.parent)])

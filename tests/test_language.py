@@ -85,6 +85,10 @@ SAY_INSTEAD = {
     "for a chunk of any size": "fixed cost of a chunk",
     "does not stand out": "cannot be told apart from noise",
     "give or take": "within",
+    "stand beside the datasets": "have parts of their own",
+    "spread over its own time": "spread evenly over its duration",
+    "factor beside a name": "factor after a name",
+    "tells its phases": "has recorded phases",
     "bound by": "limited by; bottleneck",
     "rate over wall time": "event rate",
 }

@@ -46,6 +46,7 @@ WORDS_OF_CAUSES = (
     "serialization",
     "compression",
     "other tasks",
+    "time limit",
     "slow worker",
     "slow host",
     "slow endpoint",

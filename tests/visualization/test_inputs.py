@@ -51,7 +51,7 @@ def test_a_plot_computes_what_it_needs_and_nothing_else() -> None:
     value = evaluator.value
     evaluator.value = lambda name: called.append(name) or value(name)  # type: ignore[method-assign, func-returns-value]
     measurement.plot("runtime_distribution", Figure().add_subplot())
-    assert called == []
+    assert not {"time_ledger", "byte_ledger", "verdict"} & set(called)  # the title asks what is missing
     measurement.plot("time_ledger", Figure().add_subplot())
     assert "byte_ledger" not in called
 

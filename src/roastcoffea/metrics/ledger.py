@@ -131,7 +131,8 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
 
     def _small(self) -> list[str]:
         """Classes that have next to nothing, or nothing."""
-        least = SMALLEST_SHARE * (self.total or 0.0)
+        total: float | None = self.total
+        least = SMALLEST_SHARE * (total or 0.0)
         return [name for name, amount in self.items() if amount is not None and (not amount or abs(amount) < least)]
 
     def _share(self, amount: float | None) -> Cell:

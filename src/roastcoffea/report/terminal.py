@@ -100,9 +100,9 @@ def _print_sheet(console: Console, sheet: Sheet) -> None:
     if sheet.rows:
         console.print(Padding(table_of(console, sheet), INDENT, expand=False))
     if sheet.left_out:
-        console.print(Padding(Text(f"and {number(sheet.left_out)} more", style="dim"), INDENT))
+        console.print(Padding(Text(f"and {number(sheet.left_out)} more", style="dim"), INDENT, expand=False))
     for note in sheet.notes:
-        console.print(Padding(verbatim(console, note), INDENT), overflow="fold")
+        console.print(Padding(verbatim(console, note), INDENT, expand=False), overflow="fold")
 
 
 def _print_line(console: Console, text: str, style: str) -> None:

@@ -24,7 +24,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(found["checks"]) == 1
     assert found["same_host"] is False
     assert main(["what-if", path, "--workers", "4", "--chunksize", "100", "--same-host"]) == 0
-    assert "Wall time, workers sharing 64 cores" in capsys.readouterr().out
+    assert "Wall time of workers that share 64 cores" in capsys.readouterr().out
     assert main(["what-if", "--workers=1", "4", "--", path]) == 0
     out = capsys.readouterr().out
     assert "48 s" in out

@@ -76,12 +76,12 @@ def test_chunks_of_an_eighth_are_explained_by_their_size(number: int) -> None:
     largest = explanation.parts[0]
     assert largest.cause == "chunk size"
     assert largest.thread_seconds == pytest.approx(0.15 * 7 * number, rel=0.05)
-    assert "process() takes 15" in largest.text
+    assert "process() has a fixed cost per chunk of 15" in largest.text
     assert abs(explanation.rest) < 1e-9
     assert sum(part.thread_seconds for part in explanation.parts) == pytest.approx(explanation.thread_seconds)
     others = [part for part in explanation.parts if part.cause == "compute"]
     assert all(abs(part.thread_seconds) < 0.1 * largest.thread_seconds for part in others)
-    assert any("is separated from the cost of an event" in remark for remark in explanation.remarks)
+    assert any("separates the fixed cost of a chunk" in remark for remark in explanation.remarks)
 
 
 def test_a_dearer_event_in_chunks_of_one_size_is_the_event_s() -> None:

@@ -12,13 +12,14 @@ from roastcoffea.cli import shell
 @click.command
 @shell.measurement
 @click.option("--all", "everything", is_flag=True, help="Print all tables.")
-@click.option("--group", help="Print the tables of one group: verdict, bytes, time, workers, ...")
+@click.option("--group", help="Print the tables of one group.")
 def command(path: Path, everything: bool, group: str | None) -> None:
     """Print the measurement in PATH on one screen: what ran, where time and bytes went, what to change.
 
     \b
     Groups of tables are verdict, failures, throughput, bytes, events, resources, timing,
-    time, "fine metrics", chunks, phases, workers, datasets, sections, values, problems.
+    time, "fine metrics", chunks, phases, workers, "batch jobs", datasets, sections, values,
+    problems.
     """
     from roastcoffea.studies.merging import measurement_at
 

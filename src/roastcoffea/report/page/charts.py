@@ -148,7 +148,7 @@ def _content(context: Context, drawn: Mapping[str, Chart]) -> dict[str, Any]:
 
 
 def _rates(context: Context) -> Chart:
-    """Bytes requested from storage, those of each attempt spread over its own time; dashed: workers."""
+    """Requested bytes over time, those of an attempt spread evenly over its duration; dashed: workers."""
     requests = context.inputs.value("requests")
     edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")

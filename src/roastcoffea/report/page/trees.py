@@ -106,8 +106,8 @@ def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bo
 
 
 def icicle(context: Context) -> Chart:
-    """Thread time of the run by dataset, file, and phase and branch, or section; idle time and what belongs to no
-    dataset stand beside the datasets. Pale sections waited more than they computed. Click a part to zoom in, the top
+    """Thread time of the run by dataset, file, and phase and branch, or section. Idle time and time of no dataset
+    have parts of their own. Pale sections waited more than they computed. Click a part to zoom in, the top
     one to go back.
     """
     inputs = context.inputs
@@ -115,7 +115,7 @@ def icicle(context: Context) -> Chart:
     columns = ["id", "dataset", "file", "outcome", *(phase.column for phase in PHASES)]
     chunks = with_outcome(attempts.select(columns), (OK,))
     lacking = all(chunks[phase.column].null_count == len(chunks) for phase in phases_of(chunks))
-    refuse_if(lacking, "no chunk tells its phases")
+    refuse_if(lacking, "no chunk has recorded phases")
     ledger, sections = _measured(inputs, "time_ledger"), _sections(inputs.value(RUN).sections, chunks)
     branches = _by_file(_measured(inputs, "branches"))
     trees = {

@@ -34,8 +34,8 @@ MEMORY: Final = "memory"
 
 
 def worker_map(context: Context) -> Chart:
-    """How much of each worker was in use over time: of its threads, of their cores, of its memory. A strong
-    colour is all of it. A factor beside a name tells how much slower than the others the worker is.
+    """Threads, cores and memory of each worker in use over time; the strongest colour is 100 %. "2 x" after a name
+    means that the worker is twice as slow as the others.
     """
     inputs = context.inputs
     tasks, chunks = inputs.value("attempts")
