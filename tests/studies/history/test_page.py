@@ -112,7 +112,7 @@ def test_a_click_on_a_run_opens_what_it_leads_to(shown: Browser, page: Path) -> 
     for kind in ("mousePressed", "mouseReleased"):
         shown.mouse(kind, *place, button="left", clickCount=1)
     shown.wait("location.hash.startsWith('#tables-comparison-1')")
-    assert shown.evaluate("document.querySelector(location.hash).open")
+    shown.wait("document.querySelector(location.hash).open")
     # sorting keeps the links
     shown.evaluate("document.querySelector('th button').click()")
     hrefs = shown.evaluate(
