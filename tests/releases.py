@@ -12,3 +12,9 @@ needs_results = pytest.mark.skipif(RELEASE < (2026, 7), reason="coffea before 20
 needs_whole_columns = pytest.mark.skipif(
     RELEASE < (2026, 9), reason="coffea before 2026.9 requests other ranges of Parquet files than their columns"
 )
+needs_merge_pools = pytest.mark.skipif(
+    RELEASE < (2026, 9), reason="coffea before 2026.9 cannot merge in a pool that a function makes"
+)
+needs_no_compression = pytest.mark.skipif(
+    RELEASE < (2026, 9), reason="coffea before 2026.9 fails where processor_compression is None"
+)

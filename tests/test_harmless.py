@@ -11,6 +11,7 @@ import pytest
 from analyses import OwnCopy, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from distributed import Client, LocalCluster
+from releases import needs_no_compression
 
 from roastcoffea.collector import MetricsCollector
 
@@ -57,7 +58,7 @@ def test_output_is_the_same(client: Any, sample: Any, processor: Any, compressio
     [
         {"savemetrics": False},
         {"treereduction": 2},
-        {"processor_compression": None},
+        pytest.param({"processor_compression": None}, marks=needs_no_compression),
         {"executor": OwnCopy},
         {"align_clusters": True},
         {"maxchunks": 1},
@@ -120,6 +121,7 @@ def test_checkpoints_are_told_apart_from_work(client: Any, sample: Any, tmp_path
 
 
 @pytest.mark.slow
+@needs_no_compression
 def test_four_threads_and_an_uncompressed_processor(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0") as cluster,

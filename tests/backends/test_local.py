@@ -24,6 +24,7 @@ import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
 from conftest import wait_until
 from local_work import cpu_of_children, record, slept, spun
+from releases import needs_merge_pools
 
 from roastcoffea.backends import local
 from roastcoffea.backends.local import LocalMetricsBackend, pool_size
@@ -176,6 +177,7 @@ def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
         assert row["process"] == int(worker.split("/")[1])
 
 
+@needs_merge_pools
 def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) -> None:
     executor = FuturesExecutor(pool=fork_pool, workers=2, status=False, merging=(2, 2, 2), mergepool=fork_pool)
     before = {child.pid for child in psutil.Process().children()}
