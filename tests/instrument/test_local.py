@@ -33,6 +33,7 @@ def test_each_open_collector_has_them(path: str) -> None:
         assert measurement.time_ledger.residual == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")  # clients of other tests are there
 @pytest.mark.parametrize("scheduler", ["threads", "sync"])
 def test_schedulers_of_dask_without_a_cluster(path: str, scheduler: str) -> None:
     tasks = [dask.delayed(measured(materialize))(path, [name]) for name in ("f0", "f1", "f2")]
