@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,9 @@ from roastcoffea.units import FRACTION, SECOND, counted, number
 
 BY_CHANCE: Final = 0.01
 """Probability below which failures cluster on a name, corrected for all names tested."""
+
+FEWEST: Final = 2
+"""Chunks that must have failed before anything is said of where."""
 
 MOST_OF_THEM: Final = 0.5
 """Share of the failures that a name must have to be blamed for them."""
@@ -63,6 +67,8 @@ class FailureEvidence:
         The most common error.
     cluster : Cluster or None
         Name on which they cluster; None if they do not.
+    common : Cluster or None
+        Name that all of them share, and not all attempts, where they are too few for a cluster.
     """
 
     attempts: int
@@ -72,15 +78,19 @@ class FailureEvidence:
     by_reason: Mapping[str, float]
     error: CommonError | None
     cluster: Cluster | None
+    common: Cluster | None = None
 
     @property
     def what(self) -> str:
         """Which attempts failed, and where."""
-        where = ""
-        if self.cluster is not None:
-            all_of_them = self.cluster.failed == self.cluster.all_failed
-            share = "all" if all_of_them else f"{FRACTION.text(self.cluster.failed / self.cluster.all_failed)} of them"
-            where = f", {share} on {self.cluster.kind} {self.cluster.name}"
+        where, place = "", self.cluster or self.common
+        if place is not None:
+            share = (
+                "all"
+                if place.failed == place.all_failed
+                else f"{FRACTION.text(place.failed / place.all_failed)} of them"
+            )
+            where = f", {share} on {place.kind} {place.name}"
         again = f"{number(self.repeated)} of {counted(self.chunks, 'chunk')} succeeded in another attempt"
         return f"{counted(self.attempts, 'attempt')} failed{where}; {again}."
 
@@ -102,6 +112,11 @@ class FailureEvidence:
                 return f"Check {self.cluster.kind} {self.cluster.name}, or exclude it; {listed}"  # type: ignore[union-attr]
             case "file" | "dataset":
                 return f"Check {self.cluster.kind} {self.cluster.name}, or read another copy of it; {listed}"  # type: ignore[union-attr]
+            case _ if self.common is not None:
+                chance = f"but so few may be on {self.common.kind} {self.common.name} by chance"
+                return f"Fix the error, {chance}; {listed}"
+            case _ if self.chunks < FEWEST:
+                return f"Fix the error; {listed}"
             case _:
                 return f"Fix the error, which is not specific to a worker, host, file or dataset; {listed}"
 
@@ -129,6 +144,8 @@ def failure_evidence(
     """Attempts that failed for reasons other than memory."""
     killed = [] if memory_evidence is None else [row["worker"] for row in memory_evidence.killed]
     failed = _not_for_memory(failed_work, killed)
+    tested = _tested_names(chunks, rows_where(failed, pc.not_equal(failed["reason"], REPEATED)), lifetimes)
+    cluster = _cluster(tested)
     numbers = _numbers(counted_chunks, failed)
     succeeded, places = numbers[: len(counted_chunks)], np.unique(numbers[len(counted_chunks) :])
     sums = failed.group_by("reason", use_threads=False).aggregate([("seconds", "sum")]).to_pylist()
@@ -140,7 +157,8 @@ def failure_evidence(
         seconds=sum(by_reason.values()),
         by_reason=by_reason,
         error=commonest(failed["error"].to_pylist()),
-        cluster=_cluster(chunks, rows_where(failed, pc.not_equal(failed["reason"], REPEATED)), lifetimes),
+        cluster=cluster,
+        common=_common(tested) if cluster is None else None,
     )
 
 
@@ -168,22 +186,28 @@ def _numbers(*tables: pa.Table) -> Integers:
     return number
 
 
-def _cluster(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> Cluster | None:
-    """The name on which failures cluster most, if any."""
+def _tested_names(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> list[Cluster]:
+    """Names with failures, each with the chance of as many, corrected for all names."""
     if not len(failed):
-        return None
+        return []
     _, number = np.unique(_numbers(chunks, failed), return_inverse=True)
     bad = np.arange(len(chunks) + len(failed)) >= len(chunks)
-    tested = [_tested(kind, names, number, bad) for kind, names in _names(chunks, failed, lifetimes).items()]
-    tries = sum(map(len, tested))
-    found = [
-        one._replace(probability=min(one.probability * tries, 1.0))
-        for of_kind in tested
-        for one in of_kind
-        if one.failed >= MOST_OF_THEM * one.all_failed
-    ]
-    best = min(found, key=lambda one: one.probability, default=None)
+    of_kinds = _names(chunks, failed, lifetimes).items()
+    tested = [one for kind, names in of_kinds for one in _tested(kind, names, number, bad)]
+    return [one._replace(probability=min(one.probability * len(tested), 1.0)) for one in tested]
+
+
+def _cluster(tested: list[Cluster]) -> Cluster | None:
+    """The name on which failures cluster most, if any."""
+    found = [one for one in tested if one.failed >= MOST_OF_THEM * one.all_failed]
+    best = min(found, key=attrgetter("probability"), default=None)
     return best if best is not None and best.probability < BY_CHANCE else None
+
+
+def _common(tested: list[Cluster]) -> Cluster | None:
+    """The name with the fewest attempts that has all failures, but not all attempts."""
+    found = [one for one in tested if FEWEST <= one.failed == one.all_failed and one.tried < one.all_tried]
+    return min(found, key=attrgetter("tried"), default=None)
 
 
 def _names(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> dict[str, pa.ChunkedArray]:
