@@ -118,7 +118,7 @@ def test_a_metric(found: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_plot(found: dict[str, Any]) -> None:
-    assert found["plot"] == ["Events of chunks\nDijetProcessor, finished", 4, True]
+    assert found["plot"] == ["Events of chunks\nDijetProcessor, complete", 4, True]
 
 
 # Of 40 chunks with 1 s of CPU each 39 wait 2 s for tokens, and one 12 s; each waits 0.5 s for its file and 1 s for a

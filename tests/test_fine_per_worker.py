@@ -86,7 +86,7 @@ def test_a_worker_that_is_killed_is_told(sample: Any) -> None:
             os.kill(process, signal.SIGKILL)
             wait_until(lambda: first not in own.scheduler_info(n_workers=-1)["workers"])
         measurement = collector.measurement
-    assert any(first in problem and "last 5 s" in problem for problem in measurement.problems)
+    assert any(first in problem and "last 5 s" in problem for problem in measurement.run.problems)
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def test_a_worker_that_holds_the_gil_does_not_hold_the_collector(client: Any) ->
         stuck = client.submit(hold_the_gil, 10, workers=workers[0], pure=False)
         time.sleep(0.5)
     assert not stuck.done()
-    assert any(workers[0] in problem and "did not answer" in problem for problem in collector.measurement.problems)
+    assert any(workers[0] in problem and "did not answer" in problem for problem in collector.measurement.run.problems)
     stuck.result()
 
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar, Token
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -45,6 +46,8 @@ OF_CALLS_ALONE: Final = "what the script does outside of its Runner calls is not
 
 log = logging.getLogger("roastcoffea.auto")  # as the module is imported
 _recorders: list[Recorder] = []
+_is_unmeasured: Final[ContextVar[bool]] = ContextVar("roastcoffea_unmeasured_call", default=False)
+"""Whether a Runner call that could not be measured is active: nor are the calls that it makes."""
 
 
 class TerminatedError(RoastcoffeaError):
@@ -161,7 +164,7 @@ class Recorder:
 
         @functools.wraps(original)
         def recorded(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.recording or _in_dask_task() or is_watched():
+            if not self.recording or _in_dask_task() or is_watched() or _is_unmeasured.get():
                 return original(runner_itself, *args, **kwargs)
             with _Recording(self, runner_itself.executor, waits=name == "preprocess") as is_measured:
                 # while the call is measured, the collector's hook wraps this function
@@ -237,15 +240,19 @@ class _Recording(Enterable):
     def __init__(self, recorder: Recorder, executor: Any, *, waits: bool) -> None:
         self._recorder, self._executor, self._waits = recorder, executor, waits
         self._collector: MetricsCollector | None = None
+        self._unmeasured: Token[bool] | None = None
 
     def __enter__(self) -> bool:
         self._is_open = True
         with reported(_warn, "a Runner call is not measured", Exception):
             self._collector = self._recorder._entered_for(self._executor)
             return True
+        self._unmeasured = _is_unmeasured.set(True)
         return False
 
     def _leave(self, error: BaseException | None) -> None:
+        if self._unmeasured is not None:
+            _is_unmeasured.reset(self._unmeasured)
         if self._collector is not None and self._waits and error is None:
             self._recorder._wait(self._collector)
         elif self._collector is not None:
