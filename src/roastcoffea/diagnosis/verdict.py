@@ -31,7 +31,7 @@ from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import STRUCTURE, WORD
 
-NOTHING_RAN: Final = "no Runner was called, and no chunk was processed"
+NOTHING_RAN: Final = "no Runner was called, and no task ran"
 
 of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
@@ -39,7 +39,7 @@ of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 @of_ledger(WORD, label="bottleneck", formula="cause with the most thread time")
 def bound(run: Run, time_ledger: TimeLedger) -> str:
     """What used most of the thread time, in the words of findings."""
-    refuse_if(not run.calls and not run.chunks, NOTHING_RAN)
+    refuse_if(not (run.calls or run.chunks or run.tasks), NOTHING_RAN)
     refuse_if(not time_ledger.total, "no worker was present")
     most = next(iter(thread_time(run, time_ledger)))
     reasons = time_ledger.certificate.reasons
@@ -67,7 +67,7 @@ def verdict(  # noqa: PLR0917
     bound: str | None = None,
 ) -> Verdict:
     """Findings: missing data first, then the largest saving; see `Verdict`."""
-    refuse_if(not run.calls and not run.chunks, NOTHING_RAN)
+    refuse_if(not (run.calls or run.chunks or run.tasks), NOTHING_RAN)
     refuse_if(not time_ledger.total, "no worker was present")
     evidence = Evidence(
         run=run,
