@@ -1,0 +1,117 @@
+"""Instructions and system calls that the probe adds to a chunk: counted, so that a busy machine changes nothing.
+
+`python benchmarks/counted.py` needs valgrind and strace. With `--before COMMIT` the probe of that commit is counted
+too. A child process reads the same chunk of a fixed file FEW and MANY times; the difference is that of the chunks
+alone, and what it is above the chunks without the probe is the probe's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import uproot
+
+BRANCHES: Final = (20, 300)
+FEW: Final = 2
+MANY: Final = 6
+BASKETS: Final = 4
+EVENTS: Final = 1000
+REPOSITORY: Final = Path(__file__).parents[1]
+TOTAL_CALLS: Final = re.compile(r"^100\.00\s+\S+\s+(?:\S+\s+)?(\d+).*total$", re.MULTILINE)
+TOTAL_INSTRUCTIONS: Final = re.compile(r"Collected : (\d+)")
+
+
+def write_file(path: Path, branches: int) -> None:
+    """Write a tree whose branches have BASKETS baskets each."""
+    random = np.random.default_rng(1)
+    names = [f"Collection{number // 10}_variable{number % 10}" for number in range(branches)]
+    with uproot.recreate(path) as root:
+        root.mktree("Events", dict.fromkeys(names, np.float32))
+        for _ in range(BASKETS):
+            root["Events"].extend({name: random.normal(size=EVENTS).astype(np.float32) for name in names})
+
+
+def read_chunks(path: str, way: str, times: int) -> None:
+    """Read the second chunk of the file so often, with the probe or without it."""
+    from probe import chunks_of
+
+    plain, probed, _ = chunks_of(Path(path), EVENTS)
+    gc.collect()
+    gc.disable()  # else a collection falls into one count and not into another
+    for _ in range(times):
+        (probed if way == "probe" else plain)()
+
+
+def counted(source: Path, path: Path, way: str) -> tuple[float, float]:
+    """Instructions and system calls of one chunk."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, "written")
+        instructions, calls = [], []
+        for times in (FEW, MANY):
+            valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={written}"]
+            told = run([*valgrind, *child(path, way, times)], source)
+            instructions.append(int(found(TOTAL_INSTRUCTIONS, told)))
+            run(["strace", "-f", "-c", "-o", str(written), *child(path, way, times)], source)
+            calls.append(int(found(TOTAL_CALLS, written.read_text())))
+    return tuple((many - few) / (MANY - FEW) for few, many in (instructions, calls))  # type: ignore[return-value]
+
+
+def child(path: Path, way: str, times: int) -> list[str]:
+    return [sys.executable, __file__, "--read", str(path), way, str(times)]
+
+
+def run(command: list[str], source: Path) -> str:
+    """What a command writes to the standard error; it imports the package from this folder."""
+    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+    return done.stderr
+
+
+def found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    if match is None:
+        sys.exit(f"there is no {pattern.pattern!r} in:\n{text}")
+    return match.group(1)
+
+
+def count(before: str | None) -> None:
+    """Print what the probe adds now, and what the probe of a commit added."""
+    with tempfile.TemporaryDirectory() as folder:
+        sources = {"now": REPOSITORY / "src"}
+        if before is not None:
+            archive = subprocess.run(["git", "archive", before, "src"], cwd=REPOSITORY, capture_output=True, check=True)
+            subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+            sources[before] = Path(folder, "src")
+        for branches in BRANCHES:
+            path = Path(folder, f"{branches}.root")
+            write_file(path, branches)
+            plain = counted(sources["now"], path, "plain")
+            print(f"a chunk of {branches} branches: {plain[0]:,.0f} instructions, {plain[1]:,.2f} system calls", flush=True)
+            added = {}
+            for name, source in sources.items():
+                added[name] = np.subtract(counted(source, path, "probe"), plain)
+                print("  the probe of {}: {:,.0f} instructions, {:,.2f} system calls".format(name, *added[name]), flush=True)
+            if before is not None:
+                print("  now / before: {:.3f} of the instructions, {:.3f} of the calls".format(*added["now"] / added[before]))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", help="a commit whose probe is counted too")
+    parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.read:
+        read_chunks(given.read[0], given.read[1], int(given.read[2]))
+    else:
+        count(given.before)
