@@ -97,13 +97,18 @@ def count(before: str | None) -> None:
             path = Path(folder, f"{branches}.root")
             write_file(path, branches)
             plain = counted(sources["now"], path, "plain")
-            print(f"a chunk of {branches} branches: {plain[0]:,.0f} instructions, {plain[1]:,.2f} system calls", flush=True)
+            tell(f"a chunk of {branches} branches", plain)
             added = {}
             for name, source in sources.items():
                 added[name] = np.subtract(counted(source, path, "probe"), plain)
-                print("  the probe of {}: {:,.0f} instructions, {:,.2f} system calls".format(name, *added[name]), flush=True)
+                tell(f"  the probe of {name}", added[name])
             if before is not None:
-                print("  now / before: {:.3f} of the instructions, {:.3f} of the calls".format(*added["now"] / added[before]))
+                shares = added["now"] / added[before]
+                print("  now / before: {:.3f} of the instructions, {:.3f} of the calls".format(*shares), flush=True)
+
+
+def tell(what: str, counts: tuple[float, float] | np.ndarray) -> None:
+    print("{}: {:,.0f} instructions, {:,.2f} system calls".format(what, *counts), flush=True)
 
 
 if __name__ == "__main__":
