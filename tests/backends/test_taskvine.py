@@ -107,7 +107,8 @@ def test_records_and_tables_of_a_real_log() -> None:
         {"call": "call", "key": "taskvine-99", "worker": "node-1/18", "start": attempt["start"]},
         {"call": "elsewhere", "key": None, "worker": "node-1/19", "start": attempt["start"]},
     ]
-    placed = logs.placed(table_of_rows(CHUNK_COLUMNS, rows), preprocessing=False).to_pylist()
+    facts = {"node-1/17": {"batch_system": "slurm", "job": "5", "job_start": attempt["start"] - 9.0}}
+    placed = logs.placed(table_of_rows(CHUNK_COLUMNS, rows), facts, preprocessing=False).to_pylist()
     assert [row["worker"] for row in placed] == [attempt["worker"], "node-1/18", "node-1/19"]
     assert problems == ["1 record of TaskVine's tasks could not be found in its logs"]
     tasks = {task["key"]: task for task in logs.tasks().to_pylist()}
@@ -120,6 +121,9 @@ def test_records_and_tables_of_a_real_log() -> None:
     assert [(row["start"], row["stop"], row["threads"], row["host"]) for row in lifetimes] == [
         (start, stop, 1, "node-1")
     ] * 2
+    jobs = {row["worker"]: (row["batch_system"], row["job"], row["job_start"]) for row in lifetimes}
+    assert jobs.pop(attempt["worker"]) == ("slurm", "5", attempt["start"] - 9.0)
+    assert set(jobs.values()) == {(None, None, None)}
     assert logs.why_unknown(0) is None
     assert "others did not" in str(logs.why_unknown(1))
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.instrument.gauges import process_name
-from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, TASKVINE
-from roastcoffea.log.packing import PROBLEMS, packed_records
+from roastcoffea.log.jobs import job_since_start
+from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, PARSL, PARSL_MANAGER, PARSL_RANK, TASKVINE
+from roastcoffea.log.packing import OF_PROCESS, PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Key of records in an output, until the client takes them out again."""
@@ -32,6 +33,9 @@ LENGTH_SIZE: Final = 4
 _warned: Final[set[tuple[int, str]]] = set()
 """Processes that have reported a folder they cannot write to, with these folders."""
 
+_facts: Final[dict[int, dict[str, Any]]] = {}
+"""What this process knows of itself, which stays."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transport:
@@ -39,17 +43,18 @@ class Transport:
 
     `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output if it is
     a dictionary (`in_output`), and are also appended to files in `spool` if this host has that folder: a run that
-    raises returns no output. In `taskvine`, each task has a folder with its number.
+    raises returns no output. `system` is TASKVINE or PARSL if tasks run there.
     """
 
     topics: tuple[str, ...] = ()
     spool: str | None = None
     in_output: bool = False
-    taskvine: bool = False
+    system: str | None = None
 
     def task(self) -> DaskTask:
         """The task that runs on this thread."""
-        return TaskVineTask() if self.taskvine else DaskTask(self.topics)
+        tasks = {TASKVINE: TaskVineTask, PARSL: ProcessTask}
+        return tasks[self.system]() if self.system in tasks else DaskTask(self.topics)
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records to the client; return the output, with the records inside if they travel that way.
@@ -147,13 +152,34 @@ class DaskTask:
             self.known = {"worker": worker.address, "key": str(key), "run_id": self.run_id}
 
 
-class TaskVineTask(DaskTask):
+class ProcessTask(DaskTask):
+    """A task of a system whose workers nobody asks: it reports what its process knows of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = {"worker": process_name()}
+        facts = facts_of_process()
+        if facts:
+            self.known[OF_PROCESS] = facts
+
+
+def facts_of_process() -> dict[str, Any]:
+    """Batch job of this process, and its place in Parsl's HighThroughputExecutor; empty without both."""
+    process = os.getpid()
+    if process not in _facts:
+        _facts.clear()  # those of a process that this one was forked from
+        manager, rank = (os.environ.get(f"PARSL_WORKER_{name}") for name in ("POOL_ID", "RANK"))
+        place = {} if manager is None else {PARSL_MANAGER: manager, PARSL_RANK: rank}
+        _facts[process] = job_since_start() | place
+    return _facts[process]
+
+
+class TaskVineTask(ProcessTask):
     """The task of TaskVine whose process this is: its worker gives each task a folder with its number."""
 
     def __init__(self) -> None:
         super().__init__()
         folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
-        self.known = {"worker": process_name()}
         if folder is not None:
             self.known["key"] = f"{TASKVINE}-{folder[1]}"
 
