@@ -21,7 +21,7 @@ from evidence import contended
 from stored import served
 
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.diagnosis.evidence import LEAST
+from roastcoffea.diagnosis.evidence import LEAST, STRAGGLER_SPREADS
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import phases
@@ -152,10 +152,14 @@ def test_one_long_chunk(client: Any, folder: Path) -> None:
     assert first(measurement).seconds <= finding.seconds + busy
     assert "b.root" in finding.text
     assert "3500" in finding.text
-    straggler = measurement.stragglers.iloc[0]
-    assert straggler["entry_start"] == 3500
-    assert straggler["excess_seconds"] == pytest.approx(longer, rel=0.15, abs=core_wait(measurement))
-    assert straggler["phase"] == "compute"
+    spread = float(np.median(np.abs(np.array(others) - np.median(others))))
+    stragglers = measurement.stragglers
+    # on a very busy host the others scatter as widely as this one is longer, and then none is a straggler
+    assert len(stragglers) or longer < 2 * STRAGGLER_SPREADS * spread
+    for _, straggler in stragglers.head(1).iterrows():
+        assert straggler["entry_start"] == 3500
+        assert straggler["excess_seconds"] == pytest.approx(longer, rel=0.15, abs=core_wait(measurement))
+        assert straggler["phase"] == "compute"
 
 
 def test_short_tasks_by_the_thousand(client: Any) -> None:
