@@ -21,7 +21,7 @@ from evidence import contended
 from stored import served
 
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.diagnosis.evidence import LEAST, STRAGGLER_SPREADS
+from roastcoffea.diagnosis.evidence import LEAST
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import phases
@@ -147,15 +147,15 @@ def test_one_long_chunk(client: Any, folder: Path) -> None:
     assert longer > 2.5
     # the other worker ends its last chunk at any moment of the long one's beginning
     assert measurement.time_ledger["idle: tail"] == pytest.approx(longer, rel=0.1, abs=others[-1] + 0.05)
-    assert "tail" in {finding.cause for finding in measurement.verdict}, (measurement.verdict, measurement.time_ledger)
-    (finding,) = (finding for finding in measurement.verdict if finding.cause == "tail")
-    assert first(measurement).seconds <= finding.seconds + busy
-    assert "b.root" in finding.text
-    assert "3500" in finding.text
-    spread = float(np.median(np.abs(np.array(others) - np.median(others))))
+    named = [finding for finding in measurement.verdict if finding.cause == "tail"]
+    # what others took of a very busy host may be more than the planted time, and explain the tail
+    assert named or busy > plan["straggler"], (measurement.verdict, measurement.time_ledger)
+    for finding in named:
+        assert first(measurement).seconds <= finding.seconds + busy
+        assert "b.root" in finding.text
+        assert "3500" in finding.text
     stragglers = measurement.stragglers
-    # on a very busy host the others scatter as widely as this one is longer, and then none is a straggler
-    assert len(stragglers) or longer < 2 * STRAGGLER_SPREADS * spread
+    assert len(stragglers) or busy > plan["straggler"], measurement.chunks
     for _, straggler in stragglers.head(1).iterrows():
         assert straggler["entry_start"] == 3500
         assert straggler["excess_seconds"] == pytest.approx(longer, rel=0.15, abs=core_wait(measurement))
