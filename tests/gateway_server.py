@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from urllib.request import urlopen
 
 import psutil
 from command_line import wait_until
+from ports import free_ports
 
 PACKAGES: Final = ("dask_gateway", "dask_gateway_server", "sqlalchemy", "traitlets")
 PATIENCE: Final = 60.0
@@ -83,7 +83,7 @@ def lacking() -> str | None:
 def gateway(path: str) -> Iterator[Gateway]:
     """A gateway whose workers find modules in this path; its processes end with the block."""
     folder = Path(tempfile.mkdtemp(prefix="gateway-"))
-    ports = dict(zip(("api", "http", "tcp"), _free_ports(3), strict=True))
+    ports = dict(zip(("api", "http", "tcp"), free_ports(3), strict=True))
     config = folder / "config.py"
     config.write_text(CONFIGURATION.format(folder=folder, path=path, patience=PATIENCE, **ports))
     for name in ("scheduler", "worker"):
@@ -132,14 +132,3 @@ def _answers(address: str) -> bool:
     with suppress(OSError), urlopen(f"{address}/api/version", timeout=5) as answer:
         return bool(answer.status == HTTPStatus.OK)
     return False
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import pytest
 from analyses import Jets, KernelCounted
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner, TaskVineExecutor
+from ports import free_port
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends.taskvine import TaskVineLogs
@@ -71,12 +71,6 @@ class Watched:
                 os.kill(process.pid, signal.SIGTERM)  # Popen.terminate() would reap it
             thread.join()
             process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
