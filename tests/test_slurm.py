@@ -29,7 +29,7 @@ EDGE = 1.0
 """Seconds within which a start and an end are those of SLURM's log."""
 RESOLUTION = 1.0
 """SLURM's log has whole seconds."""
-LEAST, TIMES = 2.0, 4.0
+LEAST, TIMES = 2.0, 1.5
 
 
 def delay() -> float:
@@ -73,6 +73,10 @@ def cluster_of(server: Slurm, **changes: Any) -> Iterator[tuple[Any, Client]]:
 def tasks(client: Client, number: int) -> Any:
     """Tasks of half a second each; of the standard library, as workers do not have this module."""
     return client.map(time.sleep, [0.5] * number, pure=False)
+
+
+def number_of_workers(client: Client) -> int:
+    return len(client.scheduler_info(n_workers=-1)["workers"])
 
 
 def check(measurement: Measurement, log: dict[str, Ended]) -> list[dict[str, Any]]:
@@ -130,10 +134,10 @@ def test_jobs_come_and_go_with_the_work(server: Slurm) -> None:
         cluster.adapt(minimum=1, maximum=3, interval="500ms", wait_count=4, target_duration="2s")
         client.wait_for_workers(1, timeout=90)
         with MetricsCollector(client) as collector:
-            client.gather(tasks(client, 60))
-            deadline = time.monotonic() + 60
-            while len(client.scheduler_info(n_workers=-1)["workers"]) > 1 and time.monotonic() < deadline:
-                time.sleep(0.2)
+            deadline = time.monotonic() + 90
+            while number_of_workers(client) < 3 and time.monotonic() < deadline:
+                client.gather(tasks(client, 30))
+            assert wait_until(lambda: number_of_workers(client) == 1, 60)
             time.sleep(1)
     log = server.ended()
     rows = check(collector.measurement, log)
