@@ -187,6 +187,7 @@ def test_cores_lifetimes_and_efficiency_are_those_of_the_operating_system(
     started = tasks[tasks["kind"] != "merge"]["startup_seconds"]
     assert (started > 0.1).all()
     assert ledger["start-up"] >= started.sum() * (1 - TOLERANCE)
+    print("capacity", ledger.total, capacity, "efficiency", efficiency, output["kernel"] / capacity)
     assert abs(ledger.residual) < 0.01 * ledger.total
     assert ledger.certificate.complete, ledger.certificate.reasons
     assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons
