@@ -11,7 +11,6 @@ import logging
 import operator
 import os
 import pickle
-import re
 import socket
 import sys
 import threading
@@ -20,10 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.instrument.gauges import process_name
-from roastcoffea.log.jobs import job_since_start
-from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, PARSL, PARSL_MANAGER, PARSL_RANK, TASKVINE
-from roastcoffea.log.packing import OF_PROCESS, PROBLEMS, packed_records
+from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY
+from roastcoffea.log.packing import PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Key of records in an output, until the client takes them out again."""
@@ -33,9 +30,6 @@ LENGTH_SIZE: Final = 4
 _warned: Final[set[tuple[int, str]]] = set()
 """Processes that have reported a folder they cannot write to, with these folders."""
 
-_facts: Final[dict[int, dict[str, Any]]] = {}
-"""What this process knows of itself, which stays."""
-
 
 @dataclass(frozen=True, slots=True)
 class Transport:
@@ -43,18 +37,13 @@ class Transport:
 
     `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output if it is
     a dictionary (`in_output`), and are also appended to files in `spool` if this host has that folder: a run that
-    raises returns no output. `system` is TASKVINE or PARSL if tasks run there.
+    raises returns no output. `system` is TASKVINE or PARSL if the tasks run there.
     """
 
     topics: tuple[str, ...] = ()
     spool: str | None = None
     in_output: bool = False
     system: str | None = None
-
-    def task(self) -> DaskTask:
-        """The task that runs on this thread."""
-        tasks = {TASKVINE: TaskVineTask, PARSL: ProcessTask}
-        return tasks[self.system]() if self.system in tasks else DaskTask(self.topics)
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records to the client; return the output, with the records inside if they travel that way.
@@ -150,38 +139,6 @@ class DaskTask:
             self.had_plugins = not self.plugins.keys().isdisjoint(topics)
             self.key, self.run_id = key, self.state.run_id
             self.known = {"worker": worker.address, "key": str(key), "run_id": self.run_id}
-
-
-class ProcessTask(DaskTask):
-    """A task of a system whose workers nobody asks: it reports what its process knows of itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.known = {"worker": process_name()}
-        facts = facts_of_process()
-        if facts:
-            self.known[OF_PROCESS] = facts
-
-
-def facts_of_process() -> dict[str, Any]:
-    """Batch job of this process, and its place in Parsl's HighThroughputExecutor; empty without both."""
-    process = os.getpid()
-    if process not in _facts:
-        _facts.clear()  # those of a process that this one was forked from
-        manager, rank = (os.environ.get(f"PARSL_WORKER_{name}") for name in ("POOL_ID", "RANK"))
-        place = {} if manager is None else {PARSL_MANAGER: manager, PARSL_RANK: rank}
-        _facts[process] = job_since_start() | place
-    return _facts[process]
-
-
-class TaskVineTask(ProcessTask):
-    """The task of TaskVine whose process this is: its worker gives each task a folder with its number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
-        if folder is not None:
-            self.known["key"] = f"{TASKVINE}-{folder[1]}"
 
 
 def dask_worker() -> Any | None:

@@ -110,7 +110,7 @@ def _without_records(rows: Sequence[Row], recorded: Sequence[Row]) -> list[Row]:
     """
     left = list(recorded)
     fresh: list[Row] = []
-    for known in sorted({_known(row) for row in rows}, key=len, reverse=True):
+    for known in sorted({_known(row) for row in rows}, key=lambda names: (-len(names), "entry_start" not in names)):
         of_this_kind = [row for row in rows if _known(row) == known]
         left, without = _matched(of_this_kind, left, known)
         fresh += without
