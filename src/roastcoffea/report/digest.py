@@ -270,7 +270,7 @@ def _note(name: str, run: Run, metrics: Metrics) -> str:
         case "data_rate_gbps" if metrics.get("useful_fraction"):
             return f"{amount_of(metrics, 'useful_fraction')} useful"
         case "data_rate_gbps":
-            return "of chunks"
+            return "without preprocessing"
         case "core_efficiency" if "total_cores" in metrics:
             return f"of {counted(three_digits(metrics['total_cores']), _slot(run, metrics))}"
         case "peak_memory_bytes" if run.lifetimes is not None:

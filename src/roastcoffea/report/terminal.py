@@ -70,13 +70,14 @@ def verbatim(console: Console, text: object) -> Text:
 
 
 def show(console: Console, sheets: Iterable[Sheet]) -> None:
-    """Print sheets on a console."""
+    """Print sheets on a console, all at once: a notebook shows what is printed at once as one text."""
     after_notes = False
-    for sheet in flat(sheets):
-        if sheet.title or after_notes:
-            console.print()
-        _print_sheet(console, sheet)
-        after_notes = bool(sheet.notes)
+    with console:
+        for sheet in flat(sheets):
+            if sheet.title or after_notes:
+                console.print()
+            _print_sheet(console, sheet)
+            after_notes = bool(sheet.notes)
 
 
 def _print_sheet(console: Console, sheet: Sheet) -> None:
