@@ -62,6 +62,11 @@ def shortened(error: str) -> str:
     return cause if len(cause) <= LONGEST_ERROR else f"{cause[: LONGEST_ERROR - 3]}..."
 
 
+def is_interrupt(error: str | None) -> bool:
+    """Whether an error is Ctrl-C, with or without text."""
+    return (error or "").partition(":")[0].strip() == INTERRUPT
+
+
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
     """The most common of these errors; None if there are none."""
     found = Counter(shortened(error) for error in errors if error)
@@ -192,7 +197,7 @@ class Incompleteness:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
         reasons += [f"{number(self.uncertain)} without a record, which may be in the output"] if self.uncertain else []
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
-        if self.error is not None and not ended:
+        if self.error is not None and not ended and not is_interrupt(self.error.text):
             reasons.append(f"most common error{self.error.how_often}: {self.error.text}")
         return f"; {'; '.join(reasons)}" if reasons else ""
 
@@ -235,7 +240,7 @@ def state_of(run: Run, missing: Incompleteness | None) -> str:
     if run.outcome == FAILED:
         # what interrupts after the last Runner call leaves its output whole
         error = missing.run_error if missing is not None and missing.run_error else run.error or ""
-        return INTERRUPTED if error.partition(":")[0].strip() == INTERRUPT else BROKEN
+        return INTERRUPTED if is_interrupt(error) else BROKEN
     if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
         return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
     return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
@@ -316,7 +321,7 @@ def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
 
 
 def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
-    """Failed attempts of missing chunks and files, without those that never began or were cut off."""
+    """Failed attempts of missing chunks and files, without those that never began, or were cut off or interrupted."""
     if failed is None:
         return []
     ranges = {tuple(row[name] for name in ("dataset", "file", *RANGE)) for row in chunks}
@@ -326,6 +331,7 @@ def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[R
         row
         for row in failed.filter(pa.array(wanted)).to_pylist()
         if row["seconds"] != 0
+        and not is_interrupt(row["error"])
         and (
             _file(row) in unopened
             if row["kind"] == task_records.PREPROCESSING
@@ -343,7 +349,7 @@ def _error_of(run: Run) -> str | None:
 
 def _without_interrupt(error: str) -> str:
     """`INTERRUPT` for an interrupt, with or without text; else the error."""
-    return INTERRUPT if error.partition(":")[0].strip() == INTERRUPT else error
+    return INTERRUPT if is_interrupt(error) else error
 
 
 RUN_THE_REST: Final = "rest, report = runner({what}{tree}, processor_instance=processor)"

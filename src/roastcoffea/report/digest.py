@@ -17,6 +17,7 @@ from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, Family
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.tasks import PROCESSOR, UNFINISHED
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
@@ -194,6 +195,7 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         return counted(len(run.tasks), "other task")
     names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
     done, lacking, files, events, failed = (metrics.get(name) for name in names)
+    unfinished = _unfinished(metrics)
     parts = []
     if done is not None:
         # what a failed Runner call computed is among what the result lacks
@@ -201,8 +203,19 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         parts.append(counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}")
     parts += [f"{number(events)} events"] if events else []
     parts += [f"{counted(files, 'file')} missing"] if files else []
+    failed = (failed or 0) - unfinished
     parts += [counted(failed, "failed attempt")] if failed else []
+    parts += [counted(unfinished, "unfinished attempt")] if unfinished else []
     return ", ".join(parts)
+
+
+def _unfinished(metrics: Metrics) -> int:
+    """Attempts of chunks that ran when the run stopped."""
+    if not metrics.get("num_failed_attempts"):
+        return 0
+    failed = metrics.evaluator.value("failed_work")
+    unfinished = pc.and_(pc.equal(failed["kind"], PROCESSOR), pc.equal(failed["reason"], UNFINISHED))
+    return pc.sum(unfinished).as_py() or 0
 
 
 def _asked(run: Run) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -11,12 +12,15 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.diagnosis.completeness import is_interrupt
 from roastcoffea.errors import root_cause, unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
+from roastcoffea.metrics.failures import REPEATED
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
+from roastcoffea.records import tasks
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.allocation import allocation
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
@@ -134,6 +138,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
             yield from own_sheets(metrics, "verdict")
         case "failures":
             yield from failing_files(metrics)
+            yield from _other_failures(metrics)
         case "workers":
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case "batch jobs":
@@ -199,9 +204,17 @@ def heading(run: Run) -> Heading:
         title=title_of(run),
         label="roastcoffea",
         lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
-        alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
+        alarm=_alarm(run),
         notes=[] if run.reported is None else [reporter],
     )
+
+
+def _alarm(run: Run) -> str:
+    if run.outcome != FAILED:
+        return ""
+    if is_interrupt(run.error):
+        return "This run was interrupted"
+    return f"This run failed: {run.error or 'no error text was kept'}"
 
 
 def failing_files(metrics: Metrics) -> Iterator[Sheet]:
@@ -220,6 +233,29 @@ def failing_files(metrics: Metrics) -> Iterator[Sheet]:
         verb = "is" if elsewhere == 1 else "are"
         lines.append(f"Of other files {counted(elsewhere, 'chunk')} {verb} missing as well")
     yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
+
+
+WITHOUT_ERROR: Final = {
+    tasks.LOST: "lost with a worker",
+    tasks.CANCELLED: "cancelled",
+    tasks.UNFINISHED: "unfinished when the run stopped",
+    REPEATED: "done again, so that their result was not used",
+}
+"""What happened to attempts that raised no error, by reason."""
+
+
+def _other_failures(metrics: Metrics) -> Iterator[Sheet]:
+    """Attempts that came to nothing without an error, and chunks that are missing where no file has errors."""
+    try:
+        files, failed = map(metrics.evaluator.value, ("failed_files", "failed_work"))
+    except NotMeasuredError:
+        return
+    reasons = Counter(row["reason"] for row in failed.select(["reason", "error"]).to_pylist() if row["error"] is None)
+    lines = [f"{counted(reasons[one], 'attempt')} {text}" for one, text in WITHOUT_ERROR.items() if reasons[one]]
+    missing = 0 if len(files) else metrics.get("num_missing_chunks") or 0
+    lines += [f"{counted(missing, 'chunk')} missing from the output"] if missing else []
+    if lines:
+        yield Sheet(title="other failures" if len(files) else "failures", items=lines)
 
 
 def _failed_file(row: Row) -> str:

@@ -81,7 +81,7 @@ def test_waiting_for_a_core_is_not_waiting() -> None:
     found = what_if(foreign, workers=[2])
     assert seconds(found) == [alone / 2]
     assert ["foreign load while recording made" in doubt for doubt in found.doubts] == [True, False]
-    assert "misses the 16 s of made by -60 %" in found.doubts[1]
+    assert "the replay of made gives 60 % less than the 16 s that were measured" in found.doubts[1]
     assert found.error == pytest.approx(1.5, abs=0.02)
 
 
