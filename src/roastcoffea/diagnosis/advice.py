@@ -25,8 +25,8 @@ def _chunks_of_a_file(repeated: Repeated, amount: str) -> str:
 
 def _metadata(repeated: Repeated, amount: str) -> str:
     return (
-        f"{amount} of metadata were read again, as each chunk of a file reads them: {_whole_files(repeated)} reads them "
-        f"once per file, in {counted(repeated.files, 'chunk')} instead of {number(repeated.chunks)}{MEMORY}"
+        f"{amount} of metadata were read again, as each chunk of a file reads them: {_whole_files(repeated)} reads "
+        f"them once per file, in {counted(repeated.files, 'chunk')} instead of {number(repeated.chunks)}{MEMORY}"
     )
 
 

@@ -165,9 +165,8 @@ def failure_evidence(
 
 def _not_for_memory(failed: pa.Table, killed: list[str]) -> pa.Table:
     """Failed attempts of chunks that took time, but not by Ctrl-C or with a worker that was killed for its memory."""
-    failed = rows_where(
-        failed, pa.array([not is_interrupt(error) for error in failed["error"].to_pylist()], pa.bool_())
-    )
+    raised = [not is_interrupt(error) for error in failed["error"].to_pylist()]
+    failed = rows_where(failed, pa.array(raised, pa.bool_()))
     took = having(failed["kind"], PROCESSOR) & (moments(failed, "seconds") != 0)
     with_worker = one_of(failed["worker"], pa.array(killed, pa.string()))
     with_worker &= one_of(failed["reason"], pa.array([LOST, REPEATED]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -13,16 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import is_interrupt
-from roastcoffea.errors import root_cause, unknown
+from roastcoffea.errors import unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
-from roastcoffea.metrics.failures import REPEATED
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
-from roastcoffea.records import tasks
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.allocation import allocation
+from roastcoffea.report.failures import failures
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
@@ -42,7 +40,6 @@ from roastcoffea.units import (
 )
 
 MOST_BRANCHES: Final = 10
-MOST_FILES: Final = 10
 MOST_WORKERS: Final = 10
 ZERO: Final = "Zero: "
 """Beginning of the line below a table that names what was measured and is zero."""
@@ -137,8 +134,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "verdict":
             yield from own_sheets(metrics, "verdict")
         case "failures":
-            yield from failing_files(metrics)
-            yield from _other_failures(metrics)
+            yield from failures(metrics)
         case "workers":
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case "batch jobs":
@@ -215,53 +211,6 @@ def _alarm(run: Run) -> str:
     if is_interrupt(run.error):
         return "This run was interrupted"
     return f"This run failed: {run.error or 'no error text was kept'}"
-
-
-def failing_files(metrics: Metrics) -> Iterator[Sheet]:
-    """Files in which attempts failed, and what is missing of them."""
-    try:
-        files = metrics.evaluator.value("failed_files")
-    except NotMeasuredError:
-        return
-    if not len(files):
-        return
-    lines = [_failed_file(row) for row in files.slice(0, MOST_FILES).to_pylist()]
-    if len(files) > MOST_FILES:
-        lines.append(f"and {number(len(files) - MOST_FILES)} more")
-    elsewhere = (metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0)
-    if elsewhere:
-        verb = "is" if elsewhere == 1 else "are"
-        lines.append(f"Of other files {counted(elsewhere, 'chunk')} {verb} missing as well")
-    yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
-
-
-WITHOUT_ERROR: Final = {
-    tasks.LOST: "lost with a worker",
-    tasks.CANCELLED: "cancelled",
-    tasks.UNFINISHED: "unfinished when the run stopped",
-    REPEATED: "done again, so that their result was not used",
-}
-"""What happened to attempts that raised no error, by reason."""
-
-
-def _other_failures(metrics: Metrics) -> Iterator[Sheet]:
-    """Attempts that came to nothing without an error, and chunks that are missing where no file has errors."""
-    try:
-        files, failed = map(metrics.evaluator.value, ("failed_files", "failed_work"))
-    except NotMeasuredError:
-        return
-    reasons = Counter(row["reason"] for row in failed.select(["reason", "error"]).to_pylist() if row["error"] is None)
-    lines = [f"{counted(reasons[one], 'attempt')} {text}" for one, text in WITHOUT_ERROR.items() if reasons[one]]
-    missing = 0 if len(files) else metrics.get("num_missing_chunks") or 0
-    lines += [f"{counted(missing, 'chunk')} missing from the output"] if missing else []
-    if lines:
-        yield Sheet(title="other failures" if len(files) else "failures", items=lines)
-
-
-def _failed_file(row: Row) -> str:
-    lacking = "nothing came of it" if row["missing"] is None else f"{counted(row['missing'], 'chunk')} missing"
-    outcome, error = lacking if row["missing"] != 0 else "nothing missing", root_cause(row["error"])[:LONGEST_LINE]
-    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"
 
 
 # Metrics by group

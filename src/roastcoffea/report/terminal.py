@@ -53,7 +53,9 @@ def console_for(file: IO[str] | None, narrowest: int = 80) -> Console:
     narrowest
         Columns below which lines run on: a number of a table that is cut would be another number.
     """
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    # in a notebook rich would show what is meant for a file
+    in_notebook = None if file is None else False
+    console = Console(file=file, highlight=False, markup=False, emoji=False, force_jupyter=in_notebook)
     console.width = min(max(console.width, narrowest), 100)
     return console
 

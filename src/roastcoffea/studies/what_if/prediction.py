@@ -241,8 +241,8 @@ def _foreign_load(run: Recorded) -> str | None:
         return None
     return (
         f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
-        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; what the chunks "
-        "themselves cost is less certain"
+        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; what "
+        "the chunks themselves cost is less certain"
     )
 
 

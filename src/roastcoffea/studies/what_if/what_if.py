@@ -127,9 +127,8 @@ def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[i
     more = any(workers > recorded.workers for workers, _ in clusters)
     if same_host or recorded.hosts > 1 or recorded.cores is None or not more:
         return []
-    return [
-        f"Each worker adds cores. To keep {counted(recorded.cores, 'core')} in total, use --same-host (same_host=True)."
-    ]
+    total = counted(recorded.cores, "core")
+    return [f"Each worker adds cores. To keep {total} in total, use --same-host (same_host=True)."]
 
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
