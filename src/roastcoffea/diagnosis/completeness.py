@@ -19,7 +19,7 @@ from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, Run, RunnerCall
-from roastcoffea.units import FRACTION, counted, number
+from roastcoffea.units import FRACTION, are, counted, number
 
 MOST_NAMED: Final = 3
 """Number of files that a text names."""
@@ -137,7 +137,7 @@ class Incompleteness:
             return f"{self._ended()}: it is unknown whether its output is complete."
         things = [self._unread()] if self.files else []
         things += [counted(len(self.chunks), "chunk")] if self.chunks else []
-        verb = "is" if len(self.files) + len(self.chunks) == 1 else "are"
+        verb = are(len(self.files) + len(self.chunks))
         start = f"{self._ended()}: " if self.run_error is not None else ""
         return f"{start}{' and '.join(things)} {verb} missing from the output ({self._names()}){self._why()}."
 

@@ -15,7 +15,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.failures import REPEATED
 from roastcoffea.records import tasks
 from roastcoffea.report.sheets import Sheet
-from roastcoffea.units import counted, number, were
+from roastcoffea.units import are, counted, number, were
 
 MOST_FILES: Final = 10
 LONGEST_LINE: Final = 200
@@ -51,8 +51,7 @@ def _of_files(files: pa.Table, missing: int) -> Iterator[str]:
         yield f"and {number(len(files) - MOST_FILES)} more"
     elsewhere = missing - (pc.sum(files["missing"]).as_py() or 0)
     if elsewhere:
-        verb = "is" if elsewhere == 1 else "are"
-        yield f"{counted(elsewhere, 'chunk')} of other files {verb} missing as well"
+        yield f"{counted(elsewhere, 'chunk')} of other files {are(elsewhere)} missing as well"
 
 
 def _of_file(row: Mapping[str, Any]) -> str:
@@ -68,4 +67,4 @@ def _without_error(failed: pa.Table, missing: int) -> Iterator[str]:
         if reasons[reason]:
             yield f"{counted(reasons[reason], 'attempt')} {were(reasons[reason])} {text}"
     if missing:
-        yield f"{counted(missing, 'chunk')} {'is' if missing == 1 else 'are'} missing from the output"
+        yield f"{counted(missing, 'chunk')} {are(missing)} missing from the output"
