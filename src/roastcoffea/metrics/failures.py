@@ -281,6 +281,13 @@ def num_failed_attempts(failed_work: pa.Table) -> int:
     return int(np.count_nonzero(of_chunks & ~queued))
 
 
+@metric(COUNT, group=CHUNKS, source="tasks", label="unfinished attempts", formula="rows of `failed`")
+def num_unfinished_attempts(failed_work: pa.Table) -> int:
+    """Attempts of chunks that ran when the run stopped; they are among the failed attempts."""
+    of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
+    return int(np.count_nonzero(of_chunks & having(failed_work["reason"], task_records.UNFINISHED)))
+
+
 @of_files(label="files not opened", formula="requested files that preprocessing could not open")
 def num_missing_files(missing_work: pa.Table) -> int:
     """Files that preprocessing could not open; their chunks are unknown."""

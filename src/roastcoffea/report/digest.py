@@ -17,7 +17,6 @@ from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, Family
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.records.tasks import PROCESSOR, UNFINISHED
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
@@ -195,7 +194,7 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         return counted(len(run.tasks), "other task")
     names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
     done, lacking, files, events, failed = (metrics.get(name) for name in names)
-    unfinished = _unfinished(metrics)
+    unfinished = metrics.get("num_unfinished_attempts") or 0
     parts = []
     if done is not None:
         # what a failed Runner call computed is among what the result lacks
@@ -207,15 +206,6 @@ def _coverage(run: Run, metrics: Metrics) -> str:
     parts += [counted(failed, "failed attempt")] if failed else []
     parts += [counted(unfinished, "unfinished attempt")] if unfinished else []
     return ", ".join(parts)
-
-
-def _unfinished(metrics: Metrics) -> int:
-    """Attempts of chunks that ran when the run stopped."""
-    if not metrics.get("num_failed_attempts"):
-        return 0
-    failed = metrics.evaluator.value("failed_work")
-    unfinished = pc.and_(pc.equal(failed["kind"], PROCESSOR), pc.equal(failed["reason"], UNFINISHED))
-    return pc.sum(unfinished).as_py() or 0
 
 
 def _asked(run: Run) -> int:
