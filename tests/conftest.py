@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,15 +88,30 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(scope="session")
-def shared_client() -> Iterator[Client]:
+CALM = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.worker.memory.monitor-interval": "1s",
+    "distributed.worker.profile.enabled": False,
+}
+"""Settings of Dask with which two idle workers take 2 % of a core instead of 9: clusters are idle most of the time."""
+
+
+@contextmanager
+def two_workers() -> Iterator[Client]:
+    """A client of two processes with one thread each, for many tests."""
+    import dask
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
+    with dask.config.set(CALM):
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
+    with cluster, Client(cluster) as client:
         client.run(gc.freeze)
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shared_client() -> Iterator[Client]:
+    with two_workers() as client:
         yield client
 
 
