@@ -27,6 +27,9 @@ REAL_FILES = {
 }
 
 
+PRELOADED = ["distributed", "coffea.processor", "coffea.nanoevents", "pytest", "roastcoffea.collector"]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run all tests in two processes; single files, and what is debugged, in one.
@@ -42,8 +45,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Import what nearly all tests use, but not where others run them.
 
-    Workers come from a process that imported coffea once, which saves a second of each. Those of clusters that are
-    started by a command, and of scripts, begin as a user's do.
+    Workers come from a process that imported coffea and this package once, which saves some seconds of each. Those of
+    clusters that are started by a command, and of scripts, begin as a user's do.
     """
     if getattr(session.config.option, "numprocesses", None):
         return
@@ -53,7 +56,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     NanoAODSchema.warn_missing_crossrefs = False
     dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-    get_mp_context().set_forkserver_preload(["distributed", "coffea.processor", "coffea.nanoevents"])
+    get_mp_context().set_forkserver_preload(PRELOADED)
 
 
 @pytest.hookimpl(trylast=True)
