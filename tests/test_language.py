@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
+from syntax import tree_of
 
 import roastcoffea
 from roastcoffea.cli import command_line
@@ -103,9 +104,9 @@ def found_in(text: str) -> list[str]:
     return [f"{phrase!r} (say: {SAY_INSTEAD[phrase]})" for phrase in found]
 
 
-def literals(source: str) -> Iterator[tuple[int, str]]:
+def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of the literals and docstrings of a module; older names of classes are data."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in OLDER_NAMES:
             yield node.lineno, node.value
 
@@ -132,7 +133,7 @@ def commands(command: click.Command) -> Iterator[click.Command]:
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_texts_and_comments_of_the_package(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    texts = [*literals(source), *comments(source)]
+    texts = [*literals(tree_of(path)), *comments(source)]
     assert not [f"line {line}: {phrase}" for line, text in texts for phrase in found_in(text)]
 
 
