@@ -138,7 +138,8 @@ def steps(ax: Axes, values: Numbers, edges: Numbers, baseline: Numbers | None = 
 
     `Axes.stairs` looks for the extremes of each segment as of a curve, which takes a tenth of a second for 1000 bins.
     """
-    patch = StepPatch(values, edges, baseline=baseline, fill=baseline is not None, **look)
+    flat: Any = baseline  # matplotlib's types know no arrays
+    patch = StepPatch(values, edges, baseline=flat, fill=baseline is not None, **look)
     heights = values if baseline is None else np.append(values, baseline)
     ax.add_artist(patch)
     if np.isfinite(heights).any():
