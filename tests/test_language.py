@@ -130,19 +130,16 @@ def commands(command: click.Command) -> Iterator[click.Command]:
             yield from commands(each)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_texts_and_comments_of_the_package(path: Path) -> None:
-    source = path.read_text(encoding="utf-8")
-    texts = [*literals(tree_of(path)), *comments(source)]
-    assert not [f"line {line}: {phrase}" for line, text in texts for phrase in found_in(text)]
+def test_texts_and_comments_of_the_package() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        texts = [*literals(tree_of(path)), *comments(path.read_text(encoding="utf-8"))]
+        found = [f"line {line}: {phrase}" for line, text in texts for phrase in found_in(text)]
+        assert not found, path.relative_to(PACKAGE)
 
 
-WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(PACKAGE.rglob("*.html"))]
-
-
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pages_and_templates(path: Path) -> None:
-    assert not found_in(path.read_text(encoding="utf-8"))
+def test_pages_and_templates() -> None:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(PACKAGE.rglob("*.html"))]:
+        assert not found_in(path.read_text(encoding="utf-8")), path.relative_to(ROOT)
 
 
 def test_metrics_as_the_catalogue_shows_them() -> None:
