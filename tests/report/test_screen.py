@@ -94,7 +94,7 @@ def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
 def test_a_notebook_gets_one_text_and_not_one_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
     monkeypatch.setattr("rich.jupyter.display", lambda segments, text: texts.append(text))
-    measurement, console = Measurement(healthy()), Console(force_jupyter=True, width=80)
+    measurement, console = healthy(), Console(force_jupyter=True, width=80)
     print_first_look(console, digest_of(measurement.run, measurement.metrics), Places(), {})
     (first,) = texts
     show(console, summary(measurement.run, measurement.metrics, "throughput"))
