@@ -1,24 +1,33 @@
 """Pages of a Parquet file: what they claim to hold, found without decoding them.
 
 A few bytes can claim any size: a page of zeros, a text that each row refers to, rows without any page. Arrow allocates
-what is claimed, so the claims are added up before it reads. The header of a page is a Thrift structure in the compact
-protocol: https://parquet.apache.org/docs/file-format/data-pages/
+what is claimed, so the claims are added up before it reads: https://parquet.apache.org/docs/file-format/
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from roastcoffea.storage.thrift import Fields, Thrift
+
+ROWS: Final = 3
+GROUPS: Final = 4
+"""Fields of a footer: its number of rows, and its row groups, which have columns and rows as well."""
+COLUMNS: Final = 1
+DESCRIPTION: Final = 3
+"""Fields of a row group and of a column."""
 
 DATA: Final = 0
 INDEX: Final = 1
 DICTIONARY: Final = 2
 DATA_V2: Final = 3
 CONTENT: Final = {DATA: 5, INDEX: 6, DICTIONARY: 7, DATA_V2: 8}
-"""Fields of a page's header with more about a page of this kind."""
+"""Kinds of pages, with the field of a header that describes them."""
+ENCODING: Final = {DATA_V2: 4}
+"""Field with the encoding, where it is not the second."""
 
 ENCODINGS: Final = frozenset((0, 2, 3, 4, 5, 6, 8, 9))
 """Encodings of values: all but those in which a few bytes stand for a long text (DELTA_BYTE_ARRAY)."""
@@ -30,10 +39,25 @@ HEADER: Final = 4096
 LONGEST_HEADER: Final = 2**20
 """Bytes of a page's header, at first and at most: it repeats the smallest and the largest text."""
 
-TEXT: Final = "BYTE_ARRAY"
-CODECS: Final = ("BROTLI", "GZIP", "SNAPPY", "ZSTD")
+TEXT: Final = 6
+"""Type of texts in the file."""
+UNCOMPRESSED: Final = 0
+CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}
 LENGTH: Final = 4
 """Bytes of the length in front of a text."""
+
+
+class Column(NamedTuple):
+    """A column of a row group, as the footer describes it."""
+
+    name: str
+    kind: int
+    codec: int
+    values: int
+    start: int
+    """Place of its first page in the file."""
+    stored: int
+    """Bytes in the file."""
 
 
 class Page(NamedTuple):
@@ -49,37 +73,63 @@ class Page(NamedTuple):
     values: int
 
 
-def claimed_bytes(stored: pq.FileMetaData, file: BinaryIO, length: int) -> int:
-    """Memory that a file's columns need, in bytes; ValueError where what it claims cannot be."""
-    needed = 0
-    for group in map(stored.row_group, range(stored.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            needed += max(_column(column, file, length), SMALLEST_VALUE * group.num_rows)
-    return needed
+class Footer:
+    """What the end of a file says of it.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be.
+    """
+
+    def __init__(self, content: bytes, length: int) -> None:
+        try:
+            fields = Thrift(content).structure()
+        except IndexError:
+            raise ValueError("its footer is cut off") from None
+        self.rows: int = fields[ROWS]
+        self._groups = [
+            (group[ROWS], [_column(one[DESCRIPTION]) for one in group[COLUMNS]]) for group in fields[GROUPS]
+        ]
+        self._length = length
+        of_groups = [rows for rows, _ in self._groups]
+        if min(of_groups, default=0) < 0 or sum(of_groups) != self.rows:
+            raise ValueError(f"it has {self.rows} rows, in groups of {of_groups}")
+
+    def claimed(self, file: BinaryIO) -> int:
+        """Memory that all columns need, in bytes."""
+        return sum(
+            max(self._needed(column, file), SMALLEST_VALUE * rows)
+            for rows, columns in self._groups
+            for column in columns
+        )
+
+    def _needed(self, column: Column, file: BinaryIO) -> int:
+        """Memory that a column needs."""
+        needed = longest = 0
+        for page in _pages(column, file, self._length):
+            needed += page.size
+            if page.kind == DICTIONARY:
+                longest = _longest(page, column, file)
+            elif page.kind in (DATA, DATA_V2):
+                if page.encoding not in ENCODINGS:
+                    raise ValueError(f"a page of {column.name} has the unknown encoding {page.encoding}")
+                needed += page.values * (SMALLEST_VALUE + (longest if page.encoding in BY_DICTIONARY else 0))
+        return needed
 
 
-def _column(column: Any, file: BinaryIO, length: int) -> int:
-    """Memory that a column of a row group needs."""
-    needed = longest = 0
-    for page in _pages(column, file, length):
-        needed += page.size
-        if page.kind == DICTIONARY:
-            longest = _longest(page, column, file)
-        elif page.kind in (DATA, DATA_V2):
-            if page.encoding not in ENCODINGS:
-                raise ValueError(f"a page of {column.path_in_schema} has the unknown encoding {page.encoding}")
-            needed += page.values * (SMALLEST_VALUE + (longest if page.encoding in BY_DICTIONARY else 0))
-    return needed
+def _column(fields: Fields) -> Column:
+    """Column of its description."""
+    first, dictionary = fields[9], fields.get(11, 0)
+    start = dictionary if 0 < dictionary < first else first
+    return Column(str(fields[3][0][:100]), fields[1], fields[4], fields[5], start, fields[7])
 
 
-def _pages(column: Any, file: BinaryIO, length: int) -> Iterator[Page]:
+def _pages(column: Column, file: BinaryIO, length: int) -> Iterator[Page]:
     """Pages of a column of a row group."""
-    begin = column.data_page_offset
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < begin:
-        begin = column.dictionary_page_offset
-    place, end, left = begin, begin + column.total_compressed_size, column.num_values
-    if not 0 <= begin <= end <= length:
-        raise ValueError(f"{column.path_in_schema} is outside of the file")
+    place, end, left = column.start, column.start + column.stored, column.values
+    if not 0 <= place <= end <= length:
+        raise ValueError(f"{column.name} is outside of the file")
     while place < end and left > 0:
         page = _page(file, place, end)
         yield page
@@ -92,7 +142,7 @@ def _page(file: BinaryIO, place: int, end: int) -> Page:
     size = HEADER
     while True:
         file.seek(place)
-        thrift = _Thrift(file.read(min(size, end - place)))
+        thrift = Thrift(file.read(min(size, end - place)))
         try:
             header = thrift.structure()
             break
@@ -102,85 +152,25 @@ def _page(file: BinaryIO, place: int, end: int) -> Page:
             size = LONGEST_HEADER
     kind, start = header[1], place + thrift.place
     content = header.get(CONTENT.get(kind, 0), {})
-    page = Page(kind, content.get(4 if kind == DATA_V2 else 2, 0), start, header[3], header[2], content.get(1, 0))
+    page = Page(kind, content.get(ENCODING.get(kind, 2), 0), start, header[3], header[2], content.get(1, 0))
     if min(page.stored, page.size, page.values) < 0 or start + page.stored > end:
         raise ValueError(f"a page claims {page.stored} bytes of the file, {page.size} in memory, {page.values} values")
     return page
 
 
-def _longest(page: Page, column: Any, file: BinaryIO) -> int:
+def _longest(page: Page, column: Column, file: BinaryIO) -> int:
     """Bytes of the longest text in a dictionary."""
-    if column.physical_type != TEXT or not page.size:
+    if column.kind != TEXT or not page.size:
         return 0
-    if column.compression not in (*CODECS, "UNCOMPRESSED"):
+    if column.codec not in (*CODECS, UNCOMPRESSED):
         return page.size  # it is not known better
     file.seek(page.start)
     content = file.read(page.stored)
-    if column.compression in CODECS:
-        content = pa.Codec(column.compression.lower()).decompress(content, page.size, asbytes=True)
+    if column.codec in CODECS:
+        content = pa.Codec(CODECS[column.codec]).decompress(content, page.size, asbytes=True)
     longest = place = 0
     for _ in range(min(page.values, len(content) // LENGTH)):
         size = int.from_bytes(content[place : place + LENGTH], "little")
         longest = max(longest, size)
         place += LENGTH + size
     return longest
-
-
-class _Thrift:
-    """Reader of structures; IndexError where the bytes end."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.place = 0
-
-    def structure(self, depth: int = 0) -> dict[int, Any]:
-        """Fields of a structure, by number."""
-        if depth > 4:  # the header of a page has two levels
-            raise ValueError("the header of a page is nested")
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            step, kind = head >> 4, head & 15
-            number = number + step if step else self._whole()
-            fields[number] = self._value(kind, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        match kind:
-            case 1 | 2:
-                return kind == 1
-            case 3:
-                return self._byte()
-            case 4 | 5 | 6:
-                return self._whole()
-            case 7:
-                return self._skip(8)
-            case 8:
-                return self._skip(self._varint())
-            case 12:
-                return self.structure(depth + 1)
-        raise ValueError(f"the header of a page has a field of type {kind}")
-
-    def _byte(self) -> int:
-        self.place += 1
-        return self.content[self.place - 1]
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:  # the last byte
-                return value
-            shift += 7
-            if shift > 63:  # bits of the largest number
-                raise ValueError("the header of a page has a number without end")
-
-    def _whole(self) -> int:
-        value = self._varint()
-        return value >> 1 ^ -(value & 1)
-
-    def _skip(self, size: int) -> None:
-        self.place += size
-        if self.place > len(self.content):
-            raise IndexError("the header goes on")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from roastcoffea.storage.pages import SMALLEST_VALUE, claimed_bytes
+from roastcoffea.storage.pages import SMALLEST_VALUE, Footer
 from roastcoffea.storage.reading import opened, reading
 
 LAST_BYTES: Final = b"PAR1"
@@ -60,19 +60,21 @@ def read_parquet(path: Path, fields: Mapping[str, pa.Field], room: Room, rows: i
     """
     with reading(path), opened(path) as file:
         length = os.fstat(file.fileno()).st_size
-        _check_footer(file, length)
+        footer = _footer(file, length)
+        known = footer.rows
+        if rows not in (None, known):
+            raise ValueError(f"{known} rows instead of {rows}")
+        absent = len(fields) * SMALLEST_VALUE * known  # of older versions: they are added
+        room.take(footer.claimed(file) + absent, length)
+        file.seek(0)
         with pq.ParquetFile(
             file,
             page_checksum_verification=True,
             thrift_string_size_limit=LONGEST_FOOTER_TEXT,
             thrift_container_size_limit=MOST_FOOTER_PARTS,
         ) as stored:
-            known = stored.metadata.num_rows
-            _check_rows(known if rows is None else rows, stored.metadata)
             for field in stored.schema_arrow:
                 _check_type(field, fields.get(field.name))
-            absent = len(fields.keys() - set(stored.schema_arrow.names))  # of older versions: they are added
-            room.take(claimed_bytes(stored.metadata, file, length) + SMALLEST_VALUE * known * absent, length)
             table = stored.read(use_threads=known > FEW_ROWS)
         if table.num_rows != known:
             raise ValueError(f"{table.num_rows} rows instead of {known}")
@@ -97,20 +99,13 @@ def _tail(file: BinaryIO, length: int) -> bytes:
     return tail.removesuffix(LAST_BYTES)
 
 
-def _check_footer(file: BinaryIO, length: int) -> None:
-    """Raise if the footer is larger than that of any real table."""
+def _footer(file: BinaryIO, length: int) -> Footer:
+    """Footer of a file; ValueError if it is larger than that of any real table."""
     size, most = int.from_bytes(_tail(file, length), "little"), max(SMALL_FOOTER, length // FOOTER_SHARE)
-    file.seek(0)
-    if size > most:
-        raise ValueError(f"its footer claims {size} bytes; the maximum is {most}")
-
-
-def _check_rows(expected: int, stored: pq.FileMetaData) -> None:
-    """Raise if the numbers of rows differ."""
-    groups = [stored.row_group(number).num_rows for number in range(stored.num_row_groups)]
-    for found in (stored.num_rows, sum(groups)):
-        if found != expected or min(groups, default=0) < 0:
-            raise ValueError(f"{found} rows instead of {expected}")
+    if size > min(most, length - TAIL):
+        raise ValueError(f"its footer claims {size} bytes")
+    file.seek(length - TAIL - size)
+    return Footer(file.read(size), length)
 
 
 def _check_type(field: pa.Field, ours: pa.Field | None) -> None:
