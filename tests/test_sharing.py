@@ -36,7 +36,8 @@ ORIGINALS = (
 
 ERROR = (
     f"OSError: [Errno 13] denied: '{FOLDER}/ana.py' for {USER} on {HOST} (zqnode17, {ADDRESSES[0]}, {ADDRESSES[1]}); "
-    f"tcp://{ADDRESSES[0]}:4000, tls://[{ADDRESSES[1]}]:4001, root://{USER}@{SERVER}:1094/{DISK}/f.root?a=1, {DISK}/x.py:3, "
+    f"tcp://{ADDRESSES[0]}:4000, tls://[{ADDRESSES[1]}]:4001, root://{USER}@{SERVER}:1094/{DISK}/f.root?a=1, "
+    f"{DISK}/x.py:3, "
     f"job {JOB} of {QUEUE} at {SITE}, ../../hushdir/x/y.py, ~{USER}/hushdir/z.py, C:\\Users\\{USER}\\hushdir\\x.py, "
     f"/DC=org/O=hushlab/CN={FULL_NAME}/CN=1234, {USER}@hushlab.org, /store/user/{USER}/hushdir/f.root"
 )

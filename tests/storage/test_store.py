@@ -126,8 +126,8 @@ OTHER_TABLES = (f"{table}.parquet" for table in TABLES if table != "chunks")
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("run.json", 40),
-        ("chunks.parquet", 40),
+        ("run.json", 10),
+        ("chunks.parquet", 10),
         pytest.param("run.json", 200, marks=pytest.mark.slow),
         pytest.param("chunks.parquet", 200, marks=pytest.mark.slow),
         *(pytest.param(file, 50, marks=pytest.mark.slow) for file in OTHER_TABLES),

@@ -19,7 +19,7 @@ from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.allocation import allocation
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
@@ -200,7 +200,7 @@ def heading(run: Run) -> Heading:
         label="roastcoffea",
         lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
         alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
-        notes=[] if run.reported is None else [reporter],
+        notes=[*([reporter] if run.reported is not None else []), *([f"{SHARED.capitalize()}."] if run.shared else [])],
     )
 
 
