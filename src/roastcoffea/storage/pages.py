@@ -42,7 +42,7 @@ LONGEST_HEADER: Final = 2**20
 TEXT: Final = 6
 """Type of texts in the file."""
 UNCOMPRESSED: Final = 0
-CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd"}
+CODECS: Final = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 LENGTH: Final = 4
 """Bytes of the length in front of a text."""
 

@@ -1,21 +1,14 @@
-"""Shared measurements: nothing that was written tells hosts, users or paths, and all numbers are as they were."""
+"""A run with hosts, users and paths in all its texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
-from handmade import handmade_run
-from made_runs import made_run, plan
 from saved_runs import a_run
-from written_files import contents, found_in, write_everything
 
-import roastcoffea
-from roastcoffea.measurement import Measurement
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Host, Run
 from roastcoffea.storage.tables import TABLES
@@ -101,60 +94,5 @@ def planted_run() -> Run:
         for name, columns in TABLES.items()
         if isinstance(getattr(run, name), pa.Table)
     }
-    spans = {("execute", ERROR, ERROR, "seconds"): 1.0, (USER, "count"): 2}
+    spans = {("execute", ERROR, ERROR, "seconds"): 1.0, (USER, "count"): 2, ("get-data", USER): 3}
     return replace(run, **tables, span_metrics=spans, span_metrics_per_worker={f"tcp://{HOST}:4000": spans})
-
-
-def test_nothing_that_is_shared_has_the_original_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # a run of such texts has no meaning
-    measurement = Measurement(planted_run())
-    saved = write_everything(measurement, tmp_path / "shared", share=True)
-    measurement.share().print_summary(all=True)
-    Measurement(roastcoffea.load(saved).run).print_summary()
-    printed = capsys.readouterr().out
-    texts = [*contents(tmp_path / "shared"), ("printed", printed.encode())]
-    assert len(texts) > 40
-    assert found_in(texts, ORIGINALS) == []
-    original = write_everything(measurement, tmp_path / "original")
-    assert {name for _, name in found_in(contents(tmp_path / "original"), ORIGINALS)} == set(ORIGINALS)
-    assert original.name == saved.name
-
-
-def numbers_of(measurement: Measurement) -> dict[str, Any]:
-    """All numbers: metrics, ledgers, and the columns of numbers in tables, in order of size."""
-    found: dict[str, Any] = {
-        name: value for name, value in measurement.metrics.items() if isinstance(value, float | int)
-    }
-    for ledger in (measurement.byte_ledger, measurement.time_ledger):
-        found |= {f"{type(ledger).__name__} {name}": amount for name, amount in ledger.items()}
-    for name, frame in measurement.tables.items():
-        for column in frame.select_dtypes("number"):
-            found[f"{name}.{column}"] = sorted(frame[column].dropna().astype(float).tolist())
-    return found
-
-
-RUNS = {
-    "by hand": handmade_run,
-    "two hosts": lambda: made_run(
-        [
-            plan(1.0, 0.5, file=f"root://door.{site}.org//store/user/me/f{number}.root")
-            for number in range(8)
-            for site in "ab"
-        ],
-        3,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", list(RUNS))
-def test_numbers_are_as_they_were(name: str) -> None:
-    measurement = Measurement(RUNS[name]())
-    found, expected = numbers_of(measurement.share()), numbers_of(measurement)
-    assert len(expected) > 100
-    assert found.keys() == expected.keys()
-    assert {
-        key for key, value in expected.items() if found[key] != pytest.approx(value, rel=1e-9, nan_ok=True)
-    } == set()
-    assert set(measurement.share().metrics.missing) == set(measurement.metrics.missing)
