@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from saved_runs import a_run
 
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Host, Run
 from roastcoffea.storage.tables import TABLES
@@ -52,47 +54,51 @@ NATURAL: Mapping[str, str] = {
 """What is usual in a field."""
 
 
-def text_of(column: Column, text: str) -> Any:
-    """A text as a value of a column; None where it has none."""
-    kinds = {"text": text, "texts": [text, None], "values": f'{{"{USER}": "{USER} on {HOST}"}}'}
-    return kinds.get(column.kind)
+class Plants(NamedTuple):
+    """What is planted: any text, and what is usual in a field."""
 
+    text: str = ERROR
+    usual: Mapping[str, str] = NATURAL
 
-def planted_rows(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows, and two more with names in each column of text: what is usual there, and free text."""
-    from roastcoffea.records.arrow import table_of_rows
+    def cell(self, column: Column, text: str) -> Any:
+        """A text as a value of a column; None where it has none."""
+        values = json.dumps({self.text[-40:]: self.text})
+        return {"text": text, "texts": [text, None], "values": values}.get(column.kind)
 
-    usual = {column.name: text_of(column, NATURAL.get(column.name, ERROR)) for column in columns}
-    free = {column.name: text_of(column, ERROR) for column in columns}
-    last = rows[-1] if rows else {}
-    more = [last | {name: text for name, text in row.items() if text is not None} for row in (usual, free)]
-    return table_of_rows(columns, [*rows, *more])
+    def table(self, columns: Sequence[Column], rows: list[dict[str, Any]]) -> pa.Table:
+        """Rows, and two more with a text in each column of text: what is usual there, and any."""
+        more = [
+            {column.name: cell for column in columns if (cell := self.cell(column, of(column))) is not None}
+            for of in (lambda column: self.usual.get(column.name, self.text), lambda _: self.text)
+        ]
+        return table_of_rows(columns, [*rows, *((rows[-1] if rows else {}) | row for row in more)])
 
+    def value(self, value: Any, name: str = "") -> Any:
+        """A value with these in all its texts, and in those of its parts."""
+        if isinstance(value, str):
+            return self.usual.get(name, f"{value} {self.text}")
+        if is_dataclass(value) and not isinstance(value, type):
+            names = {each.name for each in fields(value)} - {"outcome", "id", *TABLES}
+            of_host = {"name": "node"} if isinstance(value, Host) else {}
+            return replace(value, **{each: self.value(getattr(value, each), of_host.get(each, each)) for each in names})
+        if isinstance(value, Mapping):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        return type(value)(map(self.value, value)) if isinstance(value, list | tuple) else value
 
-def planted(value: Any, name: str = "") -> Any:
-    """A value with names in all its texts, and in those of its parts."""
-    if isinstance(value, str):
-        return NATURAL.get(name, f"{value} {ERROR}")
-    if is_dataclass(value) and not isinstance(value, type):
-        of_host = isinstance(value, Host)
-        changes = {
-            each.name: planted(getattr(value, each.name), "node" if of_host and each.name == "name" else each.name)
-            for each in fields(value)
-            if each.name not in {"outcome", "id", *TABLES}
+    def run(self) -> Run:
+        """A run with these wherever there is text, in columns that were added yesterday as well."""
+        run = self.value(a_run())
+        tables = {
+            name: self.table(columns, getattr(run, name).to_pylist())
+            for name, columns in TABLES.items()
+            if isinstance(getattr(run, name), pa.Table)
         }
-        return replace(value, **changes)
-    if isinstance(value, Mapping):
-        return {planted(key): planted(item) for key, item in value.items()}
-    return type(value)(map(planted, value)) if isinstance(value, list | tuple) else value
+        text = self.text[-40:]
+        spans = {("execute", self.text, self.text, "seconds"): 1.0, (text, "count"): 2, ("get-data", text): 3}
+        worker = self.usual.get("worker", self.text)
+        return replace(run, **tables, span_metrics=spans, span_metrics_per_worker={worker: spans})
 
 
 def planted_run() -> Run:
-    """A run with names wherever there is text, in columns that were added yesterday as well."""
-    run = planted(a_run())
-    tables = {
-        name: planted_rows(tuple(columns), getattr(run, name).to_pylist())
-        for name, columns in TABLES.items()
-        if isinstance(getattr(run, name), pa.Table)
-    }
-    spans = {("execute", ERROR, ERROR, "seconds"): 1.0, (USER, "count"): 2, ("get-data", USER): 3}
-    return replace(run, **tables, span_metrics=spans, span_metrics_per_worker={f"tcp://{HOST}:4000": spans})
+    """A run with names wherever there is text."""
+    return Plants().run()

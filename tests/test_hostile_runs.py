@@ -22,13 +22,17 @@ from handmade import handmade_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import WRONG, Mutation, first, places, with_value, written
+from planted_names import Plants
 from saved_runs import a_run
+from written_files import write_everything
 
 from roastcoffea import load
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.openmetrics import write_openmetrics
+from roastcoffea.report.markdown import markdown
+from roastcoffea.report.summary import summary
 from roastcoffea.storage.document import RUN_FILE
 from roastcoffea.storage.store import list_runs, save_run
 from roastcoffea.storage.tables import TABLES
@@ -208,6 +212,29 @@ def test_no_name_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "\x1b" not in printed.out + printed.err
     assert "\x07" not in printed.out + printed.err
     assert "\\x1b" in printed.out + printed.err
+
+
+STEERS = "\x1b[31mred\x07\x9b2J\u202eevil\u2028x\r\b\0=1+1"
+STEERING = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.slow
+def test_no_text_steers_the_terminal_from_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # a run of such texts has no meaning
+    measurement = Measurement(Plants(STEERS, {}).run())
+    saved = write_everything(measurement, tmp_path / "written")
+    files = [path for path in saved.parent.rglob("*") if path.is_file() and path.suffix not in {".parquet", ".gz"}]
+    assert len(files) > 40
+    shown = {str(path): path.read_text(encoding="utf-8") for path in files}
+    shown["markdown"] = markdown(summary(measurement.run, measurement.metrics))
+    shown["notebook"] = measurement._repr_html_()
+    assert {name: STEERING.findall(text)[:3] for name, text in shown.items() if STEERING.search(text)} == {}
+
+
+def test_errors_steer_no_terminal(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError) as error:
+        load(tmp_path / "a\x1b[31m")
+    assert "a\\x1b[31m" in str(error.value)
 
 
 SAMPLE = re.compile(r'[a-z][a-zA-Z0-9_]*\{([a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\[\\n"])*",?)*\} [-+\w.]+ [\d.]+')
