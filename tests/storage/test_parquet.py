@@ -13,6 +13,7 @@ from mutations import bombs, written
 from saved_runs import a_run
 
 from roastcoffea.errors import MeasurementError
+from roastcoffea.storage import parquet
 from roastcoffea.storage.parquet import ROOM, Room, read_parquet
 from roastcoffea.storage.store import load_run, save_run
 
@@ -88,7 +89,8 @@ def test_the_rows_are_those_that_were_told(tmp_path: Path) -> None:
         read_parquet(tmp_path / "t.parquet", FIELDS, Room(), 2)
 
 
-def test_tables_of_a_folder_share_a_room(tmp_path: Path) -> None:
+def test_tables_of_a_folder_share_a_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "EXPANSION", 0)
     path = tmp_path / "t.parquet"
     path.write_bytes(written(pa.table({"number": np.zeros(ROOM // 100)})))
     room = Room()

@@ -39,6 +39,9 @@ HEADER: Final = 4096
 LONGEST_HEADER: Final = 2**20
 """Bytes of a page's header, at first and at most: it repeats the smallest and the largest text."""
 
+LARGEST_PAGE: Final = 2**26
+"""Most bytes of a decompressed page; writers begin another one after about a million."""
+
 TEXT: Final = 6
 """Type of texts in the file."""
 UNCOMPRESSED: Final = 0
@@ -92,6 +95,8 @@ class Footer:
             (group[ROWS], [_column(one[DESCRIPTION]) for one in group[COLUMNS]]) for group in fields[GROUPS]
         ]
         self._length = length
+        self.pages = min(sum(column.stored for _, columns in self._groups for column in columns), length)
+        """Bytes of all pages in the file."""
         of_groups = [rows for rows, _ in self._groups]
         if min(of_groups, default=0) < 0 or sum(of_groups) != self.rows:
             raise ValueError(f"it has {self.rows} rows, in groups of {of_groups}")
@@ -153,7 +158,7 @@ def _page(file: BinaryIO, place: int, end: int) -> Page:
     kind, start = header[1], place + thrift.place
     content = header.get(CONTENT.get(kind, 0), {})
     page = Page(kind, content.get(ENCODING.get(kind, 2), 0), start, header[3], header[2], content.get(1, 0))
-    if min(page.stored, page.size, page.values) < 0 or start + page.stored > end:
+    if min(page.stored, page.size, page.values) < 0 or start + page.stored > end or page.size > LARGEST_PAGE:
         raise ValueError(f"a page claims {page.stored} bytes of the file, {page.size} in memory, {page.values} values")
     return page
 

@@ -25,10 +25,10 @@ FOOTER_SHARE: Final = 8
 LONGEST_FOOTER_TEXT: Final = 2**24
 MOST_FOOTER_PARTS: Final = 10_000
 
-EXPANSION: Final = 250
-"""Memory that a table may need, in sizes of its file; real ones take up to 60."""
+EXPANSION: Final = 20_000
+"""Memory that a table may need, in sizes of its pages: states of idle workers take up to 1000, made-up ones 2000."""
 ROOM: Final = 2**26
-"""Bytes that the tables of a folder may need in addition: a few rows compress better than that."""
+"""Bytes that the tables of a folder may need in addition."""
 
 FEW_ROWS: Final = 100_000
 """Rows below which a table is read in one thread: sharing out its columns takes longer than reading them."""
@@ -40,11 +40,11 @@ class Room:
     def __init__(self) -> None:
         self._left = ROOM
 
-    def take(self, needed: int, length: int) -> None:
-        """Raise if a file of this length claims more than it can hold, or than there is."""
-        beyond, available = max(needed - EXPANSION * length, 0), psutil.virtual_memory().available
+    def take(self, needed: int, pages: int) -> None:
+        """Raise if so many bytes of pages claim more than they can hold, or than there is."""
+        beyond, available = max(needed - EXPANSION * pages, 0), psutil.virtual_memory().available
         if beyond > self._left:
-            raise ValueError(f"it claims to hold {needed} bytes in {length}, which no measurement does")
+            raise ValueError(f"it claims to hold {needed} bytes in {pages}, which no measurement does")
         if needed > available:
             raise MemoryError(f"it needs {needed} bytes of memory; {available} are available")
         self._left -= beyond
@@ -65,7 +65,7 @@ def read_parquet(path: Path, fields: Mapping[str, pa.Field], room: Room, rows: i
         if rows not in (None, known):
             raise ValueError(f"{known} rows instead of {rows}")
         absent = len(fields) * SMALLEST_VALUE * known  # of older versions: they are added
-        room.take(footer.claimed(file) + absent, length)
+        room.take(footer.claimed(file) + absent, footer.pages)
         file.seek(0)
         with pq.ParquetFile(
             file,

@@ -62,7 +62,6 @@ class Pseudonyms:
         self._numbers: dict[str, dict[str, int]] = {}
         self._known: dict[str, Callable[[str], str]] = {}
         """Names to look for in texts, in small letters, with what replaces them."""
-        self._texts: dict[str, str] = {}
         try:
             self._learn_user(getpass.getuser())
         except (ImportError, KeyError, OSError):  # nobody is logged in here
@@ -127,9 +126,7 @@ class Pseudonyms:
                 return f"{int(self.numbered(kind, text).rpartition('-')[2]):032x}"
             case "job" | "queue" | "site":
                 return self.numbered(kind, text)
-        if text not in self._texts:
-            self._texts[text] = self._text(text)
-        return self._texts[text]
+        return self._text(text)
 
     def host(self, name: str) -> str:
         """Name of a host: its first label and its domain are replaced by themselves."""
@@ -173,7 +170,7 @@ class Pseudonyms:
         """An address, or a host with what is behind it."""
         found = HOST.fullmatch(text)
         if "://" in text or found is None:
-            return self.replaced("text", text)
+            return self._text(text)
         return self.host(found["host"]) + self._numbers_behind(found["rest"])
 
     def _numbers_behind(self, rest: str) -> str:
@@ -186,7 +183,7 @@ class Pseudonyms:
         if found is None:
             return self.path(text)
         if not CHAIN.fullmatch(text[: found.start()]):
-            return self.replaced("text", text)
+            return self._text(text)
         return text[: found.start()] + self._url(found, text[found.start("rest") :])
 
     def _url(self, found: re.Match[str], rest: str) -> str:
@@ -206,6 +203,8 @@ class Pseudonyms:
 
     def _text(self, text: str) -> str:
         """Any text."""
+        if "/" not in text and "\\" not in text and len(text) < LONG:
+            return self._words(text)
         parts, end = [], 0
         for found in PLACES.finditer(text):
             parts += [self._words(text[end : found.start()]), self._place(found)]
