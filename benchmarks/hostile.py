@@ -3,8 +3,8 @@
     python benchmarks/hostile.py [MUTATIONS] [--seed SEED]
 
 Measurements of this version, of each older schema and of 0.1.2 are changed in their bytes, their JSON and their tables,
-and loaded. Each load has a second of CPU time and 200 MB. A process of its own loads them, so that what ends it is found
-as well.
+and loaded. Each load has a second of CPU time and 200 MB. A process of its own loads them, so that what ends it is
+found as well.
 """
 
 from __future__ import annotations

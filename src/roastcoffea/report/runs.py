@@ -23,6 +23,8 @@ NO_CALL: Final = "nothing run"
 OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABLE)
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
+TOO_LARGE: Final = 1e30
+"""Number that no run has; another program may have written it."""
 MISSING: Final = ("num_missing_chunks", "num_missing_files")
 
 
@@ -109,7 +111,8 @@ def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) < TOO_LARGE else None
 
 
 def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
