@@ -81,6 +81,15 @@ def test_kinds(kind: str, text: str, expected: str) -> None:
     assert replaced(text, kind=kind) == [expected]
 
 
+def test_paths_with_spaces_are_found_in_other_texts() -> None:
+    names = Pseudonyms()
+    for path in ("/data/my nano/a.root", "root://a.x.org//my data/b c.root"):
+        names.learn("file", path)
+    text = "missing: /data/my nano/other.root, root://a.x.org//my data/b c.root and /data/x/c.root"
+    expected = "missing: /path-1/other.root, root://host-1.domain-1//path-2/b c.root and /path-3/c.root"
+    assert names.replaced("text", text) == expected
+
+
 def test_a_job_is_found_in_other_texts() -> None:
     names = Pseudonyms()
     names.learn("job", "987654.0")

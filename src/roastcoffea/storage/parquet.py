@@ -27,7 +27,7 @@ MOST_FOOTER_PARTS: Final = 10_000
 
 EXPANSION: Final = 20_000
 """Memory that a table may need, in sizes of its pages: states of idle workers take up to 1000, made-up ones 2000."""
-ROOM: Final = 2**26
+ROOM: Final = 2**25
 """Bytes that the tables of a folder may need in addition."""
 
 FEW_ROWS: Final = 100_000

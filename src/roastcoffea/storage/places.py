@@ -11,7 +11,10 @@ from roastcoffea.records.phases import PHASES
 from roastcoffea.records.tasks import KINDS, OUTCOMES
 
 _END = r"\s\"'`<>|"
-_OF_PATH = rf"[^{_END}/\\:;,()\[\]{{}}*?&#]+"
+OF_PATH: Final = rf"[^{_END}/\\:;,()\[\]{{}}*?&#]+"
+"""Part of a path, up to what may be behind it in a text."""
+ODD: Final = re.compile(r"[\s\"'`<>|;,()\[\]{}*&#]")
+"""Characters in a path that a text could go on with."""
 _IN_URL = rf"[^{_END}\\]*[^{_END}\\.,;:)\]}}]"
 
 URL: Final = re.compile(
@@ -22,8 +25,8 @@ PLACES: Final = re.compile(
     rf"(?P<url>{re.sub('[?]P<[a-z]+>', '?:', URL.pattern)})"
     r"|(?P<subject>(?:/[A-Z]{1,2}=[^/\"'\n,;()]+){2,})"
     r"|(?P<quote>[\"'])(?P<quoted>(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\"'\n]*[/\\][^\"'\n]*)(?P=quote)"
-    rf"|(?P<windows>\b[A-Za-z]:(?:\\{_OF_PATH})+\\?)"
-    rf"|(?P<path>(?<![\w./~*<@-])(?:~[\w.-]*|\.{{1,2}})?(?:/+{_OF_PATH}){{2,}}/*)"
+    rf"|(?P<windows>\b[A-Za-z]:(?:\\{OF_PATH})+\\?)"
+    rf"|(?P<path>(?<![\w./~*<@-])(?:~[\w.-]*|\.{{1,2}})?(?:/+{OF_PATH}){{2,}}/*)"
 )
 """URLs, subjects of certificates, and paths in a text."""
 

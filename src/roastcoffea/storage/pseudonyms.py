@@ -13,7 +13,9 @@ from roastcoffea.storage.places import (
     HOSTS,
     KEPT,
     LOOPBACK,
+    ODD,
     OF_PACKAGES,
+    OF_PATH,
     OF_USERS,
     PLACES,
     PUBLIC,
@@ -41,6 +43,9 @@ TELLING: Final = re.compile(r"[/\\@=~]|user\.|jupyter-", re.IGNORECASE)
 CHAIN: Final = re.compile(r"[\w:]*")
 """Beginning of a chain of fsspec."""
 
+WHOLE: Final = re.compile(r"[\w:.+-]*://|[A-Za-z]:\\|[~.\w-]*/")
+"""Beginning of a URL or path that is a field of its own."""
+
 NUMBERS: Final = re.compile(r"[\d/:.]*")
 
 CUT: Final = re.compile(r"[\w.-]{3,}$")
@@ -62,6 +67,8 @@ class Pseudonyms:
         self._numbers: dict[str, dict[str, int]] = {}
         self._known: dict[str, Callable[[str], str]] = {}
         """Names to look for in texts, in small letters, with what replaces them."""
+        self._odd: set[str] = set()
+        """Paths and folders whose ends cannot be told from their form."""
         try:
             self._learn_user(getpass.getuser())
         except (ImportError, KeyError, OSError):  # nobody is logged in here
@@ -81,6 +88,9 @@ class Pseudonyms:
                 self._learn_host(found["host"])
         elif kind in {"job", "queue", "site"}:
             self._learn(text, lambda name: self.numbered(kind, name))
+        elif kind in {"file", "place"} and ODD.search(text) and WHOLE.match(text):
+            folder, _, name = text.rpartition("/")
+            self._odd.add(text if ODD.search(name) else folder)
         if TELLING.search(text):
             for url in URL.finditer(text):
                 self._learn_host(url["host"])
@@ -146,7 +156,7 @@ class Pseudonyms:
         path, mark, query = path.partition("?")
         if "\\" in path:
             drive, folder, name = re.fullmatch(r"([A-Za-z]:)?(.*\\)?([^\\]*)", path, re.DOTALL).groups("")  # type: ignore[union-attr]
-            return f"{drive}\\{self.numbered('path', drive + folder)}\\{self._words(name)}"
+            return f"{drive}\\{self.numbered('path', drive + folder)}\\{self._text(name)}"
         start = path[: len(path) - len(path.lstrip("/"))]
         folder, name = self._parts(path)
         inner = folder.strip("/")
@@ -206,7 +216,7 @@ class Pseudonyms:
         if "/" not in text and "\\" not in text and len(text) < LONG:
             return self._words(text)
         parts, end = [], 0
-        for found in PLACES.finditer(text):
+        for found in self._places.finditer(text):
             parts += [self._words(text[end : found.start()]), self._place(found)]
             end = found.end()
         whole = "".join([*parts, self._words(text[end:])])
@@ -215,6 +225,10 @@ class Pseudonyms:
     def _place(self, found: re.Match[str]) -> str:
         """A URL, path or subject in a text."""
         kind = found.lastgroup
+        if kind == "odd":
+            url = URL.search(found[0])
+            whole = url is None or not CHAIN.fullmatch(found[0][: url.start()])
+            return self.path(found[0]) if whole else self._of_file(found[0])
         if kind == "url":
             url = URL.fullmatch(found[0])
             return found[0] if url is None else self._url(url, url["rest"])
@@ -223,6 +237,12 @@ class Pseudonyms:
         if found["quoted"] is not None:
             return f"{found['quote']}{self.path(found['quoted'])}{found['quote']}"
         return self.path(found[0])
+
+    @cached_property
+    def _places(self) -> re.Pattern[str]:
+        """Places by their form, and those whose ends it does not tell."""
+        odd = sorted(filter(None, self._odd))
+        return re.compile(f"(?P<odd>{any_of(odd)}(?:/{OF_PATH})?)|{PLACES.pattern}") if odd else PLACES
 
     def _words(self, text: str) -> str:
         """Text without places, in which names stand alone."""
