@@ -198,9 +198,9 @@ def heading(run: Run) -> Heading:
     return Heading(
         title=title_of(run),
         label="roastcoffea",
-        lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
+        lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}", *[SHARED] * run.shared],
         alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
-        notes=[*([reporter] if run.reported is not None else []), *([f"{SHARED.capitalize()}."] if run.shared else [])],
+        notes=[] if run.reported is None else [reporter],
     )
 
 
