@@ -27,7 +27,7 @@ def test_the_run_has_a_value_in_every_field() -> None:
     run = a_run()
     empty = minimal_run()
     same = [each.name for each in fields(Run) if getattr(run, each.name) == getattr(empty, each.name)]
-    assert same == ["start", "backend"]
+    assert same == ["start", "backend", "shared"]
 
 
 @pytest.mark.parametrize("run", [a_run(), minimal_run()], ids=["full", "minimal"])
