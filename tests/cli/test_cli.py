@@ -71,6 +71,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             "merge",
             "metrics",
             "plot",
+            "redact",
             "report",
             "run",
             "scaling",

@@ -91,6 +91,8 @@ SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
 CHECK: Final = "<I"
 CHECK_SIZE: Final = 4
 """Packed records begin with their checksum, seeded with the version that both sides must share."""
+MOST_EXPANSION: Final = 255
+"""Sizes of compressed bytes that LZ4 can make of them; it allocates what they claim."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
@@ -193,6 +195,8 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     packed = blob[CHECK_SIZE:]
     if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
         raise ValueError("they are damaged, or another version of roastcoffea packed them")
+    if int.from_bytes(packed[:4], "little") > MOST_EXPANSION * len(packed):
+        raise ValueError("they claim to be larger than they can be")
     data = lz4.block.decompress(packed)
     at = 0
     records: list[dict[str, Any]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
@@ -27,7 +26,7 @@ from roastcoffea.log.kinds import (
     PROCESS_CPU,
     SAMPLE,
 )
-from roastcoffea.log.layout import Layout, Rows, Texts
+from roastcoffea.log.layout import Layout, Rows, Texts, inflated
 from roastcoffea.log.plausible import MOST_CORES
 from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
@@ -131,7 +130,7 @@ class WorkerLog:
         """Dask's counts of a worker that left; an earlier one at the same address has its own."""
         layout = self._layouts[COUNTED]
         worker = layout.row(payload)["worker"]
-        counts = json.loads(zlib.decompress(payload[layout.size :]))
+        counts = json.loads(inflated(payload[layout.size :]))
         place = worker, len(self._of_worker(worker))
         self._counted[place] = {_hashable(key): float(amount) for key, amount in counts}
 

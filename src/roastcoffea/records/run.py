@@ -137,6 +137,8 @@ class Run:
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    shared: bool = False
+    """Whether its hosts, users and paths have made-up names."""
 
     def __repr__(self) -> str:
         chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"

@@ -17,6 +17,7 @@ from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, Family
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
@@ -231,6 +232,7 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
     yield from [f"as reported by {run.reported_by}"] if run.reported is not None else []
     yield minute(run.start)
+    yield from [SHARED] if run.shared else []
 
 
 def _workers(run: Run, metrics: Metrics) -> Iterator[str]:

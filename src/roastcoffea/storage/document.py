@@ -14,7 +14,7 @@ from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.run import Environment, Host, MergedRun, Run, RunnerCall
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
-from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
+from roastcoffea.storage.reading import check_fields, check_times, deeper_than, fits, json_of, reading
 from roastcoffea.storage.tables import TABLES, Tables, fields_of
 from roastcoffea.storage.upgrades import LAST_TAGGED, SCHEMA, Body
 
@@ -23,8 +23,6 @@ RUN_FILE: Final = "run.json"
 
 DEEPEST_JSON: Final = 4 * DEEPEST
 """Most levels of nesting in `run.json`: a dictionary of schema 7 with non-text keys takes three."""
-LATEST_TIME: Final = 253_370_764_800
-"""The year 9999, near the end of what `datetime` can show."""
 
 
 class Described(TypedDict):
@@ -72,7 +70,7 @@ def fields_by_name(record: Any) -> dict[str, Any]:
 def read_document(path: Path) -> Document:
     """Content of a `run.json`."""
     with reading(path):
-        found = json.loads(content_of(path))
+        found = json_of(path)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise UnreadableMeasurementError(f"{path} was not written by roastcoffea; pass the folder of a measurement")
         schema = found["schema"]
@@ -107,8 +105,7 @@ def _restored(form: Mapping[str, Any]) -> Body:
 def _check_times(body: Body) -> None:
     """Raise if a run has no outcome, or invalid times."""
     check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
-    if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
-        raise ValueError("start and stop are not times")
+    check_times(body["start"], body["stop"])
 
 
 def check_body(body: Body) -> None:
