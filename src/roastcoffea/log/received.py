@@ -36,6 +36,7 @@ MOST_BETWEEN: Final = 256
 """Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
 
 CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
+CLASS_OF_COLUMN: Final = tuple((phase.column, phase.time_class) for phase in PHASES)
 
 LARGEST_CODE: Final = 2**62
 
@@ -145,8 +146,8 @@ class Tally:
         if not gave:
             self.failed_seconds += wall
             return
-        for phase in PHASES:
-            self.seconds[phase.time_class] += record.get(phase.column) or 0.0
+        for column, time_class in CLASS_OF_COLUMN:
+            self.seconds[time_class] += record.get(column) or 0.0
 
 
 class ReceivedRecords:

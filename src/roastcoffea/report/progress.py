@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +23,11 @@ SPAN: Final = 60.0
 
 ENOUGH_CHUNKS: Final = 10
 """Chunks that must end in the last minute to estimate the time left from it; else all chunks so far serve."""
+
+PARTS: Final = 10
+OF_90_PERCENT: Final = 1.645
+MOST_WRONG: Final = 10.0
+"""How many times longer than estimated a run may take at most, where too few chunks have ended to say more."""
 
 IDLE: Final = "idle"
 WORDS: Final = {one.name: one.word for one in TIME_CLASSES}
@@ -52,8 +61,8 @@ NOTHING: Final = Progress()
 class Rates:
     """What the run does in a second, over the last minute or from the beginning."""
 
-    def __init__(self) -> None:
-        self.began = time.monotonic()
+    def __init__(self, began: float | None = None) -> None:
+        self.began = time.monotonic() if began is None else began
         self._points: deque[tuple[float, Progress]] = deque([(self.began, NOTHING)])
         self._asked: float | None = None
 
@@ -90,6 +99,36 @@ class Rates:
             done, seconds = now.chunks, last - self._asked
         at_once = now.threads[0] if now.threads else now.workers or 1
         return seconds * (now.chunks_asked - now.chunks) / done if done >= at_once and seconds > 0 else None
+
+    @property
+    def left_between(self) -> tuple[float, float] | None:
+        """Seconds that `left` lies between in 90 % of runs; None where it is not known.
+
+        Chunks end at random, in numbers that scatter as they did in parts of the last minute; the last one may have
+        just begun when no other is left.
+        """
+        left = self.left
+        if left is None or self._asked is None:
+            return None
+        now = self._points[-1][1]
+        done = now.chunks - self._points[0][1].chunks
+        scatter = self._scatter()
+        if done < ENOUGH_CHUNKS:
+            done, scatter = now.chunks, max(scatter, 1.0)
+        error = OF_90_PERCENT * math.sqrt(scatter * (1 / max(done, 1) + 1 / (now.chunks_asked - now.chunks)))
+        longest = now.wall_seconds / now.chunks if now.chunks else 0.0
+        return left / (1 + error), left / max(1 - error, 1 / MOST_WRONG) + longest
+
+    def _scatter(self) -> float:
+        """Variance over mean of the chunks that end in equal parts of the last minute; at random it is 1."""
+        times = [moment for moment, _ in self._points]
+        chunks = [point.chunks for _, point in self._points]
+        first, last = max(times[0], self._asked or times[0]), times[-1]
+        ends = [first + part * (last - first) / PARTS for part in range(PARTS + 1)]
+        at_ends = [chunks[max(bisect.bisect_right(times, end) - 1, 0)] for end in ends]
+        counts = [after - before for before, after in itertools.pairwise(at_ends)]
+        mean = sum(counts) / PARTS
+        return statistics.variance(counts) / mean if mean else 1.0
 
     def busy(self, *, whole: bool = False) -> dict[str, float]:
         """Share of thread time by cause, of chunks that ended in that time and of idle threads; empty without chunks.
@@ -138,9 +177,9 @@ def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
     parts = [
         _done(progress),
         f"{number(progress.failed)} failed" if progress.failed else "",
-        f"ETA {_clock(left)}" if left is not None else "",
+        f"ETA {clock(left)}" if left is not None else "",
         f"efficiency {100 * efficiency:.0f} %" if efficiency is not None else "",
-        _bottleneck(shares),
+        bottleneck(shares),
         KILOHERTZ.text(events / 1000) if progress.chunks else "",
         GIGABIT_PER_SECOND.text(8e-9 * size) if progress.chunks and size is not None else "",
         counted(progress.workers, "worker") if progress.workers is not None else "",
@@ -149,18 +188,18 @@ def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
     return f"{NAME}  {BETWEEN.join(filter(None, parts))}"
 
 
-def _bottleneck(shares: Mapping[str, float]) -> str:
-    """What takes most of the thread time; empty where that is not known."""
+def bottleneck(shares: Mapping[str, float]) -> str:
+    """Words for what takes most of the thread time; empty where that is not known."""
     most, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
     return "" if not share else f"threads idle {100 * share:.0f} %" if most == IDLE else f"limited by {most}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Time that is left, as clocks show it.
 
     Examples
     --------
-    >>> _clock(130), _clock(7505)
+    >>> clock(130), clock(7505)
     ('2:10', '2:05:05')
     """
     minutes, rest = divmod(round(seconds), 60)
