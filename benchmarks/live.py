@@ -24,7 +24,8 @@ from roastcoffea.recording.facility import observer as observers
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.page import REFRESH, View
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parent))
 from scheduler import BEGINNING, Clock, chunk_record
 from stand_ins import Scheduler, Task
 
@@ -142,7 +143,7 @@ def main() -> None:
         missed |= not kept
         print(
             f"{name}: {minute.cpu:.2f} s CPU in {options.seconds} s with {options.workers} workers, {minute.ended:,} "
-            f"chunks, {1e6 * minute.cpu / minute.ended:.0f} us a chunk (below {most:g} s: {'kept' if kept else 'MISSED'})"
+            f"chunks, {1e6 * minute.cpu / minute.ended:.0f} us each (below {most:g} s: {'kept' if kept else 'MISSED'})"
         )
     tracemalloc.start()
     minute = Minute(options.workers, options.chunk_seconds)

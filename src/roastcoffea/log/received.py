@@ -110,8 +110,8 @@ class Growing(Generic[Item]):
 class Tally:
     """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
 
-    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time, that of the
-    failed ones, CPU time, and the time in each class of phases.
+    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time (and
+    the sum of its squares), that of the failed ones, CPU time, and the time in each class of phases.
     """
 
     chunks: int = 0
@@ -120,6 +120,7 @@ class Tally:
     bytes: int | None = None
     files: int = 0
     wall_seconds: float = 0.0
+    wall_squares: float = 0.0
     failed_seconds: float = 0.0
     cpu_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
@@ -142,6 +143,7 @@ class Tally:
     def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
         wall = record.get("wall_seconds") or 0.0
         self.wall_seconds += wall
+        self.wall_squares += wall * wall
         self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
         if not gave:
             self.failed_seconds += wall

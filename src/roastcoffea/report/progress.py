@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -24,7 +21,6 @@ SPAN: Final = 60.0
 ENOUGH_CHUNKS: Final = 10
 """Chunks that must end in the last minute to estimate the time left from it; else all chunks so far serve."""
 
-PARTS: Final = 10
 OF_90_PERCENT: Final = 1.645
 MOST_WRONG: Final = 10.0
 """How many times longer than estimated a run may take at most, where too few chunks have ended to say more."""
@@ -49,6 +45,8 @@ class Progress(NamedTuple):
     """Threads of all workers now, and how many execute a task."""
     wall_seconds: float = 0.0
     """Of attempts of chunks that ended, as are the next ones."""
+    wall_squares: float = 0.0
+    """Sum of the squares of these times: tells how they scatter."""
     failed_seconds: float = 0.0
     cpu_seconds: float = 0.0
     seconds: Mapping[str, float] = MappingProxyType({})
@@ -102,33 +100,32 @@ class Rates:
 
     @property
     def left_between(self) -> tuple[float, float] | None:
-        """Seconds that `left` lies between in 90 % of runs; None where it is not known.
+        """Between how many seconds at least 90 % of runs like this one end; None where that is not known.
 
-        Chunks end at random, in numbers that scatter as they did in parts of the last minute; the last one may have
-        just begun when no other is left.
+        The number of chunks that end in a time scatters as their durations do, and the run waits for the longest of the
+        last ones. What changes later, such as storage that becomes slow, is not foreseen.
         """
         left = self.left
         if left is None or self._asked is None:
             return None
         now = self._points[-1][1]
         done = now.chunks - self._points[0][1].chunks
-        scatter = self._scatter()
         if done < ENOUGH_CHUNKS:
-            done, scatter = now.chunks, max(scatter, 1.0)
-        error = OF_90_PERCENT * math.sqrt(scatter * (1 / max(done, 1) + 1 / (now.chunks_asked - now.chunks)))
-        longest = now.wall_seconds / now.chunks if now.chunks else 0.0
-        return left / (1 + error), left / max(1 - error, 1 / MOST_WRONG) + longest
+            done = now.chunks
+        mean, deviation = self._chunk_seconds()
+        scatter = deviation / mean if deviation else 1.0  # chunks that end at random, where nothing is known of them
+        at_once = now.threads[0] if now.threads else 1
+        waves = at_once**2 / 12 / done**2  # chunks that began together end together: up to one of each thread is amiss
+        error = OF_90_PERCENT * math.sqrt(scatter**2 * (1 / done + 1 / (now.chunks_asked - now.chunks)) + waves)
+        longest = deviation * (math.log(max(at_once, 1)) + 1.5)
+        return max(left - mean, 0.0) / (1 + error), left / max(1 - error, 1 / MOST_WRONG) + longest
 
-    def _scatter(self) -> float:
-        """Variance over mean of the chunks that end in equal parts of the last minute; at random it is 1."""
-        times = [moment for moment, _ in self._points]
-        chunks = [point.chunks for _, point in self._points]
-        first, last = max(times[0], self._asked or times[0]), times[-1]
-        ends = [first + part * (last - first) / PARTS for part in range(PARTS + 1)]
-        at_ends = [chunks[max(bisect.bisect_right(times, end) - 1, 0)] for end in ends]
-        counts = [after - before for before, after in itertools.pairwise(at_ends)]
-        mean = sum(counts) / PARTS
-        return statistics.variance(counts) / mean if mean else 1.0
+    def _chunk_seconds(self) -> tuple[float, float]:
+        """Mean and standard deviation of the time of an attempt; zeros where nothing is known of it."""
+        now = self._points[-1][1]
+        attempts = now.chunks + now.failed
+        mean = now.wall_seconds / attempts if attempts else 0.0
+        return mean, math.sqrt(max(now.wall_squares / attempts - mean**2, 0.0)) if mean else 0.0
 
     def busy(self, *, whole: bool = False) -> dict[str, float]:
         """Share of thread time by cause, of chunks that ended in that time and of idle threads; empty without chunks.

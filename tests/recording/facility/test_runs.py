@@ -59,7 +59,11 @@ def test_another_processor_and_a_pause_begin_another_run() -> None:
     done(runs, [task(2)], 10.0)
     done(runs, [task(3, prefix="Trijet")], 20.0)
     done(runs, [task(4, prefix="Trijet")], 20.0 + QUIET + 1)
-    assert names(runs) == [("Dijet", "Client-a", 2, True), ("Trijet", "Client-a", 1, True), ("Trijet", "Client-a", 1, False)]
+    assert names(runs) == [
+        ("Dijet", "Client-a", 2, True),
+        ("Trijet", "Client-a", 1, True),
+        ("Trijet", "Client-a", 1, False),
+    ]
 
 
 def test_a_run_whose_tasks_are_alive_has_no_pause() -> None:

@@ -23,7 +23,15 @@ def with_chunks(observed: Observed, prefix: str = "Dijet") -> Observed:
 def test_a_run_has_progress_time_left_rates_and_its_bottleneck(observed: Observed) -> None:
     observed.end(observed.chunk(100), state="released", reason="task-erred-1")
     text = str(page_of(with_chunks(observed).observer, observed.now))
-    for words in ("Dijet", "30 of 61", "running 31 s", "1 kHz", "<td>1</td>", "limited by", "2 workers, 4 of 8 threads"):
+    for words in (
+        "Dijet",
+        "30 of 61",
+        "running 31 s",
+        "968 Hz",
+        "<td>1</td>",
+        "threads idle 50 %",
+        "2 workers, 4 of 8 threads",
+    ):
         assert words in text, words
     assert "xrootd" not in text
     assert "secret-name" not in text
@@ -41,15 +49,29 @@ def test_without_runs_there_is_a_sentence(observed: Observed) -> None:
     assert workers_of(observed.observer) == "2 workers, 0 of 8 threads with a task"
 
 
-def test_what_is_not_metered_has_no_bottleneck(observed: Observed) -> None:
+def busy(observed: Observed) -> None:
+    for worker in observed.scheduler.workers.values():
+        worker.processing = dict.fromkeys(range(4))
+
+
+def test_what_takes_most_of_the_thread_time_is_the_bottleneck(observed: Observed) -> None:
+    busy(observed)
     tasks = [observed.chunk(number) for number in range(3)]
-    observed.worker.processing = dict.fromkeys(range(8))
-    observed.pass_time(2)
     for each in tasks:
-        observed.end(each, 1.0)
-    observed.worker.processing = dict.fromkeys(range(8))
+        observed.pass_time(1)
+        observed.end(each, 4.0, compute_seconds=0.4, cpu_seconds=0.4, read_seconds=3.0)
+    observed.pass_time(1)
     (run,) = observed.observer.runs.all.values()
-    run.rates.add(observed.now, run.progress._replace(wall_seconds=3.0, threads=(8, 8)))
+    assert limit(run) == "limited by storage: 83 % of thread time"
+
+
+def test_what_is_not_metered_has_no_bottleneck(observed: Observed) -> None:
+    busy(observed)
+    task = observed.chunk(1)
+    observed.pass_time(2)
+    observed.end(task, 1.0)
+    observed.pass_time(1)
+    (run,) = observed.observer.runs.all.values()
     assert limit(run) == "not known: its chunks are not metered"
 
 
@@ -67,7 +89,7 @@ def test_classes_are_those_of_the_last_minute_that_matter() -> None:
     threads = {"compute": np.full(119, 6.0), "read": np.full(119, 2.0), "merge": np.full(119, 0.01)}
     threads["compute"][:100] = 100
     text = str(classes_of(threads))
-    assert text.index("compute") < text.index("read")
+    assert text.index(">compute<") < text.index(">read<")
     assert "75 %" in text
     assert "merge" not in text
     assert str(classes_of({})) == ""
@@ -75,7 +97,11 @@ def test_classes_are_those_of_the_last_minute_that_matter() -> None:
 
 @pytest.mark.parametrize(
     ("client", "words"),
-    [("Client-5ae17017-e80c-11f1-93cd-02fc00000001", "Client-5ae17017"), ("x" * 100, "x" * 40), ("a client", "a client")],
+    [
+        ("Client-5ae17017-e80c-11f1-93cd-02fc00000001", "Client-5ae17017"),
+        ("x" * 100, "x" * 40),
+        ("a client", "a client"),
+    ],
 )
 def test_clients_have_short_names(client: str, words: str) -> None:
     assert short(client) == words

@@ -5,7 +5,7 @@ Their number is bounded: no name of a file, dataset or task is among them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -33,7 +33,7 @@ class Counters:
         Failed attempts of tasks, by outcome and kind of task.
     bytes : Counter
         Requested bytes by class and endpoint.
-    seconds : Counter
+    seconds : dict
         Thread time by class, in seconds.
     capacity : float
         Threads of all workers x time, in seconds.
@@ -44,7 +44,7 @@ class Counters:
         self.events = 0
         self.attempts: Counter[tuple[str, str]] = Counter()
         self.bytes: Counter[tuple[str, str]] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.capacity = 0.0
         self._endpoints: set[str] = set()
 

@@ -165,7 +165,8 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         seconds = {name: (now - since) * number for name, number in idle.items() if number}
         self.timeline.advance(now)
         self.timeline.sample(since, now, (now - since) * assigned, seconds)
-        self.counters.seconds.update(seconds)
+        for name, amount in seconds.items():
+            self.counters.seconds[name] += amount
         self.counters.capacity += (now - since) * total
         self.runs.proceed(now, self.threads)
 
@@ -183,6 +184,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
                 part.run.tally.failed += 1
                 part.run.tally.failed_seconds += seconds
                 part.run.tally.wall_seconds += seconds
+                part.run.tally.wall_squares += seconds * seconds
         if state in {"memory", "erred"}:
             self.runs.ended(task.key, now)
 
@@ -224,6 +226,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
             tally.chunks += 1
             tally.events += part.events or 0
             tally.wall_seconds += seconds
+            tally.wall_squares += seconds * seconds
 
     def _record_of_failed(self, packed: bytes) -> None:
         """Count the bytes of a failed attempt; each collector's plugin receives its record."""

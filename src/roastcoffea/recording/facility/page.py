@@ -84,7 +84,7 @@ class Page:
             self._app.stop()
 
 
-def _show(observer: Observer, scheduler: Any, extra: dict[str, Any], document: Any, *, alone: bool) -> None:
+def _show(observer: Observer, _scheduler: Any, extra: dict[str, Any], document: Any, *, alone: bool) -> None:
     """Fill a document of Bokeh that shows the state until it is closed."""
     from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
@@ -107,7 +107,7 @@ class View:
         self._observer = observer
         self._runs = Div(sizing_mode="stretch_width")
         self._classes = Div(width=300)
-        self._source = ColumnDataSource({"time": [], **{name: [] for name in BARS}})
+        self._source = ColumnDataSource({"time": [], **{name: [] for name in BARS}}, name="threads")
         chart = row(_drawn(self._source), self._classes, sizing_mode="stretch_width")
         self.roots = (self._runs, chart)
 
@@ -139,7 +139,7 @@ def _drawn(source: ColumnDataSource) -> Any:
     look: dict[str, Any] = {"width": BIN / 60, "color": list(BARS.values()), "line_color": None}
     drawn = plot.vbar_stack(list(BARS), x="time", source=source, **look)
     legend = [LegendItem(label=label, renderers=[bars]) for label, bars in zip(BARS, drawn, strict=True)]
-    plot.add_layout(Legend(items=legend[::-1], padding=2, spacing=0, label_text_font_size="11px"), "right")
+    plot.add_layout(Legend(items=legend[::-1], spacing=0, label_text_font_size="11px"), "right")
     return plot
 
 

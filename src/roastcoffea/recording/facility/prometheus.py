@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import REGISTRY
@@ -92,11 +91,12 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", f"{meaning}.", value=value)
 
 
-def _labelled(name: str, meaning: str, labels: tuple[str, ...], amounts: list[Counter[Any]]) -> CounterMetricFamily:
+def _labelled(
+    name: str, meaning: str, labels: tuple[str, ...], amounts: Sequence[Mapping[Any, float]]
+) -> CounterMetricFamily:
     family = CounterMetricFamily(f"{PREFIX}_{name}", f"{meaning}.", labels=labels)
-    total: Mapping[Any, float] = sum(amounts, Counter())
-    for key, amount in sorted(total.items()):
-        family.add_metric([key] if isinstance(key, str) else list(key), amount)
+    for key in sorted({key for each in amounts for key in each}):
+        family.add_metric([key] if isinstance(key, str) else list(key), sum(each.get(key, 0) for each in amounts))
     return family
 
 

@@ -106,7 +106,9 @@ def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
     means = {name: float(amounts[-IN_A_MINUTE:].mean()) for name, amounts in threads.items()}
     total = sum(means.values())
     shown = sorted((item for item in means.items() if item[1] >= LEAST_SHARE * total > 0), key=lambda item: -item[1])
-    rows = [(name, f"{mean:.2g}" if mean < 100 else number(mean), f"{100 * mean / total:.0f} %") for name, mean in shown]
+    rows = [
+        (name, f"{mean:.2g}" if mean < 100 else number(mean), f"{100 * mean / total:.0f} %") for name, mean in shown
+    ]
     body = Markup("").join(ROW.format("go", Markup("").join(CELL.format(text(cell)) for cell in row)) for row in rows)
     heads = Markup("").join(HEAD.format(head) for head in ("last minute", "threads", "share"))
     return STYLE + TABLE.format("", ROWS.format(heads, body)) if rows else Markup("")
