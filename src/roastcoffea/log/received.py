@@ -232,10 +232,13 @@ class ReceivedRecords:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
         return numbered_attempts(ours.sort_by("start"))
 
+    def calls(self) -> set[str]:
+        """Runner calls, or what stands for one, that any attempt of a chunk was of."""
+        return set(self._chunks.table()["call"].unique().drop_null().to_pylist())
+
     def calls_of_tasks(self) -> set[str]:
         """What stands for a Runner call where tasks ran functions without one."""
-        known = self._chunks.table()["call"].unique().drop_null().to_pylist()
-        return {call for call in known if call.startswith(OF_TASKS)}
+        return {call for call in self.calls() if call.startswith(OF_TASKS)}
 
     def branch_reads(self, chunks: pa.Table) -> pa.Table:
         """Branches that these attempts read."""
