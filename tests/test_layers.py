@@ -56,6 +56,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "monitor": ("measurement", "instrument", "backends"),
     "recording": ("collector",),
     "auto": ("recording",),
+    "facility": ("recording",),
     "importers": ("recording",),
     "cli": ("recording", "monitor", "studies"),
     "demo": ("cli",),
@@ -79,7 +80,7 @@ FOR_PLUGINS = {"dask", "distributed.diagnostics.plugin"}
 """What the backend's half on the cluster may load beside the standard library; Dask is there already."""
 
 
-ALIASES = ("auto", "demo", "export", "importers", "legacy")
+ALIASES = ("auto", "demo", "export", "facility", "importers", "legacy")
 """Import paths from before there were rooms; each of their modules hands on what is elsewhere, in one import."""
 
 MOST_LINES = 400

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.backends.hosts import environment_of
-from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES
+from roastcoffea.backends.recorder import FROM_CHUNKS
 from roastcoffea.errors import error_text
-from roastcoffea.log.journal import LOG, remove_journal
-from roastcoffea.log.journals import Journal, journals_in
+from roastcoffea.log.journal import LOG
+from roastcoffea.log.journals import Journal
 from roastcoffea.log.reader import UNREADABLE, ClusterLog
-from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.recording.facility.metering import CALL
-from roastcoffea.recording.facility.recorder import CLUSTER, RUN
-from roastcoffea.records.run import FINISHED, Environment, Host, Run, RunnerCall
-from roastcoffea.storage.store import save_run
+from roastcoffea.recording.facility.recorder import CLUSTER, RUN, TICK
+from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
 
 BACKEND: Final = "facility"
+UNKNOWN: Final = "unknown"
 NO_CHUNKS: Final = (
     "its chunks were not metered: start workers with dask worker --preload roastcoffea.facility, or use a collector"
 )
@@ -73,15 +69,18 @@ def recorded_in(journal: Journal) -> Recorded:
 
 
 def run_of(journal: Journal) -> Run:
-    """The run that a journal has, on the scheduler's clock."""
-    found, header = recorded_in(journal), journal.header
-    known, log, start = found.run, found.log, float(header["start"])
-    ended = known.get("ended") is True
+    """The run that a journal has, on the scheduler's clock, with what it lacks."""
+    found, start = recorded_in(journal), float(journal.header["start"])
+    known, log = found.run, found.log
     stop = max(float(known.get("stop") or known.get("last") or found.last), start)
     calls = log.received.calls()
     chunks = log.received.chunks(calls)
-    tables = {
+    absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT}
+    if not len(chunks):
+        absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
+    tables: dict[str, Any] = {
         "chunks": chunks if len(chunks) else None,
+        **{name: getattr(log.received, name)(chunks) if len(chunks) else None for name in FROM_CHUNKS},
         "preprocessing": log.received.preprocessing(),
         "tasks": log.attempts.table(0.0),
         "lifetimes": log.workers.lifetimes(0.0, start, stop),
@@ -90,35 +89,36 @@ def run_of(journal: Journal) -> Run:
         "sampling": log.sampling.sampling(0.0),
         "worker_states": log.sampling.states(0.0),
     }
-    tables |= {name: None if not len(chunks) else getattr(log.received, name)(chunks) for name in FROM_CHUNKS}
-    absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT, "coffea_report": NO_CLIENT}
-    if not len(chunks):
-        absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
-    processor = str(known.get("processor") or known.get("name") or "unknown")
-    call = RunnerCall(
-        id=next(iter(calls)) if len(calls) == 1 else CALL,
-        processor=processor,
-        executor="unknown",
-        start=start,
-        stop=stop,
-        outcome=FINISHED,
-        chunks=int(known["asked"]) if known.get("asked") else None,
-        files=int(known["files"]) if known.get("files") else None,
-    )
-    return Run(
-        id=str(header.get("id")),
+    run = Run(
+        id=str(journal.header.get("id")),
         name=None,
         start=start,
         stop=stop,
         outcome=FINISHED,
         error=None,
         backend=BACKEND,
-        environment=Environment(versions={}, client_host=None, hosts=()),
-        calls=(call,),
+        environment=Environment(versions={}, client_host=None),
+        sampling_interval=TICK,
+        calls=(_call(known, next(iter(calls)) if len(calls) == 1 else CALL, start, stop),),
         **tables,
         attempts=known.get("attempts"),
         scheduler_clock_offset=0.0,
         dropped=dict(known.get("dropped") or {}),
-        absent={name: reason for name, reason in absent.items() if name in TABLES or name in {"asked", "span_metrics"}},
-        problems=(*found.problems, *log.problems, *([] if ended else [LOST])),
+        absent=absent,
+        problems=(*found.problems, *log.problems, *([] if known.get("ended") or journal.is_written else [LOST])),
+    )
+    return checked(run)
+
+
+def _call(known: dict[str, Any], identity: str, start: float, stop: float) -> RunnerCall:
+    """What stands for the Runner call, of which the scheduler knows chunks and files."""
+    return RunnerCall(
+        id=identity,
+        processor=str(known.get("processor") or known.get("name") or UNKNOWN),
+        executor=UNKNOWN,
+        start=start,
+        stop=stop,
+        outcome=FINISHED,
+        chunks=int(known.get("asked") or 0) or None,
+        files=int(known.get("files") or 0) or None,
     )

@@ -53,7 +53,9 @@ async def dask_teardown(server: Any) -> None:
 
 async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
     """Show the runs of a scheduler, and record them if there is a folder."""
-    options = {name: dask.config.get(f"{CONFIG}.{name}", None) if value is None else value for name, value in given.items()}
+    options = {
+        name: dask.config.get(f"{CONFIG}.{name}", None) if value is None else value for name, value in given.items()
+    }
     token = secrets.token_hex(16)
     observer = display.join(scheduler, NAME, token)
     _ends[scheduler] = [lambda: display.leave(scheduler, NAME)]

@@ -50,11 +50,17 @@ class RunRecorder:
         self.log = LogWriter(LOG_CAP)
         self.problems = Problems(self.log)
         self.attempts = AttemptsOfRun(run, observer, scheduler, self.log, self.problems)
-        self.workers = Workers(NAME, scheduler, self.log, self.problems, lambda address: None)
+        self.workers = Workers(NAME, scheduler, self.log, self.problems, _ignored)
         for address in list(scheduler.workers):
             self.workers.arrived(address)
         began = datetime.fromtimestamp(run.start, UTC).strftime("%Y%m%dT%H%M%S")
-        header = {"facility": True, "id": self.id, "start": run.start, "client": run.client, "user": user()}
+        header: dict[str, Any] = {
+            "facility": True,
+            "id": self.id,
+            "start": run.start,
+            "client": run.client,
+            "user": user(),
+        }
         header |= {"collectors": list(run.collectors)}
         place = folder / f"{began}-{self.id[:12]}"
         self.journal = JournalWriter(place, header, note, most_bytes=LONGEST_JOURNAL)
@@ -70,7 +76,12 @@ class RunRecorder:
             if answer["data"]:
                 self.journal.write(LOG, answer["data"])
         tally = self.run.tally
-        known = {"name": self.run.name, "processor": self.run.processor, "metered": self.run.metered, "ended": last}
+        known: dict[str, Any] = {
+            "name": self.run.name,
+            "processor": self.run.processor,
+            "metered": self.run.metered,
+            "ended": last,
+        }
         known |= {"asked": self.run.asked, "files": self.run.files, "stop": self.run.stop, "last": self.run.last}
         known |= {"chunks": tally.chunks, "events": tally.events, "failed": tally.failed, "bytes": tally.bytes}
         known |= {"attempts": self.attempts.by_kind(), "dropped": answer["dropped"], "failures": self.problems.failures}
@@ -86,7 +97,9 @@ class RunRecorder:
 class AttemptsOfRun(Attempts):
     """Attempts of the tasks of a run, whose part in it the observer knows; no mark of a client is needed."""
 
-    def __init__(self, run: ObservedRun, observer: Observer, scheduler: Any, log: LogWriter, problems: Problems) -> None:
+    def __init__(
+        self, run: ObservedRun, observer: Observer, scheduler: Any, log: LogWriter, problems: Problems
+    ) -> None:
         super().__init__(NAME, scheduler, log, problems, TasksOfRun(NAME, run.client, None))
         self._observed = run
         self._observer = observer
@@ -128,8 +141,9 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         self._written = 0.0
         self._begun = 0
         observer.listeners.append(self.moved)
-        header = {"facility": True, "id": uuid.uuid4().hex, "start": time.time(), "user": user(), "cluster": True}
-        place = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-cluster-{header['id'][:12]}"
+        identity = uuid.uuid4().hex
+        header = {"facility": True, "id": identity, "start": time.time(), "user": user(), "cluster": True}
+        place = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-cluster-{identity[:12]}"
         self._journal = JournalWriter(place, header, self._note)
 
     # events from the scheduler
@@ -270,6 +284,10 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         self.failures += 1
         if self.failures == 1:
             logging.getLogger(__name__).warning("runs are not recorded completely", exc_info=problem)
+
+
+def _ignored(_address: str) -> None:
+    """Do nothing for a lost worker: no fine metrics are recorded that could lack anything."""
 
 
 def user() -> str | None:

@@ -31,7 +31,9 @@ def kept_in(folder: Path) -> list[Kept]:
     return sorted(found, key=lambda each: each.last)
 
 
-def remove_old(folder: Path, days: float | None, gigabytes: float | None, *, written: frozenset[Path] = frozenset()) -> list[Path]:
+def remove_old(
+    folder: Path, days: float | None, gigabytes: float | None, *, written: frozenset[Path] = frozenset()
+) -> list[Path]:
     """Remove what is older than so many days, and the oldest while all have more than so many gigabytes.
 
     Parameters
