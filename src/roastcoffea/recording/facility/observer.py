@@ -93,7 +93,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         self.failures = 0
         self.tokens: dict[str, str] = {}
         """Mark of the messages of each collector's plugins, by their name."""
-        self.listeners: list[Callable[[Any, str, str, Mapping[str, Any]], None]] = []
+        self.listeners: list[Callable[[Any, str, str, Mapping[str, Any], float], None]] = []
         """Called with each transition, while the task's part in its run is known."""
         self._scheduler = scheduler
         self._failing: dict[tuple[Any, int], Mapping[str, Any]] = {}
@@ -106,7 +106,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         """Handle a task's transition."""
         try:
             for listener in self.listeners:
-                listener(key, start, finish, kwargs)
+                listener(key, start, finish, kwargs, time.time())
             if start == "processing":
                 task = self._scheduler.tasks[key]
                 self._attempt_ended(task, finish, kwargs, time.time())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -91,4 +92,5 @@ class Keeper:
         self._recorder.tick(now)
         if now - self._looked > HOUR and any(limit is not None for limit in self._limits):
             self._looked = now
-            remove_old(self._recorder.folder, *self._limits, written=self._recorder.written)
+            limits, written = (self._recorder.folder, *self._limits), {"written": self._recorder.written}
+            threading.Thread(target=remove_old, args=limits, kwargs=written, name=NAME, daemon=True).start()

@@ -57,7 +57,10 @@ def sheets(found: Index) -> list[Sheet]:
         notes.append("- is not known: chunks are metered by dask worker --preload roastcoffea.facility")
     return [
         Sheet(
-            title="Days", columns=[head for _, head in days], rows=_rows(found.days.to_pylist(), days), notes=[energy]
+            title="Days",
+            columns=[head for _, head in days],
+            rows=_rows(found.days.to_pylist(), days),
+            notes=[HOURS, energy],
         ),
         Sheet(title="Runs", columns=[head for _, head in RUNS], rows=_rows(runs, RUNS), notes=notes),
         *([Sheet(title="Not read", items=found.problems)] if found.problems else []),

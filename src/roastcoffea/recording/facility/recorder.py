@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -65,6 +66,7 @@ class RunRecorder:
         place = folder / f"{began}-{self.id[:12]}"
         self.journal = JournalWriter(place, header, note, most_bytes=LONGEST_JOURNAL)
         self._received = 0
+        self.flush()
 
     def flush(self, *, last: bool = False) -> None:
         """Give the journal what was recorded, and how far the run has come."""
@@ -87,11 +89,14 @@ class RunRecorder:
         known |= {"attempts": self.attempts.by_kind(), "dropped": answer["dropped"], "failures": self.problems.failures}
         self.journal.write(RUN, json.dumps(known).encode())
 
-    def end(self) -> None:
-        """Write the rest, and close the journal."""
+    def end(self, *, wait: bool) -> None:
+        """Write the rest, and close the journal; the disk is waited for here, or in a thread."""
         self.problems.note_rest()
         self.flush(last=True)
-        self.journal.close()
+        if wait:
+            self.journal.close()
+        else:
+            threading.Thread(target=self.journal.close, name=NAME, daemon=True).start()
 
 
 class AttemptsOfRun(Attempts):
@@ -105,14 +110,17 @@ class AttemptsOfRun(Attempts):
         self._observer = observer
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
-        part = self._observer.runs.part(task, time.time())
+        part = self._observer.runs.known(task.key)
         if part.run is not self._observed:
             return None
         step = PREPROCESSING if part.kind == PREPROCESSING else "processing"
         return {"step": step, "prefix": task.prefix.name if part.kind == PROCESSOR else None}
 
-    def _is_in_span(self, task: Any) -> bool:  # noqa: ARG002  (fine metrics of runs that overlap cannot be told apart)
-        return True
+    def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
+        return mark is not None  # other runs of the same client have journals of their own
+
+    def _is_in_span(self, task: Any) -> bool:
+        return True  # fine metrics of runs that overlap cannot be told apart
 
 
 class Recorder(SchedulerPlugin):  # type: ignore[misc]
@@ -145,15 +153,16 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         header = {"facility": True, "id": identity, "start": time.time(), "user": user(), "cluster": True}
         place = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-cluster-{identity[:12]}"
         self._journal = JournalWriter(place, header, self._note)
+        self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
 
     # events from the scheduler
 
-    def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any]) -> None:
+    def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any], now: float) -> None:
         """Give each recorder a task's transition."""
         try:
             task = self._scheduler.tasks.get(key)
             if task is not None and start in {"released", "processing"} and finish != "forgotten":
-                self._observer.runs.part(task, time.time())
+                self._observer.runs.part(task, now)
             self._begin_new()
             for recorder in self.recorders.values():
                 recorder.attempts.transition(key, start, finish, **reasons)
@@ -219,7 +228,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
                 recorder.workers.samples.take(recorder.workers.here)
                 recorder.workers.forget_overdue()
                 if run.ended:
-                    self.recorders.pop(run).end()
+                    self.recorders.pop(run).end(wait=False)
                 else:
                     recorder.flush()
             if now - self._written >= CLUSTER_SECONDS:
@@ -239,7 +248,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             self._observer.listeners.remove(self.moved)
         while self.recorders:
             _, recorder = self.recorders.popitem()
-            recorder.end()
+            recorder.end(wait=True)
         self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
         self._journal.close()
 
@@ -256,8 +265,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
                     self.recorders[run] = recorder
 
     def _of_task(self, key: Any) -> RunRecorder | None:
-        task = self._scheduler.tasks.get(key)
-        run = None if task is None else self._observer.runs.part(task, time.time()).run
+        run = self._observer.runs.known(key).run
         return None if run is None else self.recorders.get(run)
 
     def _totals(self, now: float) -> dict[str, Any]:

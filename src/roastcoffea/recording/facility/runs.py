@@ -106,6 +106,10 @@ class Runs:
                 run.files += kind == PREPROCESSING and self._is_file(task)
         return part
 
+    def known(self, key: Any) -> Part:
+        """The part of an active task, if it was asked for before."""
+        return self._parts.get(key, NO_PART)
+
     def ended(self, key: Any, now: float) -> None:
         """Note that a task has a result, or an error."""
         part = self._parts.pop(key, NO_PART)
