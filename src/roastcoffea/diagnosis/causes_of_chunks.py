@@ -197,7 +197,7 @@ def interpreter_lock(evidence: Evidence) -> Draft | None:
     functions = culprits.functions(evidence, "core", own=True)
     share = share_of(evidence, "interpreter lock")
     by = f"; {functions[0].name} holds it most" if functions else ""
-    what = f"The interpreter lock blocks {share} of thread time{of}{by}."
+    what = f"For {share} of thread time, threads wait for Python's interpreter lock{of}{by}."
     advice = (
         "Run processes with one thread each instead of threads, or replace plain Python loops with array operations."
     )

@@ -13,7 +13,7 @@ from roastcoffea.diagnosis.outputs import HANDLED, large_output, merged_output, 
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
-from roastcoffea.units import BYTE, SECOND, number
+from roastcoffea.units import BYTE, SECOND, counted, number
 
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
 
@@ -90,7 +90,7 @@ def merge(evidence: Evidence) -> Draft | None:
     share, (more, line) = evidence.share(sum(rows.values())), _merging(evidence)
     what = f"The merge step takes {share} of thread time, including waiting for it."
     if size:
-        outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)}"
+        outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)} each"
         what = f"Compressing, moving and merging {outputs} takes {share} of thread time, including waiting for it."
     taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
     return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line, rows=rows, taken=taken)
@@ -122,6 +122,9 @@ def tail(evidence: Evidence) -> Draft | None:
     worst, smaller = culprits.worst_straggler(evidence), evidence.smaller
     longest = culprits.longest_chunk(evidence) if worst is None else worst
     last = f"; the {'longest' if worst is None else 'slowest'} is {longest.name}" if longest is not None else ""
+    threads = round(evidence.total / evidence.elapsed)
+    if evidence.chunks < threads:
+        last = f": there are {counted(evidence.chunks, 'chunk')} for {counted(threads, 'thread')}{last}"
     what = f"Threads sit idle for {evidence.share(idle)} of thread time while the last chunks run{last}."
     advice = "Use fewer workers." if evidence.larger else "Split the longest chunks, or use fewer workers."
     if smaller:

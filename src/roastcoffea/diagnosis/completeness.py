@@ -145,12 +145,13 @@ class Incompleteness:
             lost.clear()
         if estimated:
             about = number(round(self.events_of_files or 0.0))
-            lost.append(f"about {about} events of {self._unread()} (estimated from the other files)")
+            of = " of files" if self.chunks else ""
+            lost.append(f"about {about} events{of} (estimated from the other files)")
         share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
-        parts = [f"{' and '.join(lost)} are lost{share}"] if lost else []
+        parts = [f"{' and '.join(lost)} are missing{share}"] if lost else []
         if self.files and not estimated:
             parts.append(f"the number of events in {counted(len(self.files), 'file')} is unknown")
-        failed = f"; {counted(self.failed_for_good, 'attempt')} failed for good" if self.failed_for_good else ""
+        failed = f"; {counted(self.failed_for_good, 'attempt')} failed" if self.failed_for_good else ""
         events = ", and ".join(parts) or "no lost event is known"
         return f"{events[:1].upper()}{events[1:]}{failed}."
 
