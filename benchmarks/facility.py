@@ -1,7 +1,7 @@
 """A day's worth of chunks at full speed through what the preload records on a scheduler: memory, and completeness.
 
-Stand-ins for workers run 200,000 chunks. The recorder's journals go to a folder, as on a facility. Memory of the process
-is read after each 10,000 chunks, and at the end all journals are read back: every chunk must be there.
+Stand-ins for workers run 200,000 chunks. The recorder's journals go to a folder, as on a facility. Memory of the
+process is read after each 10,000 chunks, and at the end all journals are read back: every chunk must be there.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,13 +43,25 @@ LONGEST_JOURNAL: Final = 2_000_000_000
 """Most bytes of the journal of one run; what comes later is not recorded, which its problems say."""
 
 
+class CleanLog(LogWriter):
+    """A log whose recurring texts have no secrets: it goes to disk without passing a client."""
+
+    def number(self, text: str | None) -> int:
+        return super().number(None if text is None else _clean(text))
+
+
+@lru_cache(1000)
+def _clean(text: str) -> str:
+    return redacted(text)
+
+
 class RunRecorder:
     """Records the tasks of one run, and the workers while it goes on."""
 
     def __init__(self, run: ObservedRun, observer: Observer, scheduler: Any, folder: Path, note: Any) -> None:
         self.run = run
         self.id = uuid.uuid4().hex
-        self.log = LogWriter(LOG_CAP)
+        self.log = CleanLog(LOG_CAP)
         self.problems = Problems(self.log)
         self.attempts = AttemptsOfRun(run, observer, scheduler, self.log, self.problems)
         self.workers = Workers(NAME, scheduler, self.log, self.problems, _ignored)
@@ -59,7 +72,7 @@ class RunRecorder:
             "facility": True,
             "id": self.id,
             "start": run.start,
-            "client": run.client,
+            "client": redacted(run.client),
             "user": user(),
         }
         header |= {"collectors": list(run.collectors)}
@@ -80,7 +93,7 @@ class RunRecorder:
         tally = self.run.tally
         known: dict[str, Any] = {
             "name": self.run.name,
-            "processor": self.run.processor,
+            "processor": self.run.processor and redacted(self.run.processor),
             "metered": self.run.metered,
             "ended": last,
         }

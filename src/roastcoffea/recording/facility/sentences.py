@@ -13,6 +13,7 @@ from markupsafe import Markup
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.runs import ObservedRun
 from roastcoffea.recording.facility.timeline import BIN
+from roastcoffea.redaction import redacted
 from roastcoffea.report.markup import text
 from roastcoffea.report.progress import IDLE, Rates, clock
 from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, duration, number
@@ -98,7 +99,7 @@ def short(client: str) -> str:
     >>> short("Client-ttbar-5ae17017-e80c-11f1-93cd-02fc00000001")
     'Client-ttbar-5ae17017'
     """
-    return re.sub(r"(-[0-9a-f]{8})(-[0-9a-f]{4,12})+$", r"\1", client)[:LONGEST_CLIENT]
+    return re.sub(r"(-[0-9a-f]{8})(-[0-9a-f]{4,12})+$", r"\1", redacted(client))[:LONGEST_CLIENT]
 
 
 def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
