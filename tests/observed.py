@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import wait_until
 from stand_ins import Scheduler, Task
 
+from roastcoffea.log.journals import journals_in
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility import observer as observers
 from roastcoffea.recording.facility.observer import Observer
+from roastcoffea.recording.facility.recorder import NAME, Recorder
 
 BEGINNING = 1_700_000_000.0
 FILE = "root://xrootd-3.example.org//store/user/jane/secret-name.root"
@@ -78,3 +82,24 @@ def made_record(number: int, seconds: float) -> dict[str, Any]:
         "bytes_payload": 80,
         "bytes_metadata": 20,
     }
+
+
+def recorded(observed: Observed, folder: Path) -> Recorder:
+    """A run that ended, with metered chunks, and one that goes on, without."""
+    observed.observer.tokens[NAME] = "token"
+    observed.scheduler.plugins = {}
+    recorder = Recorder(observed.scheduler, observed.observer, folder)
+    for number in range(4):
+        task = observed.chunk(number, "call-1")
+        observed.pass_time(1)
+        observed.end(task, 36.0, call="call-1", thread=number, worker=observed.worker.address, key=task.key)
+    lost = observed.chunk(9, "call-1")
+    observed.end(lost, 1.0, state="released", reason="handle-worker-cleanup-1")
+    observed.forget(lost)
+    observed.pass_time(40)
+    recorder.tick(observed.now)
+    observed.end(observed.chunk(10, "call-2"), 9.0)
+    observed.pass_time(1)
+    recorder.tick(observed.now)
+    assert wait_until(lambda: not journals_in(folder)[1])  # a file begins empty
+    return recorder

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import wait_until
-from observed import Observed
+from observed import Observed, recorded
 
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.log.journals import journals_in
 from roastcoffea.recording.facility.index import ENDED, RUNNING, costs, index_of
-from roastcoffea.recording.facility.recorder import NAME, Recorder
 
 DAY = 86_400.0
 NOON = 1_700_000_000.0 // DAY * DAY + DAY / 2
@@ -37,25 +34,11 @@ def test_without_watts_there_is_no_energy() -> None:
     assert "energy" not in day
 
 
-def recorded(observed: Observed, folder: Path) -> Recorder:
-    """A run that ended, with metered chunks, and one that goes on, without."""
-    observed.observer.tokens[NAME] = "token"
-    observed.scheduler.plugins = {}
-    recorder = Recorder(observed.scheduler, observed.observer, folder)
-    for number in range(4):
-        task = observed.chunk(number, "call-1")
-        observed.pass_time(1)
-        observed.end(task, 36.0, call="call-1", thread=number, worker=observed.worker.address, key=task.key)
-    lost = observed.chunk(9, "call-1")
-    observed.end(lost, 1.0, state="released", reason="handle-worker-cleanup-1")
-    observed.forget(lost)
-    observed.pass_time(40)
-    recorder.tick(observed.now)
-    observed.end(observed.chunk(10, "call-2"), 9.0)
-    observed.pass_time(1)
-    recorder.tick(observed.now)
-    assert wait_until(lambda: not journals_in(folder)[1])  # a file begins empty
-    return recorder
+def test_energy_that_hosts_measured_is_told_apart_from_the_estimate() -> None:
+    known = {"joules": 3.6e6, "hosts_with_energy": 1, "hosts": 4}
+    (day,) = costs([[entry(NOON, 4) | known, entry(NOON + 1, 4) | known | {"joules": 7.2e6}]], watts=None)
+    assert (day["measured_energy"], day["measured_hosts"]) == (2, 0.25)
+    assert "energy" not in day
 
 
 def test_runs_have_core_hours_waste_and_heaviest_dataset(observed: Observed, tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from observed import Observed
+from observed import Observed, recorded
 
-from recording.facility.test_index import recorded
 from roastcoffea.log.journals import journals_in
 from roastcoffea.measurement import Measurement
 from roastcoffea.recording.facility.journaled import LOST, is_cluster, is_facility, recorded_in, run_of

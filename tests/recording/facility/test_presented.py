@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from observed import Observed
+from observed import Observed, recorded
 
-from recording.facility.test_index import recorded
 from roastcoffea.errors import MeasurementError
 from roastcoffea.recording.facility.index import index_of
 from roastcoffea.recording.facility.presented import sheets, write_page

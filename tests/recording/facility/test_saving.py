@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from observed import Observed
+from observed import Observed, recorded
 
 import roastcoffea
-from recording.facility.test_index import recorded
 from roastcoffea.recording.facility.index import index_of
 from roastcoffea.recording.facility.saving import save_ended
 

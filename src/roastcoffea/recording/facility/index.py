@@ -21,6 +21,8 @@ from roastcoffea.records.columns import Column
 from roastcoffea.records.tasks import OK
 from roastcoffea.units import SECONDS_PER_HOUR
 
+JOULES_PER_KILOWATT_HOUR: Final = 3.6e6
+
 ENDED: Final = "ended"
 RUNNING: Final = "running"
 LOST: Final = "cut off"
@@ -67,11 +69,21 @@ DAY_COLUMNS: Final = (
     ),
     Column("events", "integer", "events", "of chunks with a result"),
     Column("bytes", "integer", "B", "requested from storage by metered attempts"),
+    Column(
+        "measured_energy",
+        "number",
+        "kWh",
+        "of whole processors (RAPL), on hosts whose workers may read it",
+    ),
+    Column("measured_hosts", "number", "fraction", "hosts of these, of all hosts"),
     Column("energy", "number", "kWh", "estimate: core_hours x watts per core / 1000; none unless the watts are given"),
     Column("idle_energy", "number", "kWh", "the same of idle_hours"),
     Column("failed_energy", "number", "kWh", "the same of failed_hours"),
 )
 """One row for each day: what the scheduler's workers were there for."""
+
+GROWING: Final = ("capacity_seconds", "cpu_seconds", "events", "bytes", "joules")
+"""Totals that only grow."""
 
 USEFUL: Final = frozenset(one.name for one in TIME_CLASSES if one.work == "useful")
 OWN: Final = tuple(one.name for one in TIME_CLASSES if one.work in {"useful", "waiting", "overhead", "lost"})
@@ -210,8 +222,8 @@ def _pairs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, 
 
 def _accrued(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
     """What accrued between two entries, by name; seconds of classes by the name of the class."""
-    names = ("capacity_seconds", "cpu_seconds", "events", "bytes")
-    amounts = {name: float(after.get(name) or 0) - float(before.get(name) or 0) for name in names}
+    amounts = {name: float(after.get(name) or 0) - float(before.get(name) or 0) for name in GROWING}
+    amounts |= {name: float(after.get(name) or 0) for name in ("hosts_with_energy", "hosts")}
     earlier = before.get("seconds") or {}
     return amounts | {
         name: float(now) - float(earlier.get(name, 0)) for name, now in (after.get("seconds") or {}).items()
@@ -236,5 +248,14 @@ def _day(day: str, amounts: Mapping[str, float], watts: float | None) -> dict[st
         "cpu_hours": amounts["cpu_seconds"] / SECONDS_PER_HOUR,
         "events": int(amounts["events"]),
         "bytes": int(amounts["bytes"]),
+        **_measured_energy(amounts),
         **({} if watts is None else {name: each * watts / 1000 for name, each in energy.items()}),
     }
+
+
+def _measured_energy(amounts: Mapping[str, float]) -> dict[str, float]:
+    """What hosts measured; nothing where none could."""
+    if not amounts["hosts_with_energy"]:
+        return {}
+    share = amounts["hosts_with_energy"] / amounts["hosts"]
+    return {"measured_energy": amounts["joules"] / JOULES_PER_KILOWATT_HOUR, "measured_hosts": share}

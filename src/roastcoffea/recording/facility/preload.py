@@ -16,7 +16,9 @@ from typing import Any, Final
 import click
 import dask
 
+from roastcoffea.errors import reported
 from roastcoffea.recording.facility import display, metering
+from roastcoffea.recording.facility.energy import METRIC, PackageEnergy
 from roastcoffea.recording.facility.recorder import NAME, TICK, Recorder
 from roastcoffea.recording.facility.retention import remove_old
 
@@ -44,6 +46,9 @@ async def dask_setup(
     else:
         metering.start()
         _ends[server] = [metering.stop]
+        with reported(logging.getLogger(__name__).debug, "energy is not measured", (OSError, ValueError)):
+            server.metrics[METRIC] = PackageEnergy().joules
+            _ends[server].append(lambda: server.metrics.pop(METRIC, None))
 
 
 async def dask_teardown(server: Any) -> None:

@@ -38,6 +38,7 @@ DAYS: Final = (
     ("energy", Column("energy", ENERGY)),
     ("idle_energy", Column("of idle", ENERGY)),
 )
+MEASURED: Final = "Measured by the processors of {:.0%} of the hosts, for all that ran there: {} on {}."
 HOURS: Final = "core-hours: threads of all workers times the time that they were there; of these CPU, idle, and failed"
 NO_WATTS: Final = "For an estimate of energy give --watts-per-core."
 FORMULA: Final = "Energy is an estimate, not measured: core-hours x {} W per core / 1000."
@@ -55,13 +56,15 @@ def sheets(found: Index) -> list[Sheet]:
     )
     if any(row["wasted_share"] is None for row in runs):
         notes.append("- is not known: chunks are metered by dask worker --preload roastcoffea.facility")
+    rows = found.days.to_pylist()
+    measured = [
+        MEASURED.format(row["measured_hosts"], ENERGY.text(row["measured_energy"]), row["day"])
+        for row in rows
+        if row["measured_energy"] is not None
+    ]
+    heads, lines = [head for _, head in days], [HOURS, energy, *measured]
     return [
-        Sheet(
-            title="Days",
-            columns=[head for _, head in days],
-            rows=_rows(found.days.to_pylist(), days),
-            notes=[HOURS, energy],
-        ),
+        Sheet(title="Days", columns=heads, rows=_rows(rows, days), notes=lines),
         Sheet(title="Runs", columns=[head for _, head in RUNS], rows=_rows(runs, RUNS), notes=notes),
         *([Sheet(title="Not read", items=found.problems)] if found.problems else []),
     ]

@@ -21,6 +21,7 @@ from roastcoffea.backends.workers import Workers
 from roastcoffea.log.journal import LOG, JournalWriter
 from roastcoffea.log.kinds import CHUNK
 from roastcoffea.log.writer import LogWriter, Problems
+from roastcoffea.recording.facility.energy import HostEnergy, hosts_of
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.runs import ObservedRun
 from roastcoffea.records.tasks import PREPROCESSING, PROCESSOR
@@ -159,6 +160,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         self.folder = folder
         self._cpu: dict[str, float] = {}
         self._cpu_of_left = 0.0
+        self._energy = HostEnergy()
         self._written = 0.0
         self._begun = 0
         observer.listeners.append(self.moved)
@@ -285,6 +287,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         """Totals of the scheduler since the preload began."""
         for address, worker in self._scheduler.workers.items():
             self._cpu[address] = worker.metrics.get(NAME) or self._cpu.get(address, 0.0)
+        self._energy.take(self._scheduler.workers)
         counters = self._observer.counters
         return {
             "time": now,
@@ -296,6 +299,9 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             "failed_attempts": sum(counters.attempts.values()),
             "runs": self._observer.runs.begun,
             "workers": len(self._scheduler.workers),
+            "joules": self._energy.joules,
+            "hosts_with_energy": self._energy.hosts,
+            "hosts": hosts_of(self._scheduler.workers.values()),
         }
 
     def _note(self, problem: str) -> None:

@@ -12,7 +12,7 @@ from roastcoffea.recording.facility.journaled import run_of
 
 
 def save_ended(found: Index, output: Path) -> Iterator[Path]:
-    """Save the runs of an index that go on no longer; those that are there stay as they are."""
+    """Save the runs of an index that go on no longer; existing ones stay as they are."""
     for row in found.runs.to_pylist():
         if row["state"] != RUNNING and not (output / row["journal"]).exists():
             yield Measurement(run_of(journal_in(found.folder / row["journal"]))).save(output, row["journal"])

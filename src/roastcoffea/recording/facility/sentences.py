@@ -103,7 +103,7 @@ def short(client: str) -> str:
 
 
 def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
-    """The classes of thread time in the last minute, the largest first; none that is nearly nothing."""
+    """The classes of thread time in the last minute, largest first, without negligible ones."""
     means = {name: float(amounts[-IN_A_MINUTE:].mean()) for name, amounts in threads.items()}
     total = sum(means.values())
     shown = sorted((item for item in means.items() if item[1] >= LEAST_SHARE * total > 0), key=lambda item: -item[1])
