@@ -64,8 +64,8 @@ def sheets(found: Index) -> list[Sheet]:
     ]
     heads, lines = [head for _, head in days], [HOURS, energy, *measured]
     return [
-        Sheet(title="Days", columns=heads, rows=_rows(rows, days), notes=lines),
-        Sheet(title="Runs", columns=[head for _, head in RUNS], rows=_rows(runs, RUNS), notes=notes),
+        Sheet(title="Days", things="days", columns=heads, rows=_rows(rows, days), notes=lines),
+        Sheet(title="Runs", things="runs", columns=[head for _, head in RUNS], rows=_rows(runs, RUNS), notes=notes),
         *([Sheet(title="Not read", items=found.problems)] if found.problems else []),
     ]
 
