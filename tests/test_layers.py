@@ -33,11 +33,12 @@ BELOW: dict[str, tuple[str, ...]] = {
     "report.notebook": ("report.sheets", "report.markup"),
     "report.presented": ("report.terminal", "report.markdown", "report.notebook"),
     "records": ("units", "errors"),
-    "log": ("records",),
-    "instrument": ("log", "interrupts"),
-    "backends": ("log", "compat", "interrupts"),
+    "log.processes": (),
+    "log": ("records", "interrupts", "log.processes"),
+    "instrument": ("log",),
+    "backends": ("log", "compat"),
     "storage.reading": ("errors",),
-    "storage.left_overs": ("errors",),
+    "storage.left_overs": ("errors", "log.processes"),
     "storage.folders": ("storage.left_overs",),
     "storage": ("compat", "storage.folders"),
     "compat": ("records", "storage.reading"),
@@ -57,6 +58,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "monitor": ("measurement", "instrument", "backends"),
     "recording": ("collector",),
     "auto": ("recording",),
+    "facility": ("recording",),
     "importers": ("recording",),
     "cli": ("recording", "monitor", "studies"),
     "demo": ("cli",),
@@ -80,7 +82,7 @@ FOR_PLUGINS = {"dask", "distributed.diagnostics.plugin"}
 """What the backend's half on the cluster may load beside the standard library; Dask is there already."""
 
 
-ALIASES = ("auto", "demo", "export", "importers", "legacy")
+ALIASES = ("auto", "demo", "export", "facility", "importers", "legacy")
 """Import paths from before there were rooms; each of their modules hands on what is elsewhere, in one import."""
 
 MOST_LINES = 400

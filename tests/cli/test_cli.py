@@ -66,6 +66,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             "compare",
             "demo",
             "export",
+            "facility",
             "history",
             "list",
             "merge",

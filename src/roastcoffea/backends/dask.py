@@ -16,6 +16,7 @@ from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.connection import Connection, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
+from roastcoffea.backends.display import Display
 from roastcoffea.backends.hosts import hosts_of, with_more, with_withheld
 from roastcoffea.backends.limits import Withheld
 from roastcoffea.backends.recorder import Recorder
@@ -115,7 +116,8 @@ class DaskMetricsBackend(Recorder):
             interval = SHORTEST_INTERVAL
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
-        plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
+        shown = (Display(),) if self._scheduler_package == roastcoffea.__version__ else ()
+        plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS, shown)
         self._deployment.open(plugin, WorkerHalf(self.name, token, carried, functions=self.functions))
         self._began = time.time()
 
