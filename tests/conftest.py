@@ -62,6 +62,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Journals of tests, and of what they start, are in a folder of their own."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def real_files() -> dict[str, dict[str, dict[str, str]]]:
     folder = os.environ.get("ROASTCOFFEA_TEST_DATA")

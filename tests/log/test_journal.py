@@ -138,7 +138,7 @@ def test_a_disk_that_hangs_ends_it_and_holds_nobody_up(
     writer: JournalWriter, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "MOST_PENDING", 5000)
-    monkeypatch.setattr(JournalWriter, "flush", lambda self: None)
+    monkeypatch.setattr(JournalWriter, "flush", lambda self, **_: None)
     for _ in range(10):
         writer.write(RECORDS, b"x" * 1000)
     assert len(notes) == 1

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-import pyarrow as pa
-
 import roastcoffea
 from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
@@ -16,14 +14,13 @@ from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.connection import Connection, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
-from roastcoffea.backends.hosts import hosts_of, with_more, with_withheld
-from roastcoffea.backends.limits import Withheld
-from roastcoffea.backends.recorder import Recorder
+from roastcoffea.backends.hosts import hosts_of, with_more
+from roastcoffea.backends.logged import LoggedCluster
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.journal import LOG
 from roastcoffea.units import counted
 
 SHORTEST_INTERVAL: Final = 0.05
@@ -42,7 +39,7 @@ NO_ANSWER = (
 )
 
 
-class DaskMetricsBackend(Recorder):
+class DaskMetricsBackend(LoggedCluster):
     """Records the cluster that a client is connected to.
 
     The scheduler's own state (tasks assigned, occupancy, results held, number of workers) is sampled at the interval,
@@ -63,10 +60,6 @@ class DaskMetricsBackend(Recorder):
     TypeError
         The client is asynchronous, or not a client.
     """
-
-    kind = "dask"
-    elsewhere = "it does not run on the cluster of the collector's client"
-    merges_equal_chunks = True
 
     def __init__(self, client: Any, carried: Any = None) -> None:
         if client is None:
@@ -91,16 +84,16 @@ class DaskMetricsBackend(Recorder):
 
     def _reset(self) -> None:
         super()._reset()
-        self.absent = {}
-        self.log = ClusterLog()
         self._asked = AskedJobs(getattr(self.client, "cluster", None))
         self._period = self._deployment = Deployment(
-            self._connection, self.name, self.log, self.note, look=self._asked.look
+            self._connection, self.name, self.note, look=self._asked.look, keep=self._keep
         )
         self._packages: set[str | None] = set()
         self._workers_known = False
-        self._withheld: dict[str, Withheld | None] = {}
-        """Throttling and steal of each worker present at the end."""
+
+    def _keep(self, data: bytes) -> None:
+        if self.keep is not None:
+            self.keep(LOG, data)
 
     # life cycle of a collector
 
@@ -150,40 +143,6 @@ class DaskMetricsBackend(Recorder):
         )
         self.note(f"{reason}: the probe's code was sent to them")
         return packed_by_value(thing)
-
-    # records, on the client's clock
-
-    def workers_now(self) -> int:
-        """Workers present now."""
-        return self.log.workers.here
-
-    def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the workers present now, and how many execute a task; None before the first samples."""
-        return self.log.workers.threads
-
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers present between start and stop, or until the last contact with the cluster."""
-        table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.last_contact(start, stop))
-        return with_withheld(self._asked.in_lifetimes(table), self._withheld)
-
-    def pauses(self, start: float, stop: float) -> pa.Table:
-        """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""
-        return self.log.workers.pauses(self.clock_offset, start, self._deployment.last_contact(start, stop))
-
-    def samples(self) -> pa.Table:
-        return self.log.workers.samples(self.clock_offset)
-
-    def sampling(self) -> pa.Table:
-        return self.log.sampling.sampling(self.clock_offset)
-
-    def worker_states(self) -> pa.Table:
-        return self.log.sampling.states(self.clock_offset)
-
-    def tasks(self) -> pa.Table:
-        return self.log.attempts.table(self.clock_offset)
-
-    def notes(self) -> list[str]:
-        return [*self.problems, *self._deployment.notes()]
 
     # spans
 

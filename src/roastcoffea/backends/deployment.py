@@ -20,14 +20,13 @@ from distributed.protocol.pickle import dumps
 import roastcoffea
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
-from roastcoffea.backends.recorder import Period
+from roastcoffea.backends.logged import LoggedPeriod
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.units import counted, were
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
@@ -49,7 +48,7 @@ THREAD_TIMEOUT: Final = 2.0
 Answer = Mapping[str, Any]
 
 
-class Deployment(Period):
+class Deployment(LoggedPeriod):
     """The plugins of one client on scheduler and workers, and their log.
 
     Parameters
@@ -58,12 +57,14 @@ class Deployment(Period):
         Connection to the scheduler.
     name : str
         Name of the plugins.
-    log : ClusterLog
-        Receiver of the scheduler's log.
     note : callable
         Receives problems.
     look : callable, optional
         Called about once a second.
+    keep : callable, optional
+        Receives each piece of the log.
+    log : ClusterLog, optional
+        Receiver of the log, if it has parts of its own.
 
     Attributes
     ----------
@@ -77,14 +78,15 @@ class Deployment(Period):
         self,
         connection: Connection,
         name: str,
-        log: ClusterLog,
         note: Callable[[str], None],
+        *,
         look: Callable[[], None] | None = None,
+        keep: Callable[[bytes], None] | None = None,
+        log: ClusterLog | None = None,
     ) -> None:
-        super().__init__(log.received)
+        super().__init__(log=ClusterLog() if log is None else log)
         self.name = name
         self.token = secrets.token_hex(16)
-        self.log = log
         self.last_heard = time.time()
         self.lost: str | None = None
         self.unanswered: str | None = None
@@ -93,9 +95,9 @@ class Deployment(Period):
         self._connection = connection
         self._note = note
         self._look = look
+        self._keep = keep
         self._round_trip = math.inf
         self._received = 0
-        self._failures = 0
         self._scheduler_package: str | None = None
         self._some_workers_here = False
         self._registering: Future[Any] | None = None
@@ -171,20 +173,6 @@ class Deployment(Period):
         """The stop, or the last contact with the cluster if the connection was lost."""
         return min(stop, max(start, self.last_heard)) if self.lost else stop
 
-    def notes(self) -> list[str]:
-        """Problems of the plugins and of their log."""
-        notes = [*self.log.problems, *self.log.received.problems]
-        if self._failures:
-            notes.append(f"the scheduler plugin failed {counted(self._failures, 'time')}: records are missing")
-        if self.refused:
-            notes.append(
-                f"{counted(self.refused, 'message')} of others to the collector's topic {were(self.refused)} refused"
-            )
-        dropped = self.dropped.items()
-        return notes + [
-            f"{counted(rows, 'row')} of {table} {were(rows)} dropped on the scheduler" for table, rows in dropped
-        ]
-
     # implementation
 
     def _register(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
@@ -227,10 +215,12 @@ class Deployment(Period):
             if answer["at"] != self._received:
                 raise RoastcoffeaError(f"the scheduler's log continues at byte {answer['at']}, not {self._received}")
             self._received += len(answer["data"])
+            if self._keep is not None and answer["data"]:
+                self._keep(answer["data"])
             self.log.feed(answer["data"])
             self.last_heard = time.time()
             self.dropped = dict(answer["dropped"])
-            self._failures = answer["failures"]
+            self.failures = answer["failures"]
             self.refused = answer["refused"]
 
     def _keep_draining(self) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
+LOST: Final = "lost"
+"""Outcomes: a run is lost with its client, before it ended; a journal may have what was recorded until then."""
 
 OUTSIDE: Final = "outside"
 """Key in `absent` of what is excluded from the run on purpose."""
@@ -137,6 +139,16 @@ class Run:
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it failed or was lost, so that it may lack a part of its work."""
+        return self.outcome in {FAILED, LOST}
+
+    @property
+    def ending(self) -> str:
+        """How it ended, as a verb."""
+        return "was lost" if self.outcome == LOST else self.outcome
 
     def __repr__(self) -> str:
         chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"

@@ -17,7 +17,7 @@ from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.report.allocation import allocation
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -199,7 +199,7 @@ def heading(run: Run) -> Heading:
         title=title_of(run),
         label="roastcoffea",
         lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
-        alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
+        alarm=f"This run {run.ending}: {run.error or 'no error text was kept'}" if run.ended_early else "",
         notes=[] if run.reported is None else [reporter],
     )
 

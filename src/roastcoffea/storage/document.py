@@ -48,12 +48,12 @@ def write_document(folder: Path, run: Run, tables: Tables) -> None:
         name: {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
         for name, table in tables.items()
     }
-    document = {"format": FORMAT, "schema": SCHEMA, "tables": described, "run": _body(run)}
+    document = {"format": FORMAT, "schema": SCHEMA, "tables": described, "run": body_of(run)}
     with synced_file(folder / RUN_FILE) as file:
         file.write(json.dumps(document, allow_nan=False, indent=1).encode())
 
 
-def _body(run: Run) -> Body:
+def body_of(run: Run) -> Body:
     """JSON form of everything except the tables; its problems list what could not be kept."""
     parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
     parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
@@ -83,7 +83,7 @@ def read_document(path: Path) -> Document:
             raise ValueError(f"unknown schema {schema}")
         if deeper_than(found, DEEPEST_JSON):
             raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
-        body = untagged(found["run"]) if schema <= LAST_TAGGED else _restored(found["run"])
+        body = untagged(found["run"]) if schema <= LAST_TAGGED else restored_body(found["run"])
         document = Document(body, found["tables"], schema)
         _check_times(document.body)
         if schema == SCHEMA:
@@ -96,7 +96,7 @@ def read_document(path: Path) -> Document:
         return document
 
 
-def _restored(form: Mapping[str, Any]) -> Body:
+def restored_body(form: Mapping[str, Any]) -> Body:
     """Body of a run from its JSON form."""
     body = {name: restored(value) for name, value in form.items()}
     if body.get("reported") is not None:

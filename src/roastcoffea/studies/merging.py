@@ -130,7 +130,7 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         return replace(found, problems=(*found.problems, left_out))
     renamed = _with_workers_of_their_own(runs)
     tables = {table: _table(renamed, table) for table in RECORDS}
-    failed = [run for run in runs if run.outcome == FAILED]
+    failed = [run for run in runs if run.ended_early]
     shared = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
     return Run(
         id=_identity(runs),

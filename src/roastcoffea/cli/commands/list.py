@@ -16,7 +16,7 @@ NARROWEST = 80
 """Columns that the list needs."""
 UNLIMITED = 10_000
 """Columns where the output is no terminal, and COLUMNS is not set."""
-OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "unreadable")
+OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "lost", "nothing run", "unreadable")
 
 
 @click.command

@@ -13,7 +13,7 @@ from roastcoffea.diagnosis.completeness import Incompleteness, shortened
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.studies.compare.observations import facts_of_run
 from roastcoffea.studies.compare.per_event import COSTS, EVENTS
 from roastcoffea.units import BYTE, KILOHERTZ, SECOND, Unit, moment
@@ -124,8 +124,8 @@ def _datasets(run: Run, metrics: Metrics) -> list[str]:
 def _state(measurement: Measurement) -> tuple[str, str | None]:
     """How a run ended, and why it is not used."""
     run = measurement.run
-    if run.outcome == FAILED:
-        return FAILED, f"it failed: {shortened(run.error or 'no error was recorded')}"
+    if run.ended_early:
+        return run.outcome, f"it {run.ending}: {shortened(run.error or 'no error was recorded')}"
     try:
         missing: Incompleteness = measurement.metrics.evaluator.value("incompleteness")
     except NotMeasuredError:
