@@ -39,6 +39,23 @@ class Sleeping(ProcessorABC):
         return {"events": len(events)}
 
 
+class Logging(Sleeping):
+    """Reads a column, sleeps, and notes in a file of its process when which chunk was done."""
+
+    def __init__(self, seconds: float, folder: str) -> None:
+        super().__init__(seconds)
+        self.folder = folder
+
+    def process(self, events: Any) -> dict[str, int]:
+        jets = int(ak.sum(ak.num(events.Jet.pt)))
+        known = events.metadata
+        chunk = known["dataset"], known["filename"], known["entrystart"], known["entrystop"]
+        time.sleep(self.seconds)
+        with Path(self.folder, str(os.getpid())).open("a") as notes:
+            notes.write(" ".join(map(str, (time.time(), *chunk))) + "\n")
+        return {"jets": jets}
+
+
 class Spinning(Sleeping):
     """Computes so many seconds of CPU time a chunk."""
 

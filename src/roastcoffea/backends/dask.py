@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import roastcoffea
@@ -12,7 +13,7 @@ from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
-from roastcoffea.backends.connection import Connection, pickled
+from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.hosts import hosts_of, with_more
 from roastcoffea.backends.logged import LoggedCluster
@@ -33,6 +34,7 @@ LOSS = f"its fine metrics may lack its last {PUSH_SECONDS:g} s"
 COUNTED_OTHERS = (
     "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
 )
+COUNTED_ANEW = "the client was stopped meanwhile, and the workers' counts before that are lost"
 NO_ANSWER = (
     "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
     "lack everything since their last heartbeat"
@@ -113,7 +115,8 @@ class DaskMetricsBackend(LoggedCluster):
         self._began = time.time()
 
     def drain(self) -> None:
-        self._deployment.drain()
+        with suppress(NoAnswerError):  # it is tried again a second later, and told at the end
+            self._deployment.drain()
 
     def close(self) -> None:
         self._deployment.close(self._learn_fine_metrics, self._learn_counts)
@@ -197,7 +200,7 @@ class DaskMetricsBackend(LoggedCluster):
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
         self._learn_environment(answer)
-        self.attempts = dict(answer["attempts"])
+        self.attempts = None if self.gaps else dict(answer["attempts"])
         if answer["of_others"]:
             self.absent["span_metrics"] = COUNTED_OTHERS.format(counted(answer["of_others"], "task"))
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
@@ -213,5 +216,7 @@ class DaskMetricsBackend(LoggedCluster):
 
     def _learn_counts(self, answer: Mapping[str, Any]) -> None:
         """Take Dask's counts of each worker once the log is complete: it has the workers that left."""
-        if self.span_metrics is not None:
+        if self.gaps:
+            self.absent["span_metrics_per_worker"] = COUNTED_ANEW
+        elif self.span_metrics is not None:
             self.span_metrics_per_worker = self.log.workers.counted(answer["counted"], answer["spans"])

@@ -19,14 +19,15 @@ from distributed.protocol.pickle import dumps
 
 import roastcoffea
 from roastcoffea.backends.byvalue import ByValue
-from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
+from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, lost, pickled
 from roastcoffea.backends.logged import LoggedPeriod
-from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
+from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register, remove_plugin
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.reader import ClusterLog
+from roastcoffea.units import moment
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
@@ -39,11 +40,19 @@ WORKERS_TIMEOUT: Final = 2.0
 GONE: Final = (AttributeError, OSError, RuntimeError)
 """Errors of calling the scheduler after the client or its loop was closed."""
 
+SILENCE: Final = 2.0
+"""Seconds without any answer of the scheduler after which nothing more is fetched at the end."""
+
 LEAVE_WAIT: Final = 0.25
 """Seconds to wait for the workers to drop our plugin; after that they do so without us."""
 
 THREAD_TIMEOUT: Final = 2.0
-"""Seconds to wait for the draining thread, which may itself wait for a scheduler that does not answer."""
+"""Seconds to wait for the draining thread, unless it waits for a scheduler that does not answer."""
+
+GAP: Final = (
+    "nothing was recorded for {:.3g} s from {} on: the client was stopped or out of touch for so long that the "
+    "scheduler gave it up"
+)
 
 Answer = Mapping[str, Any]
 
@@ -96,6 +105,7 @@ class Deployment(LoggedPeriod):
         self._note = note
         self._look = look
         self._keep = keep
+        self._resumes = log is None  # parts of a log may number what they write, and begin anew
         self._round_trip = math.inf
         self._received = 0
         self._scheduler_package: str | None = None
@@ -116,6 +126,7 @@ class Deployment(LoggedPeriod):
 
     def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
         """Install the plugins, and start to drain the log."""
+        self._plugins = plugin, half
         self._register(plugin, half)
         self.drain()
         with interrupts_held():
@@ -135,16 +146,22 @@ class Deployment(LoggedPeriod):
 
     def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
         """Result of a method of the plugin on the scheduler."""
-        call = {"name": self.name, "method": method, "arguments": arguments}
-        answer = self._connection.answer(call_plugin, call, patience)
+        return self._checked(self._connection.answer(call_plugin, self._call(method, arguments), patience))
+
+    def _call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": self.name, "method": method, "arguments": arguments}
+
+    @staticmethod
+    def _checked(answer: Answer | None) -> dict[str, Any]:
         if answer is None:
-            raise NoAnswerError("the scheduler no longer has the collector's plugin")
+            raise PluginGoneError("the scheduler no longer has the collector's plugin")
         return dict(answer)
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Remove the plugins and keep their records; missing records are noted.
 
-        Apart from records that still arrive, this takes no longer than the scheduler's timeout plus a few seconds.
+        Apart from records that still arrive, this takes no longer than the scheduler's timeout plus a few seconds, and
+        no longer than `SILENCE` where the scheduler answers nothing.
 
         Parameters
         ----------
@@ -166,7 +183,7 @@ class Deployment(LoggedPeriod):
         elif self._registering is not None:
             self._leave_in_background()
         self.is_open = False
-        if self._thread is not None:
+        if self._thread is not None and self.lost is None:
             self._thread.join(THREAD_TIMEOUT)
 
     def last_contact(self, start: float, stop: float) -> float:
@@ -198,8 +215,13 @@ class Deployment(LoggedPeriod):
 
     def _drain_some(self, question: bytes | None = None) -> Answer | None:
         """Take the oldest entries; return the answer that contained them."""
-        asked = time.time()
-        answer = self.ask("drain", limit=DRAIN_BYTES, received=self._received, question=question)
+        try:
+            asked, answer = time.time(), self._ask_for_more(question)
+        except PluginGoneError:
+            if not self._resumes:
+                raise
+            self._resume()
+            asked, answer = time.time(), self._ask_for_more(question)
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
             return None
@@ -208,6 +230,18 @@ class Deployment(LoggedPeriod):
             self.clock_offset = answer["time"] - (asked + answered) / 2
         self._take(answer)
         return answer
+
+    def _ask_for_more(self, question: bytes | None) -> dict[str, Any]:
+        return self.ask("drain", limit=DRAIN_BYTES, received=self._received, question=question)
+
+    def _resume(self) -> None:
+        """Install the plugins again: the scheduler gave up on this client, which was stopped or out of touch."""
+        plugin, half = self._plugins
+        since = self.last_heard
+        plugin.first_text, plugin.silent_since = len(self.log.texts.places), since + self.clock_offset
+        self._register(plugin, half)
+        self._received = 0
+        self._note(GAP.format(time.time() - since, moment(since)))
 
     def _take(self, answer: Answer) -> None:
         """Take complete entries of the log."""
@@ -234,16 +268,12 @@ class Deployment(LoggedPeriod):
 
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""
-        patience = self._connection.patience
-        end = time.monotonic() + patience
+        if not self.reading.acquire(timeout=SILENCE):
+            raise lost(f"no answer within {SILENCE:g} s")
         answer = None
-        if not self.reading.acquire(timeout=patience):
-            raise lost(f"no answer within {patience:g} s")
         try:
             with _internal_errors(self._note_unanswered, "the workers were asked for the last time"):
-                arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
-                left = max(end - time.monotonic(), patience / 2)
-                answer = self.ask("finish", left, **arguments, received=self._received)
+                answer = self._finish()
                 learn(answer)
             with _internal_errors(self._note, "the last records were fetched"):
                 if answer is not None:
@@ -255,6 +285,23 @@ class Deployment(LoggedPeriod):
         finally:
             self.reading.release()
 
+    def _finish(self) -> dict[str, Any]:
+        """Last answer of the plugin, after the workers have reported to it."""
+        arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
+        patience = self._connection.patience
+
+        def ask() -> dict[str, Any]:
+            call = self._call("finish", {**arguments, "received": self._received})
+            return self._checked(self._connection.answer_while_alive(call_plugin, call, patience, SILENCE))
+
+        try:
+            return ask()
+        except PluginGoneError:
+            if not self._resumes:
+                raise
+            self._resume()
+            return ask()
+
     def _note_unanswered(self, reason: str) -> None:
         self._note(reason)
         self.unanswered = reason
@@ -262,7 +309,7 @@ class Deployment(LoggedPeriod):
     def _leave(self) -> None:
         with _internal_errors(self._note, "its plugins were removed"):
             try:
-                self._connection.answer(call_plugin, self._stopping(LEAVE_WAIT), self._connection.patience / 2)
+                self._connection.answer(remove_plugin, {"name": self.name, "patience": LEAVE_WAIT}, SILENCE)
             except NoAnswerError as problem:
                 self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
                 self._leave_in_background()
@@ -276,10 +323,7 @@ class Deployment(LoggedPeriod):
             await asyncio.wait([asyncio.wrap_future(registering)])
         log = logging.getLogger(__name__).info
         with reported(log, "the collector's plugin could not be removed", GONE):
-            await self._connection.call_late(call_plugin, self._stopping(0.0))
-
-    def _stopping(self, wait: float) -> dict[str, Any]:
-        return {"name": self.name, "method": "stop", "arguments": {"wait": wait}}
+            await self._connection.call_late(remove_plugin, {"name": self.name, "patience": 0.0})
 
 
 def _internal_errors(note: Callable[[str], None], occasion: str) -> reported:

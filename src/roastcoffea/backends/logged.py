@@ -77,6 +77,10 @@ class LoggedCluster(Recorder):
 
     # records, on the client's clock
 
+    @property
+    def gaps(self) -> tuple[tuple[float, float], ...]:
+        return tuple((since - self.clock_offset, time - self.clock_offset) for since, time in self.log.workers.gaps)
+
     def workers_now(self) -> int:
         """Workers present now."""
         return self.log.workers.here

@@ -197,6 +197,11 @@ class Recorder(AbstractMetricsBackend):
         return self._period.dropped
 
     @property
+    def gaps(self) -> tuple[tuple[float, float], ...]:
+        """Start and end of times of which nothing was recorded."""
+        return ()
+
+    @property
     def refused(self) -> int:
         """Refused messages of others to the topic of the backend."""
         return self._period.refused

@@ -83,11 +83,13 @@ class Losses:
     """Why records of chunks may be missing.
 
     `equal_run_once`: equal chunks are one task. `dropped` and `refused`: numbers of lost chunk records and messages.
+    `otherwise`: why others are missing.
     """
 
     equal_run_once: bool = False
     dropped: int = 0
     refused: int = 0
+    otherwise: str = "for an unknown reason"
 
     def reasons(self, equal: int, others: int) -> Iterator[str]:
         """Why chunks have no record: those equal to another one, and the others."""
@@ -95,7 +97,7 @@ class Losses:
             EQUAL_CHUNKS: equal,
             "records dropped on the scheduler": others and self.dropped,
             "refused entries of the scheduler's log": others and self.refused,
-            "for an unknown reason": max(others - self.dropped - self.refused, 0),
+            self.otherwise: max(others - self.dropped - self.refused, 0),
         }
         return (f"{reason}: {number}" for reason, number in reasons.items() if number)
 

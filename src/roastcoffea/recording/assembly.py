@@ -31,6 +31,10 @@ PROBLEM: Final = "problem"
 REPORT: Final = "report"
 """Kinds of entries in a journal, in addition to those of the backend."""
 
+LOST_WITH_CLIENT: Final = "lost with the client"
+IN_GAP: Final = "while nothing was recorded"
+"""Why chunks have no record."""
+
 Ending = tuple[str, str | None]
 """Outcome of a run, and the error that ended it."""
 
@@ -55,6 +59,8 @@ class RunRecords:
         self.running: dict[str, RunnerCall | None] = {}
         """Calls that began and have not ended; None where no more is known."""
         self.start: float | None = None
+        self.lost = False
+        """Whether the client was lost."""
         self.asked = AskedItems()
         self.problems: list[str] = []
         self.report: Any = None
@@ -177,6 +183,8 @@ class RunRecords:
         if not (self.calls or self._functions):
             return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was recorded")
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
+        if self.lost or backend.gaps:
+            losses = replace(losses, otherwise=LOST_WITH_CLIENT if self.lost else IN_GAP)
         for lack in chunks_without_record(self.calls, chunks, asked, losses):
             self.note(lack)
         return {}
@@ -212,6 +220,7 @@ class RunRecords:
             span_metrics_per_worker=backend.span_metrics_per_worker,
             coffea_report=self.report,
             custom_metrics=self.custom_metrics,
+            gaps=tuple((max(since, start), min(until, stop)) for since, until in backend.gaps),
             attempts=backend.attempts,
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,

@@ -85,6 +85,7 @@ class _Replay:
         records.running.clear()
         for problem in (LACKS.format(moment(self._last)), *self._journal_problems):
             records.note(problem)
+        records.lost = True
         ending = LOST, LOST_ERROR.format(moment(self._last))
         return records.run(self._backend, start, max(self._last, start), ending)
 

@@ -21,6 +21,9 @@ OUTSIDE: Final = "outside"
 LONGEST_NAME: Final = 60
 """Letters of a run's name where it stands for the run."""
 
+Gaps = tuple[tuple[float, ...], ...]
+"""Start and end of times of which nothing was recorded, as the client was stopped."""
+
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
 
 
@@ -83,6 +86,7 @@ class MergedRun:
     error: str | None
     backend: str
     client_host: str | None
+    gaps: Gaps = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -128,6 +132,7 @@ class Run:
     coffea_report: Any = None
     """Argument of `set_coffea_report`; None if it was not called."""
     custom_metrics: Any = None
+    gaps: Gaps = ()
     attempts: Mapping[str, int] | None = None
     """Attempts of tasks by kind, as counted by the scheduler; None if not counted."""
     scheduler_clock_offset: float | None = None

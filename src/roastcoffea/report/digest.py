@@ -14,7 +14,7 @@ from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
-from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, Family
+from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.records.run import Run
 from roastcoffea.report.summary import amount_of
@@ -74,9 +74,11 @@ class Share(NamedTuple):
     @property
     def label(self) -> str:
         """Its main classes, else its family."""
-        return self.main or (
-            WAITING if self.family is TROUBLE and FAILED_WORK not in self.classes else self.family.label
-        )
+        if self.main:
+            return self.main
+        if self.family is TROUBLE and FAILED_WORK not in self.classes:
+            return WAITING
+        return f"{self.family.label}, {UNRECORDED}" if UNRECORDED in self.classes else self.family.label
 
 
 class Lacking(NamedTuple):

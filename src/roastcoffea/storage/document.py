@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.run import Environment, Host, MergedRun, Run, RunnerCall
+from roastcoffea.records.run import Environment, Gaps, Host, MergedRun, Run, RunnerCall
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
 from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
@@ -131,6 +131,10 @@ def check_body(body: Body) -> None:
         _check_times(run)
 
 
+def _gaps(body: Body) -> Gaps:
+    return tuple(map(tuple, body.get("gaps", ())))
+
+
 def run_of(body: Body, tables: Tables) -> Run:
     """Run of the present schema."""
     environment = body["environment"]
@@ -138,7 +142,8 @@ def run_of(body: Body, tables: Tables) -> Run:
     parts: dict[str, Any] = {
         "environment": Environment(**{**environment, "hosts": hosts}),
         "calls": tuple(RunnerCall(**call) for call in body["calls"]),
-        "merged": tuple(MergedRun(**run) for run in body.get("merged", [])),
+        "merged": tuple(MergedRun(**{**run, "gaps": _gaps(run)}) for run in body.get("merged", [])),
         "problems": tuple(body["problems"]),
+        "gaps": _gaps(body),
     }
     return Run(**{**body, **parts, **fields_of(tables)})
