@@ -161,7 +161,7 @@ def _names_on_scheduler(dask_scheduler: Any) -> list[str]:
 def _names_on_worker(dask_worker: Any) -> list[str]:
     import sys
 
-    modules = [name for name in sys.modules if name.startswith("_roastcoffea")]
+    modules = [name for name in list(sys.modules) if name.startswith("_roastcoffea")]
     places = (dask_worker.plugins, dask_worker.metrics, vars(dask_worker), modules)
     return [str(name) for place in places for name in place if "roastcoffea" in str(name)]
 

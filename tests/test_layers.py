@@ -44,7 +44,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "replay": ("metrics",),
     "diagnosis": ("replay",),
     "visualization": ("diagnosis", "storage"),
-    "report": ("visualization", "interrupts"),
+    "report": ("visualization", "interrupts", "log"),
     "measurement": ("report", "storage", "log"),
     "compat.collector": ("metrics",),
     "compat.measurements": ("measurement",),

@@ -17,6 +17,7 @@ from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.hosts import hosts_of, with_more
 from roastcoffea.backends.logged import LoggedCluster
+from roastcoffea.backends.past_spans import leave_spans
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
@@ -111,6 +112,7 @@ class DaskMetricsBackend(LoggedCluster):
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
+        plugin.leave_spans = pickled(leave_spans)
         self._deployment.open(plugin, WorkerHalf(self.name, token, carried, functions=self.functions))
         self._began = time.time()
 

@@ -309,7 +309,7 @@ class Deployment(LoggedPeriod):
     def _leave(self) -> None:
         with _internal_errors(self._note, "its plugins were removed"):
             try:
-                self._connection.answer(remove_plugin, {"name": self.name, "patience": LEAVE_WAIT}, SILENCE)
+                self._connection.answer(remove_plugin, self._removal(LEAVE_WAIT), SILENCE)
             except NoAnswerError as problem:
                 self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
                 self._leave_in_background()
@@ -323,7 +323,11 @@ class Deployment(LoggedPeriod):
             await asyncio.wait([asyncio.wrap_future(registering)])
         log = logging.getLogger(__name__).info
         with reported(log, "the collector's plugin could not be removed", GONE):
-            await self._connection.call_late(remove_plugin, {"name": self.name, "patience": 0.0})
+            await self._connection.call_late(remove_plugin, self._removal(0.0))
+
+    def _removal(self, patience: float) -> dict[str, Any]:
+        plugin, _ = self._plugins
+        return {"name": self.name, "patience": patience, "span": plugin.span}
 
 
 def _internal_errors(note: Callable[[str], None], occasion: str) -> reported:

@@ -17,6 +17,7 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
+from roastcoffea.backends.past_spans import forget_span
 from roastcoffea.backends.stay import Stay, clear_tasks
 from roastcoffea.backends.survey import ask_workers, described, metrics_of_span
 from roastcoffea.backends.workers import ENDED_BY_NANNY, Workers
@@ -79,6 +80,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         Texts that the client has from an earlier plugin of this name, which gave up on it.
     silent_since : float or None
         Since when it has nothing from that (this clock); None for the first plugin.
+    leave_spans : bytes or None
+        Pickle of the function that removes the counts of spans from workers; without it they stay.
     """
 
     idempotent = True
@@ -95,6 +98,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
     ) -> None:
         self.first_text = 0
         self.silent_since: float | None = None
+        self.leave_spans: bytes | None = None
         self.name = name
         self.client = client
         self.token = token
@@ -161,6 +165,13 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     async def close(self) -> None:
         self.stay.end()
+
+    @property
+    def span(self) -> tuple[str, bytes] | None:
+        """What is to be removed with the run; None if nothing is."""
+        if self.run is None or self.run.span is None or self.leave_spans is None:
+            return None
+        return self.run.span, self.leave_spans
 
     # requests of the client
 
@@ -296,11 +307,13 @@ def note_failure(task: asyncio.Future[Any]) -> None:
         logging.getLogger(__name__).info("a worker plugin was not set up everywhere: %s", task.exception())
 
 
-async def remove_plugin(name: str, patience: float, dask_scheduler: Any = None) -> None:
+async def remove_plugin(name: str, patience: float, span: tuple[str, bytes] | None, dask_scheduler: Any = None) -> None:
     """Have a plugin restore scheduler and workers; if it gave up on the client, restore what it left to it."""
     plugin = dask_scheduler.plugins.get(name)
     if plugin is None:
         await clear_tasks(dask_scheduler, name)
+        if span is not None:
+            dask_scheduler.loop.add_callback(forget_span, dask_scheduler, *span)
     else:
         await plugin.stop(patience)
 

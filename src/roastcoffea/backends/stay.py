@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
+from roastcoffea.backends.past_spans import forget_span
 from roastcoffea.log.marks import clear_metadata, forget_record, unmark
 
 TICK = 1.0
@@ -37,6 +38,10 @@ class Resident(Protocol):
     client: str
     interval: float | None
     scheduler: Any
+
+    @property
+    def span(self) -> tuple[str, bytes] | None:
+        """Identity of the span of its run, and what removes its counts from workers; None if there is none."""
 
     def tick(self, number: int, late: float, missed: int) -> None:
         """Do the work of this interval; it is late by these seconds, and some intervals may have been missed."""
@@ -94,6 +99,8 @@ class Stay:
         self._scheduler.plugins.pop(self._name, None)
         self._forget_topic()
         removals = [] if may_return else [self._in_background(clear_tasks(self._scheduler, self._name))]
+        if self._plugin.span is not None and not may_return:
+            self._in_background(forget_span(self._scheduler, *self._plugin.span))
         if self._name in self._scheduler.worker_plugins:
             removals.append(self._in_background(self._leave_workers()))
         if removals:
