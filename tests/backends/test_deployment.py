@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -53,13 +54,32 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
     # the fixture checks that the plugins go all the same
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [None, KeyError("mine")])
+def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(client: Any, sample: Any, error: Exception | None) -> None:
+    blocked = ExitStack()
+    with suppress(KeyError), MetricsCollector(client) as collector:
+        client.gather(client.map(str, range(5), pure=False))
+        time.sleep(1.2)
+        blocked.enter_context(blocked_scheduler(client))
+        began = time.monotonic()
+        collector.fetch_records()
+        if error is not None:
+            raise error
+    seconds = time.monotonic() - began
+    blocked.close()
+    assert 2 < seconds < 3
+    assert any("no answer within" in problem for problem in collector.measurement.problems)
+    assert (collector.measurement.tasks["prefix"] == "str").sum() == 5
+
+
 def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     too_late, drain = threading.Event(), Deployment.drain
 
-    def noted(self: Deployment) -> None:
+    def noted(self: Deployment, **options: Any) -> None:
         in_vain = BLOCKED.is_set()
         try:
-            drain(self)
+            drain(self, **options)
         finally:
             if in_vain:
                 too_late.set()
@@ -175,7 +195,7 @@ def test_tasks_of_a_run_are_known_again_after_a_gap(client: Any, sample: Any, mo
     lacking = 16 - len(chunks)
     assert any(f"{lacking} of 16 chunks have no record" in problem for problem in run.problems) == (lacking > 0)
     assert client.run_on_scheduler(left_on_tasks) == []
-    assert "not recorded" in str(collector.measurement.time_ledger)
+    assert "nothing was recorded for" in str(collector.measurement.time_ledger.certificate)
 
 
 async def has_processed(number: int, dask_scheduler: Any = None) -> bool:

@@ -14,7 +14,7 @@ from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
-from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
+from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.hosts import hosts_of, with_more
 from roastcoffea.backends.logged import LoggedCluster
 from roastcoffea.backends.past_spans import leave_spans
@@ -118,7 +118,7 @@ class DaskMetricsBackend(LoggedCluster):
 
     def drain(self) -> None:
         with suppress(NoAnswerError):  # it is tried again a second later, and told at the end
-            self._deployment.drain()
+            self._deployment.drain(patience=SILENCE)
 
     def close(self) -> None:
         self._deployment.close(self._learn_fine_metrics, self._learn_counts)

@@ -10,9 +10,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from distributed.protocol.pickle import dumps
@@ -43,12 +43,16 @@ GONE: Final = (AttributeError, OSError, RuntimeError)
 SILENCE: Final = 2.0
 """Seconds without any answer of the scheduler after which nothing more is fetched at the end."""
 
+STILL_SILENT: Final = 0.5
+"""The same, if the last question was not answered."""
+
 LEAVE_WAIT: Final = 0.25
 """Seconds to wait for the workers to drop our plugin; after that they do so without us."""
 
 THREAD_TIMEOUT: Final = 2.0
 """Seconds to wait for the draining thread, unless it waits for a scheduler that does not answer."""
 
+GONE_PLUGIN: Final = "the scheduler no longer has the collector's plugin"
 GAP: Final = (
     "nothing was recorded for {:.3g} s from {} on: the client was stopped or out of touch for so long that the "
     "scheduler gave it up"
@@ -108,6 +112,7 @@ class Deployment(LoggedPeriod):
         self._resumes = log is None  # parts of a log may number what they write, and begin anew
         self._round_trip = math.inf
         self._received = 0
+        self._is_silent = False
         self._scheduler_package: str | None = None
         self._some_workers_here = False
         self._registering: Future[Any] | None = None
@@ -133,20 +138,38 @@ class Deployment(LoggedPeriod):
             self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
             self._thread.start()
 
-    def drain(self, question: bytes | None = None) -> Answer | None:
+    def drain(self, question: bytes | None = None, patience: float | None = None) -> Answer | None:
         """Take all entries that the scheduler's plugin has so far.
 
-        Return its last answer, with the reply to the question (see `ClusterPlugin.drain`); None if not open.
+        Return its last answer, with the reply to the question (see `ClusterPlugin.drain`); None if not open. `patience`
+        are seconds to wait for each answer, by default those of the connection.
         """
-        with self.reading:
-            answer = self._drain_some(question) if self.is_open else None
+        with self._reading_within(patience):
+            answer = self._drain_some(question, patience) if self.is_open else None
             while answer is not None and answer["more"]:
-                answer = self._drain_some(question)
+                answer = self._drain_some(question, patience)
             return answer
 
     def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
         """Result of a method of the plugin on the scheduler."""
-        return self._checked(self._connection.answer(call_plugin, self._call(method, arguments), patience))
+        try:
+            answer = self._connection.answer(call_plugin, self._call(method, arguments), patience)
+        except NoAnswerError:
+            self._is_silent = True
+            raise
+        self._is_silent = False
+        return self._checked(answer)
+
+    @contextmanager
+    def _reading_within(self, patience: float | None) -> Iterator[None]:
+        """Hold `reading`; another thread that holds it may wait for an answer."""
+        if not self.reading.acquire(timeout=-1 if patience is None else patience):
+            self._is_silent = True
+            raise lost(f"no answer within {patience:g} s")
+        try:
+            yield
+        finally:
+            self.reading.release()
 
     def _call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": self.name, "method": method, "arguments": arguments}
@@ -154,7 +177,7 @@ class Deployment(LoggedPeriod):
     @staticmethod
     def _checked(answer: Answer | None) -> dict[str, Any]:
         if answer is None:
-            raise PluginGoneError("the scheduler no longer has the collector's plugin")
+            raise PluginGoneError(GONE_PLUGIN)
         return dict(answer)
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
@@ -213,15 +236,13 @@ class Deployment(LoggedPeriod):
             self._leave_in_background()
             raise
 
-    def _drain_some(self, question: bytes | None = None) -> Answer | None:
+    def _drain_some(self, question: bytes | None, patience: float | None) -> Answer | None:
         """Take the oldest entries; return the answer that contained them."""
         try:
-            asked, answer = time.time(), self._ask_for_more(question)
+            asked, answer = time.time(), self._ask_for_more(question, patience)
         except PluginGoneError:
-            if not self._resumes:
-                raise
             self._resume()
-            asked, answer = time.time(), self._ask_for_more(question)
+            asked, answer = time.time(), self._ask_for_more(question, patience)
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
             return None
@@ -231,11 +252,13 @@ class Deployment(LoggedPeriod):
         self._take(answer)
         return answer
 
-    def _ask_for_more(self, question: bytes | None) -> dict[str, Any]:
-        return self.ask("drain", limit=DRAIN_BYTES, received=self._received, question=question)
+    def _ask_for_more(self, question: bytes | None, patience: float | None) -> dict[str, Any]:
+        return self.ask("drain", patience, limit=DRAIN_BYTES, received=self._received, question=question)
 
     def _resume(self) -> None:
         """Install the plugins again: the scheduler gave up on this client, which was stopped or out of touch."""
+        if not self._resumes or not self.is_open:
+            raise PluginGoneError(GONE_PLUGIN)
         plugin, half = self._plugins
         since = self.last_heard
         plugin.first_text, plugin.silent_since = len(self.log.texts.places), since + self.clock_offset
@@ -268,12 +291,11 @@ class Deployment(LoggedPeriod):
 
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""
-        if not self.reading.acquire(timeout=SILENCE):
-            raise lost(f"no answer within {SILENCE:g} s")
+        silence = STILL_SILENT if self._is_silent else SILENCE
         answer = None
-        try:
+        with self._reading_within(silence):
             with _internal_errors(self._note_unanswered, "the workers were asked for the last time"):
-                answer = self._finish()
+                answer = self._finish(silence)
                 learn(answer)
             with _internal_errors(self._note, "the last records were fetched"):
                 if answer is not None:
@@ -282,23 +304,19 @@ class Deployment(LoggedPeriod):
                     self.drain()
                 if answer is not None:
                     complete(answer)
-        finally:
-            self.reading.release()
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self, silence: float) -> dict[str, Any]:
         """Last answer of the plugin, after the workers have reported to it."""
         arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
         patience = self._connection.patience
 
         def ask() -> dict[str, Any]:
             call = self._call("finish", {**arguments, "received": self._received})
-            return self._checked(self._connection.answer_while_alive(call_plugin, call, patience, SILENCE))
+            return self._checked(self._connection.answer_while_alive(call_plugin, call, patience, silence))
 
         try:
             return ask()
         except PluginGoneError:
-            if not self._resumes:
-                raise
             self._resume()
             return ask()
 
