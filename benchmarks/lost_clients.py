@@ -223,7 +223,7 @@ def stopped(
     finally:
         process.send_signal(signal.SIGCONT)
     again = time.time()
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=1800)
     clean = seconds_until_clean(observer)
     run = load(output.splitlines()[-1]).run
     # what ended when the client was back

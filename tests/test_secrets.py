@@ -7,6 +7,7 @@ import binascii
 import gzip
 import pickle
 import re
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -36,6 +37,10 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
+from roastcoffea.log import kinds
+from roastcoffea.log.journal import ENDING, LOG, RECORDS
+from roastcoffea.log.journals import Entry, journal_in
+from roastcoffea.log.packing import unpacked_records
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
@@ -163,6 +168,9 @@ def decoded_contents(path: Path, data: bytes) -> Iterator[bytes]:
     if path.suffix == ".parquet":
         yield repr(pq.read_table(path).to_pydict()).encode()
         return
+    if path.suffix == ENDING:
+        yield from (part for entry in journal_in(path.parent).entries() for part in decoded_entry(entry))
+        return
     if path.suffix == ".gz":
         yield gzip.decompress(data)
     for block in BASE64.findall(data):
@@ -171,6 +179,19 @@ def decoded_contents(path: Path, data: bytes) -> Iterator[bytes]:
             yield decoded
             with suppress(OSError, EOFError, zlib.error):
                 yield gzip.decompress(decoded)
+
+
+def decoded_entry(entry: Entry) -> Iterator[bytes]:
+    """An entry of a journal as it is, and with the records of chunks unpacked."""
+    yield entry.data
+    if entry.kind == RECORDS:
+        yield repr(unpacked_records(entry.data)).encode()
+    at = 0
+    while entry.kind == LOG and at < len(entry.data):
+        code, length = struct.unpack_from(kinds.HEADER, entry.data, at)
+        at += kinds.HEADER_SIZE + length
+        if code == kinds.CHUNK.code:
+            yield repr(unpacked_records(entry.data[at - length : at])).encode()
 
 
 def found_in(texts: Iterable[tuple[str, bytes]], secrets: Iterable[str]) -> list[tuple[str, str]]:
@@ -206,7 +227,9 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runner_with = partial(runner_for, client, 1000, retries=0, schema=BaseSchema)
-    with TaskMonitor(client, worker_view=True) as monitor, MetricsCollector(client) as collector:
+    folder = tmp_path / "written"
+    collecting = MetricsCollector(client, journal=folder / "journals")
+    with TaskMonitor(client, worker_view=True) as monitor, collecting as collector:
         assert run(runner_with, planted) == {"events": 2000}
         with dask.annotate(token=USERS_ERROR, of=f"root://u:{ROOT_URL}@h//f"):
             failing = client.submit(careless, TICKET, pure=False)
@@ -216,7 +239,8 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
         {"url": f"root://u:{REPORT}@h//f", "token": REPORT, "of": OSError(f"password={REPORT}")}
     )
     measurement = collector.measurement
-    folder = tmp_path / "written"
+    texts = list(contents(folder))
+    assert any(MASK.encode() in text for place, text in texts if place.endswith(f"{ENDING} (decoded)"))
     saved = write_everything(measurement, folder)
     print_everything(roastcoffea.load(saved), saved)
     print(collector.problems, collector._repr_html_())
@@ -226,7 +250,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     print(monitor.problems, monitor.joined(measurement).to_csv(), monitor.snapshots)
     printed = "".join(capsys.readouterr())
     assert f"password={MASK}" in printed
-    texts = [*contents(folder), ("what is printed", printed.encode())]
+    texts += [*contents(folder), ("what is printed", printed.encode())]
     assert len(texts) > 50
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(measurement, server)
@@ -242,8 +266,10 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "written"
-    with MetricsCollector() as collector:
+    with MetricsCollector(journal=folder / "journals") as collector:
         assert run(partial(local_runner, executor), planted) == {"events": 2000}
+    journal = list(contents(folder))
+    assert any(MASK.encode() in text for _, text in journal)
     capsys.readouterr()  # coffea prints the user's exception itself
     print_everything(collector.measurement, write_everything(collector.measurement, folder))
     printed = "".join(capsys.readouterr())
@@ -251,7 +277,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
         run(partial(local_runner, executor), planted)
     assert len(recorder.saved) == 2
     printed += "".join(line for line in capsys.readouterr().err.splitlines() if line.startswith("roastcoffea:"))
-    texts = [*contents(folder), ("what is printed", printed.encode())]
+    texts = [*journal, *contents(folder), ("what is printed", printed.encode())]
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(collector.measurement, server)
     for path in recorder.saved:

@@ -265,7 +265,9 @@ class _Files:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         self._file = os.open(self._folder / f"{self._number:06}{ENDING}", flags, OWN_FILE)
         self._size = 0
-        self._stream = pa.ipc.new_stream(self._buffer, self._schema)
+        # without Arrow's threads, of which a fork would have none
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
 
     def _put(self) -> None:
         """Write the buffer to disk; after an error, the file ends where it did before."""
