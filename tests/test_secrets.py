@@ -33,6 +33,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
+from roastcoffea.log.journal import ENDING
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
@@ -163,7 +164,9 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runner_with = partial(runner_for, client, 1000, retries=0, schema=BaseSchema)
-    with TaskMonitor(client, worker_view=True) as monitor, MetricsCollector(client) as collector:
+    folder = tmp_path / "written"
+    collecting = MetricsCollector(client, journal=folder / "journals")
+    with TaskMonitor(client, worker_view=True) as monitor, collecting as collector:
         assert run(runner_with, planted) == {"events": 2000}
         with dask.annotate(token=USERS_ERROR, of=f"root://u:{ROOT_URL}@h//f"):
             failing = client.submit(careless, TICKET, pure=False)
@@ -173,7 +176,8 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
         {"url": f"root://u:{REPORT}@h//f", "token": REPORT, "of": OSError(f"password={REPORT}")}
     )
     measurement = collector.measurement
-    folder = tmp_path / "written"
+    texts = list(contents(folder))
+    assert any(MASK.encode() in text for place, text in texts if place.endswith(f"{ENDING} (decoded)"))
     saved = write_everything(measurement, folder)
     print_everything(roastcoffea.load(saved), saved)
     print(collector.problems, collector._repr_html_())
@@ -183,7 +187,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     print(monitor.problems, monitor.joined(measurement).to_csv(), monitor.snapshots)
     printed = "".join(capsys.readouterr())
     assert f"password={MASK}" in printed
-    texts = [*contents(folder), ("what is printed", printed.encode())]
+    texts += [*contents(folder), ("what is printed", printed.encode())]
     assert len(texts) > 50
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(measurement, server)
@@ -199,8 +203,10 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "written"
-    with MetricsCollector() as collector:
+    with MetricsCollector(journal=folder / "journals") as collector:
         assert run(partial(local_runner, executor), planted) == {"events": 2000}
+    journal = list(contents(folder))
+    assert any(MASK.encode() in text for _, text in journal)
     capsys.readouterr()  # coffea prints the user's exception itself
     print_everything(collector.measurement, write_everything(collector.measurement, folder))
     printed = "".join(capsys.readouterr())
@@ -208,7 +214,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
         run(partial(local_runner, executor), planted)
     assert len(recorder.saved) == 2
     printed += "".join(line for line in capsys.readouterr().err.splitlines() if line.startswith("roastcoffea:"))
-    texts = [*contents(folder), ("what is printed", printed.encode())]
+    texts = [*journal, *contents(folder), ("what is printed", printed.encode())]
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(collector.measurement, server)
     for path in recorder.saved:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import gzip
 import re
+import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -14,6 +15,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from roastcoffea.log import kinds
+from roastcoffea.log.journal import ENDING, LOG, RECORDS
+from roastcoffea.log.journals import Entry, journal_in
+from roastcoffea.log.packing import unpacked_records
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.formats import FORMATS
 
@@ -42,6 +47,9 @@ def decoded_contents(path: Path, data: bytes) -> Iterator[bytes]:
     if path.suffix == ".parquet":
         yield repr(pq.read_table(path).to_pydict()).encode()
         return
+    if path.suffix == ENDING:
+        yield from (part for entry in journal_in(path.parent).entries() for part in decoded_entry(entry))
+        return
     if path.suffix == ".gz":
         yield gzip.decompress(data)
     for block in BASE64.findall(data):
@@ -50,6 +58,19 @@ def decoded_contents(path: Path, data: bytes) -> Iterator[bytes]:
             yield decoded
             with suppress(OSError, EOFError, zlib.error):
                 yield gzip.decompress(decoded)
+
+
+def decoded_entry(entry: Entry) -> Iterator[bytes]:
+    """An entry of a journal as it is, and with the records of chunks unpacked."""
+    yield entry.data
+    if entry.kind == RECORDS:
+        yield repr(unpacked_records(entry.data)).encode()
+    at = 0
+    while entry.kind == LOG and at < len(entry.data):
+        code, length = struct.unpack_from(kinds.HEADER, entry.data, at)
+        at += kinds.HEADER_SIZE + length
+        if code == kinds.CHUNK.code:
+            yield repr(unpacked_records(entry.data[at - length : at])).encode()
 
 
 def found_in(texts: Iterable[tuple[str, bytes]], secrets: Iterable[str]) -> list[tuple[str, str]]:

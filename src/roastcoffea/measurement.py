@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.diagnosis import Verdict
+from roastcoffea.log.unsaved import saved
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.failures import missing_fileset, missing_items
@@ -237,6 +238,7 @@ class Measurement:
             return self.share().save(folder, name, overwrite)
         content = partial(metrics_json, self.run, self.metrics)
         self.path = save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        saved(self)
         return self.path
 
     def export(

@@ -38,7 +38,7 @@ def written(writer: JournalWriter) -> list[tuple[str, bytes]]:
 
 
 def test_what_is_written_is_on_disk_in_order_while_it_is_open(writer: JournalWriter, notes: list[str]) -> None:
-    entries = [(LOG, b""), (RECORDS, b"\x00\xff"), ("own", b"x" * 100_000), (RECORDS, b"\x00\xff")]
+    entries = [(LOG, b""), (RECORDS, b"\x00\xff"), ("own", os.urandom(100_000)), (RECORDS, b"\x00\xff")]
     for entry in entries:
         writer.write(*entry)
     assert wait_until(lambda: written(writer) == entries)
@@ -61,7 +61,7 @@ def test_closing_writes_the_rest_and_removing_leaves_nothing(writer: JournalWrit
 
 def test_files_are_of_bounded_size(writer: JournalWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "FILE_BYTES", 3000)
-    entries = [(RECORDS, bytes([number]) * 1000) for number in range(10)]
+    entries = [(RECORDS, os.urandom(1000)) for _ in range(10)]
     for number, entry in enumerate(entries):
         writer.write(*entry)
         writer.flush()
@@ -101,7 +101,7 @@ def test_a_full_disk_ends_it_with_one_line(
 
     monkeypatch.setattr(os, "write", half)
     for _ in range(3):
-        writer.write(RECORDS, b"x" * 2000)
+        writer.write(RECORDS, os.urandom(2000))
         assert wait_until(lambda: len(notes) == 1)
     monkeypatch.undo()
     writer.write(RECORDS, b"after")
@@ -123,12 +123,13 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, notes: list[st
 
 def test_it_ends_at_its_largest_size(tmp_path: Path, notes: list[str]) -> None:
     writer = JournalWriter(tmp_path / "one", HEADER, notes.append, most_bytes=10_000)
-    for number in range(20):
-        writer.write(RECORDS, bytes([number]) * 1000)
+    entries = [(RECORDS, os.urandom(1000)) for _ in range(20)]
+    for entry in entries:
+        writer.write(*entry)
         writer.flush()
     writer.close()
     found = written(writer)
-    assert found == [(RECORDS, bytes([number]) * 1000) for number in range(len(found))]
+    assert found == entries[: len(found)]
     assert 3 < len(found) < 10
     assert journal_in(writer.folder).size <= 10_000
     assert len(notes) == 1
@@ -138,7 +139,7 @@ def test_a_disk_that_hangs_ends_it_and_holds_nobody_up(
     writer: JournalWriter, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "MOST_PENDING", 5000)
-    monkeypatch.setattr(JournalWriter, "flush", lambda self: None)
+    monkeypatch.setattr(JournalWriter, "flush", lambda self, **_: None)
     for _ in range(10):
         writer.write(RECORDS, b"x" * 1000)
     assert len(notes) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from roastcoffea.log import journals
 from roastcoffea.log.journal import RECORDS, JournalWriter
 from roastcoffea.log.journals import Entry, JournalError, journal_in, journals_in
 
-ENTRIES = [(RECORDS, b"first"), (RECORDS, b"second" * 10), ("own", b"third")]
+ENTRIES = [(RECORDS, b"first"), (RECORDS, random.Random(1).randbytes(60)), ("own", b"third")]
 
 
 @pytest.fixture

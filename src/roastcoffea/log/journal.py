@@ -61,6 +61,12 @@ MOST_PENDING: Final = 64_000_000
 FILE_BYTES: Final = 16_000_000
 """Bytes after which a file ends and the next one begins."""
 
+MOST_BYTES: Final = 1_000_000_000
+"""Size at which a journal ends."""
+
+LEAST_FREE: Final = 256_000_000
+"""Free space of the disk, in bytes, with less of which no file is begun: it is the analysis's."""
+
 CLOSE_SECONDS: Final = 1.0
 """Longest wait for the disk at the end."""
 
@@ -89,7 +95,7 @@ class JournalWriter:
         Receives a problem.
     look : callable, optional
         Called about once a second, to fetch what is to be written.
-    most_bytes : int, optional
+    most_bytes : int
         Size at which the journal ends.
     """
 
@@ -100,9 +106,9 @@ class JournalWriter:
         note: Callable[[str], None],
         *,
         look: Callable[[], None] | None = None,
-        most_bytes: int | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.folder = folder
+        self.folder, self.process = folder, os.getpid()
         self._note = note
         self._look = look
         self._lock, self._writing = threading.Lock(), threading.Lock()
@@ -144,7 +150,7 @@ class JournalWriter:
 
     def flush(self, *, last: bool = False) -> None:
         """Write what waits, in this thread; after the last time, a new file begins."""
-        with self._writing, reported(self._give_up, "it cannot be written", OSError):
+        with self._writing, reported(self._give_up, "it cannot be written", Exception):
             with self._lock:
                 entries, self._pending, self._waiting = self._pending, [], 0
             if self._works:
@@ -154,8 +160,9 @@ class JournalWriter:
 
     def look(self) -> None:
         """Fetch what is to be written."""
-        if self._look is not None:
-            self._look()
+        with reported(self._give_up, "what is to be written cannot be fetched", Exception):
+            if self._look is not None:
+                self._look()
 
     def _give_up(self, reason: str) -> None:
         """End the journal early; what is there is kept."""
@@ -191,24 +198,26 @@ def checksum(at: float, kind: str, data: bytes) -> int:
 def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, ended: threading.Event) -> None:
     """Write until the journal is closed, or nobody holds it. It imports nothing, as the analysis may fork meanwhile."""
     looked = 0.0
-    while (writer := journal()) is not None:
-        last = ended.is_set()
+    while True:
+        wake.wait(TICK)
+        wake.clear()
+        writer, last = journal(), ended.is_set()
+        if writer is None:
+            return
         if last or time.monotonic() - looked >= TICK:
             looked = time.monotonic()
             writer.look()
-        wake.clear()
         writer.flush(last=last)
         del writer
         if last:
             return
         ended.wait(LEAST_PAUSE)
-        wake.wait(TICK - LEAST_PAUSE)
 
 
 class _Files:
     """The files of a journal, of which the last one grows."""
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int | None) -> None:
+    def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int) -> None:
         self._folder = folder
         self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
         self._most_bytes = most_bytes
@@ -220,16 +229,20 @@ class _Files:
 
     def append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
         """Write entries, all or none; without any, give a sign of life now and then."""
+        if not entries:
+            self._touch()
+            return
         if self._file == CLOSED:
             self._begin()
-        if entries:
-            columns = zip(COLUMNS.types, zip(*entries, strict=True), strict=True)
-            arrays = [pa.array(values, kind) for kind, values in columns]
-            self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-            self._put()
-            if self._size >= FILE_BYTES:
-                self.end()
-        elif time.monotonic() - self._touched > SIGN_OF_LIFE:
+        columns = zip(COLUMNS.types, zip(*entries, strict=True), strict=True)
+        arrays = [pa.array(values, kind) for kind, values in columns]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._put()
+        if self._size >= FILE_BYTES:
+            self.end()
+
+    def _touch(self) -> None:
+        if self._file != CLOSED and time.monotonic() - self._touched > SIGN_OF_LIFE:
             os.utime(self._file)
             self._touched = time.monotonic()
 
@@ -245,18 +258,23 @@ class _Files:
 
     def _begin(self) -> None:
         self._folder.mkdir(OWN_FOLDER, parents=True, exist_ok=bool(self._number))
+        free = shutil.disk_usage(self._folder).free
+        if free < LEAST_FREE:
+            raise OSError(errno.ENOSPC, f"its disk has {free} bytes left, less than {LEAST_FREE}", str(self._folder))
         self._number += 1
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         self._file = os.open(self._folder / f"{self._number:06}{ENDING}", flags, OWN_FILE)
         self._size = 0
-        self._stream = pa.ipc.new_stream(self._buffer, self._schema)
+        # without Arrow's threads, of which a fork would have none
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
 
     def _put(self) -> None:
         """Write the buffer to disk; after an error, the file ends where it did before."""
         data = self._buffer.getvalue()
         self._buffer.seek(0)
         self._buffer.truncate()
-        if self._most_bytes is not None and self._before + self._size + len(data) > self._most_bytes:
+        if self._before + self._size + len(data) > self._most_bytes:
             raise OSError(
                 errno.EFBIG, f"it has {self._before + self._size} bytes, the most that it may", str(self._folder)
             )

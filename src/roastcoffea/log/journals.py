@@ -32,6 +32,9 @@ HEADER: Final = {
 }
 """What the header of every journal has."""
 
+LONGEST_HEADER: Final = 1_000_000
+"""Most bytes with a header."""
+
 DAMAGED: Final = (pa.ArrowException, OSError, ValueError, LookupError, TypeError)
 
 
@@ -113,9 +116,12 @@ def journal_in(folder: Path) -> Journal:
 
 
 def journals_in(folder: Path) -> tuple[list[Journal], list[str]]:
-    """Journals in a folder, oldest first, and what cannot be read there; no folder is like an empty one."""
+    """Journals in a folder, oldest first, and what cannot be read there; no folder is like an empty one.
+
+    The folder may be a journal itself.
+    """
     found, unreadable = [], []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in [folder, *sorted(folder.iterdir())] if folder.is_dir() else ():
         if path.is_dir() and _files_in(path):
             try:
                 found.append(journal_in(path))
@@ -126,7 +132,10 @@ def journals_in(folder: Path) -> tuple[list[Journal], list[str]]:
 
 def _entries_in(file: Path) -> Iterator[Entry]:
     """Entries of a file; raises one of `DAMAGED` at the first that is."""
-    for batch in _stream_in(file):
+    size = file.stat().st_size
+    if size > LARGEST_FILE:
+        raise ValueError(f"it has {size} bytes, more than a file of a journal may have")
+    for batch in _stream_of(file.read_bytes()):
         batch.validate(full=True)
         for at, kind, data, check in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if checksum(at, kind, data) != check:
@@ -134,12 +143,9 @@ def _entries_in(file: Path) -> Iterator[Entry]:
             yield Entry(at, kind, data)
 
 
-def _stream_in(file: Path) -> Any:
-    """Stream in a file that is read into memory, so that no size in it is taken for granted."""
-    size = file.stat().st_size
-    if size > LARGEST_FILE:
-        raise ValueError(f"it has {size} bytes, more than a file of a journal may have")
-    stream = pa.ipc.open_stream(pa.py_buffer(file.read_bytes()))
+def _stream_of(data: bytes) -> Any:
+    """Stream in bytes in memory, so that no size in it is taken for granted."""
+    stream = pa.ipc.open_stream(pa.py_buffer(data))
     if not stream.schema.equals(COLUMNS):
         raise ValueError(f"it has the columns {', '.join(stream.schema.names)}")
     return stream
@@ -147,7 +153,9 @@ def _stream_in(file: Path) -> Any:
 
 def _header_in(file: Path) -> dict[str, Any]:
     """Header of a file, with all that every journal has."""
-    header = json.loads((_stream_in(file).schema.metadata or {})[HEADER_KEY])
+    with file.open("rb") as opened:
+        stream = _stream_of(opened.read(LONGEST_HEADER))
+    header = json.loads((stream.schema.metadata or {})[HEADER_KEY])
     for name, kind in HEADER.items():
         if not isinstance(header[name], kind):
             raise TypeError(f"{name} is {type(header[name]).__name__}")

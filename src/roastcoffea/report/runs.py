@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 import roastcoffea
 from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
-from roastcoffea.records.run import FAILED
+from roastcoffea.records.run import FAILED, LOST
 from roastcoffea.report.sheets import Column, Sheet
 from roastcoffea.report.terminal import GAP
 from roastcoffea.storage.reading import json_of
@@ -20,7 +20,7 @@ from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, minute, scaled
 
 UNREADABLE: Final = "unreadable"
 NO_CALL: Final = "nothing run"
-OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABLE)
+OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, LOST, NO_CALL, UNREADABLE)
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
 TOO_LARGE: Final = 1e30
@@ -118,6 +118,8 @@ def _number(value: Any) -> float | None:
 def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
     if stored.error is not None:
         return UNREADABLE
+    if stored.outcome == LOST:
+        return LOST
     if stored.outcome == FAILED:
         return INTERRUPTED if (stored.run_error or "").partition(":")[0].strip() == INTERRUPT else BROKEN
     if stored.reported is None and not stored.processors:

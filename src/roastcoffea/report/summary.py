@@ -18,7 +18,7 @@ from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.report.allocation import allocation
 from roastcoffea.report.failures import failures
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
@@ -206,11 +206,11 @@ def heading(run: Run) -> Heading:
 
 
 def _alarm(run: Run) -> str:
-    if run.outcome != FAILED:
+    if not run.ended_early:
         return ""
     if is_interrupt(run.error):
         return "This run was interrupted"
-    return f"This run failed: {run.error or 'no error text was kept'}"
+    return f"This run {run.ending}: {run.error or 'no error text was kept'}"
 
 
 # Metrics by group

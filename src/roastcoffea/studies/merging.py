@@ -136,8 +136,8 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         left_out = f"{counted(empty, 'run')} in which nothing ran {'was' if empty == 1 else 'were'} left out"
         return replace(found, problems=(*found.problems, left_out))
     renamed = _with_workers_of_their_own(runs)
-    tables = {table: _table(renamed, table) for table in RECORDS}
-    failed = [run for run in runs if run.outcome == FAILED]
+    tables: dict[str, Any] = {table: _table(renamed, table) for table in RECORDS}
+    failed = [run for run in runs if run.ended_early]
     alike: dict[str, Any] = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
     return Run(
         id=_identity(runs),
