@@ -265,8 +265,7 @@ class LocalMetricsBackend(Recorder):
         rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
         facts = self.received.processes
         for row in rows:
-            known = facts.get(row["worker"], {})
-            if "batch_system" in known:
+            if "batch_system" in (known := facts.get(row["worker"], {})):
                 row.update(job_columns(known, stop))
         self._parsl.complete(rows, facts, self._busy, start, stop)
         return table_of_rows(LIFETIME_COLUMNS, rows)
