@@ -136,7 +136,10 @@ def test_start_up_of_a_pool_asks_for_one_that_stays(executor: str, remedy: str |
 def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     plans = [plan(1.0, core_wait=1.0)] * 20
     finding = only(made_run(plans, 2), "contention")
-    assert finding.what == "CPU contention: 50 % of thread time was runnable without a free core on 10.0.0.1."
+    assert (
+        finding.what
+        == "CPU contention: for 50 % of thread time, threads were ready to run but had no free core on 10.0.0.1."
+    )
     assert "Stop other processes" in finding.advice
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")
@@ -154,9 +157,8 @@ def hot(core: float, blocked: float = 0.0, leaf: str | None = None) -> Any:
 def test_the_interpreter_lock_names_who_holds_it_and_how_many_share_it() -> None:
     run = waiting_in(made_run([plan(1.0, wait=1.0)] * 20, 2), "lock_seconds")
     finding = only(run, "interpreter lock", hot=hot(0.9))
-    assert (
-        finding.what == "The interpreter lock blocks 50 % of thread time (estimated); smear (mine.py:7) holds it most."
-    )
+    waits = "For 50 % of thread time, threads wait for Python's interpreter lock (estimated)"
+    assert finding.what == f"{waits}; smear (mine.py:7) holds it most."
     assert finding.remedy is None
     shared = one_kind_of_time("lock_seconds").run
     life = table_of_rows(LIFETIME_COLUMNS, [row | {"threads": 4} for row in shared.lifetimes.to_pylist()])  # type: ignore[union-attr]

@@ -85,8 +85,8 @@ def test_a_missing_file_that_was_skipped(good: Path, on_dask: bool, client: Clie
     assert "1 file that could not be opened is missing from the output" in found.what
     assert str(missing) in found.what
     assert "FileNotFoundError" in found.what
-    of_file = f"About {EVENTS:,} events of 1 file that could not be opened (estimated from the other files)"
-    assert found.how_much.startswith(f"{of_file} are lost, 50 % of all")
+    of_file = f"About {EVENTS:,} events (estimated from the other files)"
+    assert found.how_much.startswith(f"{of_file} are missing, 50 % of all")
     write_tree(missing, baskets=2)
     assert found.remedy is not None
     assert lines_run(found.remedy, collector.measurement, fileset, runner_with(False)) == [{"events": EVENTS}]

@@ -126,7 +126,7 @@ def test_a_verdict_shows_itself_everywhere() -> None:
     for text in (str(verdict), verdict.to_markdown()):
         assert "Fixing it saves about 3 s (2 to 4 s) of 10 s." in " ".join(text.split())
     html = verdict._repr_html_()
-    assert "<em>saves about 3 s</em>" in html
+    assert "<em>fixing it saves about 3 s</em>" in html
     assert "waits for <b>far.org</b>." in html
 
 

@@ -88,4 +88,4 @@ def test_findings_show_themselves() -> None:
     verdict = Measurement(handmade_run()).verdict
     for text in (str(verdict), verdict.to_markdown()):
         assert "Fixing it saves at most 1 min 15 s of 1 min 40 s" in " ".join(text.split())
-    assert "<em>saves at most 1 min 15 s</em>" in verdict._repr_html_()
+    assert "<em>fixing it saves at most 1 min 15 s</em>" in verdict._repr_html_()

@@ -22,7 +22,7 @@ def test_everything_goes_through_a_journal() -> None:
     first, again = records(), records()
     first.keep = again.take
     first.started(5.0)
-    first.call_began("c")
+    first.call_began("c", {"f": "a.py"})
     first.call_runs(call(LOST))
     assert again.running == first.running == {"c": call(LOST)}
     item = SimpleNamespace(dataset="d", filename="f", treename="t", entrystart=0, entrystop=10)

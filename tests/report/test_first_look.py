@@ -52,12 +52,16 @@ def test_a_run_of_nothing_says_so_in_a_sentence() -> None:
 
 def test_a_card_has_saving_remedy_and_the_colour_of_its_time(digest: Digest) -> None:
     found = card(digest, finding(remedy="nthreads=2"))
-    assert (found.title, found.saving, found.remedy) == ("Reading waits for storage", "saves about 2 s", "nthreads=2")
+    assert (found.title, found.saving, found.remedy) == (
+        "Reading waits for storage",
+        "fixing it saves about 2 s",
+        "nthreads=2",
+    )
     assert found.advice == ""  # it says no more than the remedy
     assert found.family is READING
     assert card(digest, finding(rows={"compute": 1.0})).family is COMPUTING
     assert card(digest, finding(rows={})).family is TROUBLE
-    assert card(digest, finding(at_most=True)).saving == "saves at most 2 s"
+    assert card(digest, finding(at_most=True)).saving == "fixing it saves at most 2 s"
     assert card(digest, finding(incomplete=True)).saving == ""  # its title says so
     assert card(digest, finding(remedy="x=1", advice="Do that: x=1.")).advice == "Do that."
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.local import host_and_process
+from roastcoffea.backends.processes import host_and_process
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.compat.shapes import COUNTS, SAMPLED, SERIES, seconds
 from roastcoffea.compat.shapes import samples_of as samples_of_tracking

@@ -19,14 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of
-from roastcoffea.backends.jobs import job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.backends.local_journal import ProcessJournal
-from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess, pool_size
+from roastcoffea.backends.parsl import ParslManagers
+from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess, host_and_process, pool_size
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.jobs import job
 from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
@@ -74,6 +75,7 @@ class LocalMetricsBackend(Recorder):
         self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
         self._taskvine = TaskVineLogs(self.note)
+        self._parsl = ParslManagers(self.note)
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self.withheld_before: Withheld = (None, None, None)
@@ -129,6 +131,7 @@ class LocalMetricsBackend(Recorder):
         size = None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
+            self._parsl.learn(executor)
         step = Step(call=call, preprocessing=preprocessing, size=size, start=time.time(), cpu_start=time.process_time())
         self._steps.append(step)
         try:
@@ -183,7 +186,7 @@ class LocalMetricsBackend(Recorder):
         else:
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
-            if size is None:
+            if size is None and not self._parsl.known:
                 unknown = "the executor does not report how many processes work for it"
                 self.note(f"{unknown}: those that ran no chunk are not counted")
 
@@ -202,10 +205,13 @@ class LocalMetricsBackend(Recorder):
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
     def _note_unseen(self) -> None:
-        hosts = [host_and_process(worker)[0] for worker in self._unseen]
+        facts = self.received.processes
+        of_managers = [worker for worker in self._unseen if self._parsl.have(facts.get(worker, {}))]
+        hosts = [host_and_process(worker)[0] for worker in self._unseen if worker not in of_managers]
         here, unknown = hosts.count(self._host), hosts.count(None)
         elsewhere = len(hosts) - here - unknown
         notes = {
+            "of Parsl, not seen on this host: their resource use is unknown": len(of_managers),
             "not seen (ended too soon, or in a container): assumed present from the first chunk to the last, "
             "with unknown resource use": here,
             f"on other hosts than {self._host}: their lifetimes and resource use are unknown": elsewhere,
@@ -224,7 +230,7 @@ class LocalMetricsBackend(Recorder):
     def chunks(self, calls: Collection[str]) -> pa.Table:
         chunks = super().chunks(calls)
         if self._taskvine.used:
-            chunks = self._taskvine.placed(chunks, preprocessing=False)
+            chunks = self._taskvine.placed(chunks, self.received.processes, preprocessing=False)
             reason = self._taskvine.why_unknown(sum(not step.preprocessing for step in self._steps))
             self.absent["samples"] = NO_SAMPLES
             self.absent |= {} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason)
@@ -240,7 +246,8 @@ class LocalMetricsBackend(Recorder):
             return None
         match name:
             case "preprocessing":
-                return self._taskvine.placed(self.received.preprocessing(), preprocessing=True)
+                files = self.received.preprocessing()
+                return self._taskvine.placed(files, self.received.processes, preprocessing=True)
             case "lifetimes":
                 return self._taskvine.lifetimes(start, stop)
             case "tasks":
@@ -256,6 +263,12 @@ class LocalMetricsBackend(Recorder):
             else:
                 rows.append(self._lifetime(process, threads, start, stop))
         rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
+        facts = self.received.processes
+        for row in rows:
+            known = facts.get(row["worker"], {})
+            if "batch_system" in known:
+                row.update(job_columns(known, stop))
+        self._parsl.complete(rows, facts, self._busy, start, stop)
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
@@ -380,9 +393,3 @@ class LocalMetricsBackend(Recorder):
                 self._merged += sum(process.merge_neighbours() for process in self.processes.seen)
                 self._interval *= 2
             self._next_sample = time.monotonic() + self._interval
-
-
-def host_and_process(worker: str) -> tuple[str | None, int | None]:
-    """Host and number of a process by its name; none for a name of another form."""
-    host, _, process = worker.rpartition("/")
-    return (host, int(process)) if host and process.isdecimal() else (None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,8 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import psutil
+
+from roastcoffea.backends.parsl import pools_of
 
 SHORTEST_STEP: Final = 0.05
 """Shortest seconds for a CPU percentage: the operating system counts CPU time in hundredths of a second."""
@@ -223,11 +224,15 @@ class Step:
 
 def pool_size(executor: Any) -> int | None:
     """Processes or threads that work for an executor of coffea; None if not reported."""
-    if hasattr(executor, "jobs_executors"):  # Parsl, where only pools of threads show the size of all
-        labels = executor.jobs_executors
-        config = executor.config or sys.modules["parsl"].dfk().config
-        pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
+    pools = pools_of(executor)
+    if pools:  # Parsl, where only pools of threads show the size of all
         return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
     if not hasattr(executor, "pool"):
         return None
     return getattr(executor.pool, "_max_workers", None) or int(executor.workers)
+
+
+def host_and_process(worker: str) -> tuple[str | None, int | None]:
+    """Host and number of a process by its name; none for a name of another form."""
+    host, _, process = worker.rpartition("/")
+    return (host, int(process)) if host and process.isdecimal() else (None, None)

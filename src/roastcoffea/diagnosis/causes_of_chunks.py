@@ -155,8 +155,9 @@ def contention(evidence: Evidence) -> Draft | None:
         return None
     hosts = culprits.contended(evidence)
     where = names_of(hosts) or "the host"
-    also = ", counting that while opening files," if delay else ""
-    what = f"CPU contention: {evidence.share(waited)} of thread time{also} was runnable without a free core on {where}."
+    also = " (including while opening files)" if delay else ""
+    share = f"{evidence.share(waited)} of thread time{also}"
+    what = f"CPU contention: for {share}, threads were ready to run but had no free core on {where}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
     one = crowded.get(hosts[0].name) if hosts else None
     if one is not None and one.explains(waited, evidence.sum_of("cpu_seconds") or 0.0):
@@ -197,7 +198,7 @@ def interpreter_lock(evidence: Evidence) -> Draft | None:
     functions = culprits.functions(evidence, "core", own=True)
     share = share_of(evidence, "interpreter lock")
     by = f"; {functions[0].name} holds it most" if functions else ""
-    what = f"The interpreter lock blocks {share} of thread time{of}{by}."
+    what = f"For {share} of thread time, threads wait for Python's interpreter lock{of}{by}."
     advice = (
         "Run processes with one thread each instead of threads, or replace plain Python loops with array operations."
     )

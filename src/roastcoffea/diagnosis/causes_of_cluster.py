@@ -13,7 +13,10 @@ from roastcoffea.diagnosis.outputs import HANDLED, large_output, merged_output, 
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
-from roastcoffea.units import BYTE, SECOND, number
+from roastcoffea.units import BYTE, SECOND, counted, number
+
+LEAST_OUTSIDE: Final = 0.005
+"""Share of a chunk's fixed cost outside process() that is worth a word."""
 
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
 
@@ -25,8 +28,9 @@ def chunk_size(evidence: Evidence) -> Draft | None:
     if evidence.larger is None or large_output(evidence.run):
         return None
     now = number(found.usual)
-    inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
     cost = found.fixed + (found.in_process or 0.0)
+    part = "all" if found.fixed < LEAST_OUTSIDE * cost else SECOND.text(found.in_process or 0.0)
+    inside = f", {part} of it in process()" if found.in_process else ""
     what = f"Chunks of {now} events are too small: each has a fixed cost of {SECOND.text(cost)}{inside}."
     memory = "" if found.memory is None else f" A worker then needs {BYTE.text(found.memory)}."
     culprit = Culprit("chunk size", f"{now} events", cost * evidence.chunks)
@@ -90,7 +94,7 @@ def merge(evidence: Evidence) -> Draft | None:
     share, (more, line) = evidence.share(sum(rows.values())), _merging(evidence)
     what = f"The merge step takes {share} of thread time, including waiting for it."
     if size:
-        outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)}"
+        outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)} each"
         what = f"Compressing, moving and merging {outputs} takes {share} of thread time, including waiting for it."
     taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
     return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line, rows=rows, taken=taken)
@@ -122,6 +126,9 @@ def tail(evidence: Evidence) -> Draft | None:
     worst, smaller = culprits.worst_straggler(evidence), evidence.smaller
     longest = culprits.longest_chunk(evidence) if worst is None else worst
     last = f"; the {'longest' if worst is None else 'slowest'} is {longest.name}" if longest is not None else ""
+    threads = round(evidence.total / evidence.elapsed)
+    if evidence.chunks < threads:
+        last = f": there are {counted(evidence.chunks, 'chunk')} for {counted(threads, 'thread')}{last}"
     what = f"Threads sit idle for {evidence.share(idle)} of thread time while the last chunks run{last}."
     advice = "Use fewer workers." if evidence.larger else "Split the longest chunks, or use fewer workers."
     if smaller:

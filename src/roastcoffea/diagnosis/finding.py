@@ -116,7 +116,7 @@ class Finding:
         """What fixing it saves, in a few words; empty where it is not known."""
         if self.seconds is None:
             return ""
-        return f"saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
+        return f"fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
 
     @property
     def text(self) -> str:

@@ -10,7 +10,7 @@ HEADLINES: Final = {
     "metadata": "Opening files is slow",
     "start-up": "New workers are slow to start",
     "contention": "Threads wait for a free core",
-    "interpreter lock": "Threads wait for the interpreter lock",
+    "interpreter lock": "Threads wait for the interpreter lock (GIL)",
     "blocked": "process() waits instead of computing",
     "compute": "One function dominates process()",
     "interpretation": "Building arrays from baskets is slow",

@@ -12,7 +12,9 @@ import pyarrow as pa
 from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES, Recorder
 from roastcoffea.errors import reported
 from roastcoffea.instrument.calls import calls_of_tasks
+from roastcoffea.instrument.own_code import Files
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
+from roastcoffea.log.profiles import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.run import LOST, Environment, Run, RunnerCall
@@ -69,7 +71,7 @@ class RunRecords:
         """What is excluded on purpose, for the ledgers' certificates."""
         self.keep: Callable[[str, bytes], None] | None = None
         """Takes entries for the journal."""
-        self._began: list[str] = []
+        self._began: dict[str, Files] = {}
         self._functions: list[RunnerCall] = []
         self._requests_unknown = False
         self._why_no_chunks: str | None = None
@@ -81,11 +83,11 @@ class RunRecords:
 
     # from the hook
 
-    def call_began(self, call: str) -> None:
-        """Learn the identity of a Runner call that begins."""
-        self._began.append(call)
+    def call_began(self, call: str, files: Files) -> None:
+        """Learn the identity of a Runner call that begins, and the files of its processor's functions."""
+        self._began[call] = files
         self.running[call] = None
-        self._keep(BEGAN, call)
+        self._keep_values(BEGAN, {"call": call, "files": files})
 
     def call_runs(self, call: RunnerCall) -> None:
         """Take the record of a running Runner call, as it would be if the client were lost now."""
@@ -166,13 +168,20 @@ class RunRecords:
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = backend.chunks(self._began)
-                elif (name in SAMPLED and self.interval is None) or (name == PROFILE and not self.profile):
-                    tables[name] = None
                 else:
-                    tables[name] = backend.table(name, tables.get("chunks"), start, stop)
+                    tables[name] = self._table(backend, name, tables.get("chunks"), (start, stop))
             if name not in tables:
                 absent[name] = self.problems[-1]
         return tables, absent
+
+    def _table(
+        self, backend: Recorder, name: str, chunks: pa.Table | None, span: tuple[float, float]
+    ) -> pa.Table | None:
+        """One of `TABLES` except the first; None for what is switched off."""
+        if (name in SAMPLED and self.interval is None) or (name == PROFILE and not self.profile):
+            return None
+        table = backend.table(name, chunks, *span)
+        return with_files(table, self._began) if name == PROFILE and table is not None else table
 
     def reasons_against_chunks(self, backend: Recorder, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""
@@ -249,7 +258,7 @@ class RunRecords:
     def _takers(self) -> dict[str, Callable[[bytes], None]]:
         return {
             START: lambda data: self.started(float(data)),
-            BEGAN: lambda data: self.call_began(_text(data)),
+            BEGAN: lambda data: self.call_began(**unpacked_values(data)),
             CALL: lambda data: self._take_call(RunnerCall(**unpacked_values(data))),
             ASKED: lambda data: self.asked.take(unpacked_part(data, arrow_schema(ASKED_COLUMNS))),
             UNKNOWN_REQUESTS: lambda _: self.requests_unknown(),

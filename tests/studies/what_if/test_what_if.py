@@ -80,8 +80,8 @@ def test_waiting_for_a_core_is_not_waiting() -> None:
     foreign = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
     found = what_if(foreign, workers=[2])
     assert seconds(found) == [alone / 2]
-    assert ["foreign load while recording made" in doubt for doubt in found.doubts] == [True, False]
-    assert "misses the 16 s of made by -60 %" in found.doubts[1]
+    assert ["other programs used the cores while made was recorded" in doubt for doubt in found.doubts] == [True, False]
+    assert "the replay of made gives 60 % less than the 16 s that were measured" in found.doubts[1]
     assert found.error == pytest.approx(1.5, abs=0.02)
 
 
@@ -178,6 +178,12 @@ def test_settings_are_above_0(settings: dict[str, Any]) -> None:
         what_if(made_run(FOUR, 2), **settings)
 
 
+@pytest.mark.parametrize("settings", [{"workers": [10_001]}, {"threads": [257]}], ids=repr)
+def test_clusters_have_limits(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is (10,001; pass at most 10,000|257; pass at most 256)"):
+        what_if(made_run(FOUR, 2), **settings)
+
+
 def test_a_failed_run_is_named() -> None:
     failed = made_run(FOUR, 2, name="broken", outcome="failed")
     with pytest.raises(NotMeasuredError, match="broken failed: leave it out"):
@@ -266,14 +272,15 @@ def test_a_real_run_on_more_workers(sample: dict[str, Any]) -> None:
     assert base.chunks["core_wait_seconds"].notna().all()
     found = what_if(base, other, workers=[2, 4], same_host=True)
     assert found.checks[1].measured == other.run.stop - other.run.start
-    # how well it predicts is measured by benchmarks/what_if.py, on a quiet machine
+    # how well it predicts is measured by benchmarks/what_if.py, on a quiet machine; others may use this one's cores
     for check in found.checks:
-        assert 0.5 < check.predicted / check.measured < 2
+        assert 0.2 < check.predicted / check.measured < 5
 
 
 def test_large_errors_are_factors_and_workers_on_one_host_are_explained() -> None:
     run = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
     assert "within a factor of 2.5" in printed(what_if(run))
-    assert "To keep 8 cores in total, pass same_host=True" in printed(what_if(run, workers=[4]))
+    assert what_if(replace(run, name=None)).runs[0].name == f"Made {run.id[:8]}"
+    assert "To keep 8 cores in total, use --same-host (same_host=True)" in printed(what_if(run, workers=[4]))
     assert "same_host" not in printed(what_if(run, workers=[4], same_host=True))
     assert "same_host" not in printed(what_if(run, workers=[1, 2]))
