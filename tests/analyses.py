@@ -14,7 +14,7 @@ from typing import Any
 import awkward as ak
 import hist
 from coffea.nanoevents import NanoAODSchema
-from coffea.processor import DaskExecutor, ProcessorABC, Runner
+from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
 
 
 class Jets(ProcessorABC):
@@ -322,6 +322,19 @@ def runner_for(client: Any, chunksize: int, executor: Any = DaskExecutor, **opti
         chunksize=chunksize,
         **{"schema": NanoAODSchema, "savemetrics": True, "metadata_cache": {}, **options},
     )
+
+
+def run_job(dataset: str, path: str, folder: str) -> dict[str, Any]:
+    """One job of a campaign: measured, and saved by the name of its file; coffea's report."""
+    from roastcoffea import MetricsCollector
+
+    runner = Runner(
+        IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=100, savemetrics=True, metadata_cache={}
+    )
+    with MetricsCollector() as collector:
+        _, report = runner({dataset: {"files": {path: "Events"}}}, processor_instance=Jets())
+    collector.save_measurement(folder, Path(path).stem)
+    return dict(report)
 
 
 class Indiscreet(ProcessorABC):

@@ -126,6 +126,14 @@ def client(shared_client: Client) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
+def _coffea_knows_no_file() -> None:
+    """Empty the cache of files that Runners share unless they are given one: each test opens its files itself."""
+    executor = sys.modules.get("coffea.processor.executor")
+    if executor is not None:
+        executor.DEFAULT_METADATA_CACHE.clear()
+
+
+@pytest.fixture(autouse=True)
 def _no_figure_stays_open() -> Iterator[None]:
     """Close what a test drew with pyplot: it warns of the twenty-first figure, in whatever test that is."""
     yield

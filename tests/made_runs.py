@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.compute as pc
 from handmade import T, chunk, handmade_run
 
 from roastcoffea.records.arrow import table_of_rows
@@ -72,6 +73,36 @@ def made_run(
     }
     empty = {name: table_of_rows(columns, []) for name, columns in NOTHING.items()}
     return handmade_run(**empty | fields | changes)
+
+
+def independent_job(
+    number: int, durations: Sequence[float], workers: int = 2, late: float = 0.0, host: str = "node-1", **changes: Any
+) -> Run:
+    """A job of its own on a host, `late` seconds after T: chunks of these seconds, on workers that others have too."""
+    run = made_run([plan(seconds, file=f"{number}.root") for seconds in durations], workers, before=0.5)
+    moved: dict[str, Any] = {}
+    for name in ("chunks", "tasks", "lifetimes", "asked", "preprocessing", "samples", "pauses"):
+        table = getattr(run, name)
+        for column in ("runnable", "assigned", "arrived", "ready", "start", "stop", "seen", "time"):
+            if column in table.column_names:
+                place = table.schema.get_field_index(column)
+                table = table.set_column(place, column, pc.add(table[column], late))
+        if "id" in table.column_names:
+            table = table.set_column(table.schema.get_field_index("id"), "id", pc.add(table["id"], 1000 * number))
+        if "call" in table.column_names:
+            table = table.set_column(
+                table.schema.get_field_index("call"),
+                "call",
+                pc.binary_join_element_wise(table["call"], str(number), "-"),
+            )
+        moved[name] = table
+    calls = tuple(replace(call, id=f"{call.id}-{number}", start=T + late, stop=run.stop + late) for call in run.calls)
+    environment = Environment(
+        versions={"coffea": "2026.9.0"}, client_host=host, hosts=(Host(name=host, cores=8, memory=None),)
+    )
+    times = {"start": run.start + late, "stop": run.stop + late}
+    known = {"id": f"run-{number}", "calls": calls, "environment": environment, **times, **moved}
+    return replace(run, **known | changes)
 
 
 def in_two_calls(run: Run, first: int) -> Run:

@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ports import free_ports
+
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "scancel", "squeue", "sinfo")
 QUEUE = "hep"
 CPUS = 8
@@ -108,11 +110,12 @@ def lacking() -> str | None:
 @contextmanager
 def slurm() -> Iterator[Slurm]:
     """A SLURM of one node, which commands find by `SLURM_CONF`; nothing of it is left afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # munge wants folders that others may enter, sockets short names
+    # munge wants folders that others may enter, and short names of sockets
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(mode=0o755)
-    controller, node = _free_ports(2)
+    controller, node = free_ports(2)
     names: dict[str, Any] = {"host": socket.gethostname(), "folder": folder, "queue": QUEUE, "cpus": CPUS}
     configuration = folder / "slurm.conf"
     configuration.write_text(CONFIGURATION.format(controller=controller, node=node, **names))
@@ -182,14 +185,3 @@ def _program(name: str) -> str | None:
 def _moment(text: str) -> float:
     """A time in SLURM's log, which is local."""
     return datetime.fromisoformat(text).timestamp()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

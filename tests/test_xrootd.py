@@ -190,7 +190,8 @@ def test_a_missing_file_is_an_error_of_the_server_that_was_asked(source: str) ->
     assert errors[0] == errors[1]
     assert collector is not None
     (row,) = collector.measurement.endpoints.to_dict("records")
-    assert (row["endpoint"], row["attempts"], row["errors"]) == (server.endpoint, 1, 1)
+    attempts = 1 + getattr(IterativeExecutor(status=False), "retries", 0)  # of coffea 2026.9 and later
+    assert (row["endpoint"], row["attempts"], row["errors"]) == (server.endpoint, attempts, attempts)
 
 
 @pytest.fixture

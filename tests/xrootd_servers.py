@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from ports import free_port
 
 PROGRAMS: Final = ("xrootd", "cmsd")
 PACKAGES: Final = ("XRootD", "fsspec_xrootd")
@@ -76,14 +77,6 @@ xrootd.fslib throttle default
 throttle.throttle data {rate}
 fi
 """
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Server(NamedTuple):

@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import pytest
 from analyses import Jets, KernelCounted
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner, TaskVineExecutor
+from ports import free_port
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends.taskvine import TaskVineLogs
@@ -73,12 +73,6 @@ class Watched:
             process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("ndcctools.taskvine", reason="ndcctools (TaskVine) is not installed")
@@ -107,7 +101,8 @@ def test_records_and_tables_of_a_real_log() -> None:
         {"call": "call", "key": "taskvine-99", "worker": "node-1/18", "start": attempt["start"]},
         {"call": "elsewhere", "key": None, "worker": "node-1/19", "start": attempt["start"]},
     ]
-    placed = logs.placed(table_of_rows(CHUNK_COLUMNS, rows), preprocessing=False).to_pylist()
+    facts = {"node-1/17": {"batch_system": "slurm", "job": "5", "job_start": attempt["start"] - 9.0}}
+    placed = logs.placed(table_of_rows(CHUNK_COLUMNS, rows), facts, preprocessing=False).to_pylist()
     assert [row["worker"] for row in placed] == [attempt["worker"], "node-1/18", "node-1/19"]
     assert problems == ["1 record of TaskVine's tasks could not be found in its logs"]
     tasks = {task["key"]: task for task in logs.tasks().to_pylist()}
@@ -120,6 +115,9 @@ def test_records_and_tables_of_a_real_log() -> None:
     assert [(row["start"], row["stop"], row["threads"], row["host"]) for row in lifetimes] == [
         (start, stop, 1, "node-1")
     ] * 2
+    jobs = {row["worker"]: (row["batch_system"], row["job"], row["job_start"]) for row in lifetimes}
+    assert jobs.pop(attempt["worker"]) == ("slurm", "5", attempt["start"] - 9.0)
+    assert set(jobs.values()) == {(None, None, None)}
     assert logs.why_unknown(0) is None
     assert "others did not" in str(logs.why_unknown(1))
 
@@ -189,6 +187,7 @@ def test_cores_lifetimes_and_efficiency_are_those_of_the_operating_system(
     started = tasks[tasks["kind"] != "merge"]["startup_seconds"]
     assert (started > 0.1).all()
     assert ledger["start-up"] >= started.sum() * (1 - TOLERANCE)
+    print("capacity", ledger.total, capacity, "efficiency", efficiency, output["kernel"] / capacity)
     assert abs(ledger.residual) < 0.01 * ledger.total
     assert ledger.certificate.complete, ledger.certificate.reasons
     assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons

@@ -41,20 +41,6 @@ def test_only_records_that_dask_brings_home_are_of_its_task(client: Client) -> N
     assert without == {}
 
 
-@pytest.mark.parametrize(
-    ("folder", "key"),
-    [("/work/task.12/.taskvine.tmp", "taskvine-12"), ("/work/t.3/.taskvine.tmp", "taskvine-3"), ("/tmp", None)],
-)
-def test_a_task_of_taskvine_is_known_by_its_folder(
-    folder: str, key: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", folder)
-    task = Transport((), None, True, True).task()
-    assert task.known.get("key") == key
-    assert task.known["worker"] == process_name()
-    assert Transport((), None, True).task().known == {}
-
-
 def test_a_local_executor_in_a_dask_task(client: Client, sample: dict[str, Any]) -> None:
     """An analysis that was submitted as a job, and knows nothing of the cluster that runs it."""
 

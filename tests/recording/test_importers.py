@@ -110,6 +110,25 @@ def test_a_live_run_and_its_report_are_one_measurement(path: str, client: Any, t
     assert len(load(joined.save(tmp_path, "joined")).chunks) == 2
 
 
+def test_partitions_whose_file_or_entries_are_unknown_count_once(path: str, client: Any) -> None:
+    with MetricsCollector(client, everything=True) as collector:
+        client.gather(client.map(read_part, [path] * 2, [0, 1000], [1000, 3000], pure=False))
+    live = collector.measurement
+    opened = partition("<TTree 'Events'>", "1000", "3000")
+    fractions = [partition(repr(path), "'Events'", str(step), "3", "False") for step in range(3)]
+    for report, chunks, problem in (
+        ([opened], 2, None),
+        (fractions[:2], 2, None),
+        ([opened, fractions[0], *report_of(path, (0, 1000))], 3, "1 of 1 partitions are fractions"),
+        (fractions, 3, "1 of 1 partitions are fractions"),
+    ):
+        joined = measurement_from_report({"dy": ak.Array(report)}, live=live)
+        assert len(joined.chunks) == chunks
+        assert "dy" in set(joined.chunks["dataset"])
+        assert [text[:31] for text in joined.problems] == ([problem] if problem else [])
+        assert joined.byte_ledger.total == live.byte_ledger.total + (chunks - 2) * READ["num_requested_bytes"]
+
+
 def test_a_live_run_without_records_of_chunks(path: str, client: Any) -> None:
     with MetricsCollector(client) as collector:
         client.submit(read_part, path, 0, 1000, pure=False).result()

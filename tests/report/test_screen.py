@@ -19,9 +19,20 @@ from rich.console import Console
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
 from roastcoffea.records.run import Run
-from roastcoffea.report.digest import Share
-from roastcoffea.report.screen import BLOCKS, LETTERS, OF_SIXTEEN, cells_of, colour_of, with_names, with_short_paths
-from roastcoffea.report.terminal import console_for
+from roastcoffea.report.digest import Share, digest_of
+from roastcoffea.report.screen import (
+    BLOCKS,
+    LETTERS,
+    OF_SIXTEEN,
+    Places,
+    cells_of,
+    colour_of,
+    print_first_look,
+    with_names,
+    with_short_paths,
+)
+from roastcoffea.report.summary import summary
+from roastcoffea.report.terminal import console_for, show
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +89,18 @@ def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
         assert finding.headline in line
         assert line.endswith(finding.saves)
         assert finding.remedy is None or finding.remedy in " ".join(" ".join(lines).split())
+
+
+def test_a_notebook_gets_one_text_and_not_one_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: texts.append(text))
+    measurement, console = Measurement(healthy()), Console(force_jupyter=True, width=80)
+    print_first_look(console, digest_of(measurement.run, measurement.metrics), Places(), {})
+    (first,) = texts
+    show(console, summary(measurement.run, measurement.metrics, "throughput"))
+    assert len(texts) == 2
+    assert "complete" in first
+    assert "All tables" in first
 
 
 def test_a_run_without_a_runner_call_has_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_the_byte_ledger_is_a_table():
     assert (
         unfolded("Incomplete: 1 attempt has unaccounted bytes (50 B in total); 5 of 5 attempts left a record.") in text
     )
-    assert unfolded("chunksize=400 (the largest file's events) reads each once") in text
+    assert unfolded("chunksize=400 (the events of the largest file) reads each once") in text
     assert unfolded("align_clusters=True") in text
 
 
@@ -210,16 +210,6 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch, no_color):
     run = handmade_run(outcome="failed", error="boom")
     Measurement(run).print_summary(file, all=True)
     assert ("\x1b[1;31m" in file.getvalue()) is not no_color
-
-
-def test_chunks_that_are_missing_of_files_without_errors_are_told_with_the_failed_files():
-    run = handmade_run()
-    assert "nothing missing; boom - Of other files 1 chunk is missing as well" in " ".join(summary(run).split())
-    raised = dataclasses.replace(run, calls=tuple(dataclasses.replace(call, outcome="failed") for call in run.calls))
-    shown = " ".join(summary(raised).split())
-    (of_file,) = Measurement(raised).failed_files["missing"]
-    assert f"1 failed, {of_file} chunks missing; boom" in shown
-    assert f"Of other files {4 - of_file} chunk" in shown
 
 
 def test_classes_with_next_to_nothing_are_named_below_a_ledger():

@@ -194,3 +194,11 @@ def test_a_list_needs_a_folder(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     with pytest.raises(MeasurementError, match="nowhere cannot be listed"):
         list_runs(tmp_path / "nowhere")
+
+
+def test_a_file_is_not_called_missing(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.touch()
+    for of_runs in (list_runs, load_run):
+        with pytest.raises(MeasurementError, match=r"page\.html is a file; pass "):
+            of_runs(file)

@@ -3,55 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
+from analyses import run_job
+from conftest import ServedPool
 from handmade import T, empty_run
-from made_runs import made_run, plan
+from made_runs import independent_job
 from saved_runs import a_run
 
 from roastcoffea import Measurement, load, merge
+from roastcoffea.cli.sample import write_sample
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.run import FAILED, Environment, Host, Run
+from roastcoffea.records.run import FAILED, Run
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.studies.merging import measurement_at, merged_run
 
 NUMBERS = count()
 
 
-def job(durations: Sequence[float], workers: int = 2, late: float = 0.0, host: str = "node-1", **changes: Any) -> Run:
-    """A job of its own on a host, `late` seconds after T: chunks of these seconds, on workers that others have too."""
-    number = next(NUMBERS)
-    run = made_run([plan(seconds, file=f"{number}.root") for seconds in durations], workers, before=0.5)
-    moved: dict[str, Any] = {}
-    for name in ("chunks", "tasks", "lifetimes", "asked", "preprocessing", "samples", "pauses"):
-        table = getattr(run, name)
-        for column in ("runnable", "assigned", "arrived", "ready", "start", "stop", "seen", "time"):
-            if column in table.column_names:
-                place = table.schema.get_field_index(column)
-                table = table.set_column(place, column, pc.add(table[column], late))
-        if "id" in table.column_names:
-            table = table.set_column(table.schema.get_field_index("id"), "id", pc.add(table["id"], 1000 * number))
-        if "call" in table.column_names:
-            table = table.set_column(
-                table.schema.get_field_index("call"),
-                "call",
-                pc.binary_join_element_wise(table["call"], str(number), "-"),
-            )
-        moved[name] = table
-    calls = tuple(replace(call, id=f"{call.id}-{number}", start=T + late, stop=run.stop + late) for call in run.calls)
-    environment = Environment(
-        versions={"coffea": "2026.9.0"}, client_host=host, hosts=(Host(name=host, cores=8, memory=None),)
-    )
-    times = {"start": run.start + late, "stop": run.stop + late}
-    known = {"id": f"run-{number}", "calls": calls, "environment": environment, **times, **moved}
-    return replace(run, **known | changes)
+def job(durations: Sequence[float], workers: int = 2, **changes: Any) -> Run:
+    """A job with a number of its own."""
+    return independent_job(next(NUMBERS), durations, workers, **changes)
 
 
 def ledgers(run: Run) -> dict[str, float]:
@@ -199,3 +179,36 @@ def test_a_folder_of_other_runs_than_jobs_is_not_shown_as_one(tmp_path: Path) ->
     with pytest.raises(MeasurementError, match="not jobs of one campaign: several processed the same files"):
         measurement_at(tmp_path)
     assert len(merge(tmp_path).run.merged) == 2
+
+
+@pytest.mark.slow
+def test_sixty_jobs_as_batch_nodes_run_them(tmp_path: Path) -> None:
+    """Each in a process with a Runner of its own, three at a time, as `pocket-coffea run -e iterative` on HTCondor."""
+    files = write_sample(tmp_path / "files", files=30, events=300, baskets=1)
+    work = [(dataset, path, str(tmp_path / "jobs")) for dataset, found in files.items() for path in found["files"]]
+    with ServedPool(3) as pool:
+        reports = list(pool.map(run_job, *zip(*work, strict=True)))
+    merged = merge(tmp_path / "jobs")
+    apart = [load(path) for path in (tmp_path / "jobs").iterdir()]
+    assert len(apart) == len(merged.run.merged) == len(reports) == 60
+    of_jobs = [ledgers(each.run) for each in apart]
+    for name, amount in ledgers(merged.run).items():
+        # each ledger has whole microseconds
+        assert amount == pytest.approx(sum(each[name] for each in of_jobs), abs=60 * 2e-6), name
+    assert (
+        abs(merged.time_ledger.residual or 0.0) <= sum(abs(each.time_ledger.residual or 0.0) for each in apart) + 1e-6
+    )
+    assert merged.byte_ledger.residual == 0
+    assert merged.byte_ledger.certificate.complete, merged.byte_ledger.certificate.reasons
+    chunks = merged.chunks
+    assert chunks["events"].sum() == sum(report["entries"] for report in reports) == 60 * 300
+    assert chunks["bytes_requested"].sum() == sum(report["bytesread"] for report in reports)
+    assert merged.lifetimes["run"].nunique() == 60
+    assert measurement_at(tmp_path / "jobs").byte_ledger == merged.byte_ledger
+    assert "60 runs merged" in summary_of(merged)
+
+
+def summary_of(measurement: Measurement) -> str:
+    with redirect_stdout(StringIO()) as printed:
+        measurement.print_summary()
+    return printed.getvalue()

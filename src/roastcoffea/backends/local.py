@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -20,13 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of
-from roastcoffea.backends.jobs import job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
+from roastcoffea.backends.parsl import ParslManagers, pools_of
 from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.jobs import job
 from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
@@ -72,6 +72,7 @@ class LocalMetricsBackend(Recorder):
         self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
         self._taskvine = TaskVineLogs(self.note)
+        self._parsl = ParslManagers(self.note)
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self.withheld_before: Withheld = (None, None, None)
@@ -127,6 +128,7 @@ class LocalMetricsBackend(Recorder):
         size = None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
+            self._parsl.learn(executor)
         step = Step(call=call, preprocessing=preprocessing, size=size, start=time.time(), cpu_start=time.process_time())
         self._steps.append(step)
         try:
@@ -181,7 +183,7 @@ class LocalMetricsBackend(Recorder):
         else:
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
-            if size is None:
+            if size is None and not self._parsl.known:
                 unknown = "the executor does not report how many processes work for it"
                 self.note(f"{unknown}: those that ran no chunk are not counted")
 
@@ -200,10 +202,13 @@ class LocalMetricsBackend(Recorder):
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
     def _note_unseen(self) -> None:
-        hosts = [host_and_process(worker)[0] for worker in self._unseen]
+        facts = self.received.processes
+        of_managers = [worker for worker in self._unseen if self._parsl.have(facts.get(worker, {}))]
+        hosts = [host_and_process(worker)[0] for worker in self._unseen if worker not in of_managers]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
         elsewhere = len(hosts) - here - unknown
         notes = {
+            "of Parsl, not seen on this host: their resource use is unknown": len(of_managers),
             "not seen (ended too soon, or in a container): assumed present from the first chunk to the last, "
             "with unknown resource use": here,
             f"on other hosts than {socket.gethostname()}: their lifetimes and resource use are unknown": elsewhere,
@@ -222,7 +227,7 @@ class LocalMetricsBackend(Recorder):
     def chunks(self, calls: Collection[str]) -> pa.Table:
         chunks = super().chunks(calls)
         if self._taskvine.used:
-            chunks = self._taskvine.placed(chunks, preprocessing=False)
+            chunks = self._taskvine.placed(chunks, self.received.processes, preprocessing=False)
             reason = self._taskvine.why_unknown(sum(not step.preprocessing for step in self._steps))
             self.absent["samples"] = NO_SAMPLES
             self.absent |= {} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason)
@@ -238,7 +243,8 @@ class LocalMetricsBackend(Recorder):
             return None
         match name:
             case "preprocessing":
-                return self._taskvine.placed(self.received.preprocessing(), preprocessing=True)
+                files = self.received.preprocessing()
+                return self._taskvine.placed(files, self.received.processes, preprocessing=True)
             case "lifetimes":
                 return self._taskvine.lifetimes(start, stop)
             case "tasks":
@@ -254,6 +260,12 @@ class LocalMetricsBackend(Recorder):
             else:
                 rows.append(self._lifetime(process, threads, start, stop))
         rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
+        facts = self.received.processes
+        for row in rows:
+            known = facts.get(row["worker"], {})
+            if "batch_system" in known:
+                row.update(job_columns(known, stop))
+        self._parsl.complete(rows, facts, self._busy, start, stop)
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
@@ -368,10 +380,8 @@ class LocalMetricsBackend(Recorder):
 
 def pool_size(executor: Any) -> int | None:
     """Processes or threads that work for an executor of coffea; None if not reported."""
-    if hasattr(executor, "jobs_executors"):  # Parsl, where only pools of threads show the size of all
-        labels = executor.jobs_executors
-        config = executor.config or sys.modules["parsl"].dfk().config
-        pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
+    pools = pools_of(executor)
+    if pools:  # Parsl, where only pools of threads show the size of all
         return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
     if not hasattr(executor, "pool"):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from roastcoffea.backends.taskvine_log import Row, TransactionLog
 from roastcoffea.log.marks import TASKVINE
+from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.tasks import KINDS, TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -47,6 +48,8 @@ class TaskVineLogs:
         self._logs: list[TransactionLog] | None = None
         self._clocks: dict[str, float] = {}
         self._hosts: dict[str | None, str | None] = {}
+        self._jobs: dict[str, Row] = {}
+        """Batch jobs of workers, as their tasks reported them."""
         self._startups: dict[int, float] = {}
         self.reason: str | None = None
         """Why workers and tasks are unknown, if so."""
@@ -119,10 +122,10 @@ class TaskVineLogs:
 
     # records of chunks and files
 
-    def placed(self, records: pa.Table, *, preprocessing: bool) -> pa.Table:
+    def placed(self, records: pa.Table, facts: Mapping[str, Row], *, preprocessing: bool) -> pa.Table:
         """Records of chunks, or of openings of files, with their TaskVine worker and task.
 
-        Each task ran in a process of its own, which is all that a record knows.
+        Each task ran in a process of its own, which is all that a record knows; `facts` are what it reported of itself.
         """
         logs = self._read()
         tasks: dict[tuple[int, int | None], list[Row]] = {}
@@ -145,6 +148,8 @@ class TaskVineLogs:
                 lost += 1
                 continue
             self._hosts.setdefault(_host(addresses.get(attempt["worker"])), row["worker"].rpartition("/")[0])
+            if "batch_system" in facts.get(row["worker"], {}):
+                self._jobs[attempt["worker"]] = job_columns(facts[row["worker"]], row["start"])
             if attempt["start"] is not None:
                 begun = max(row["start"] - attempt["start"], 0.0)
                 self._startups[attempt["run_id"]] = min(begun, self._startups.get(attempt["run_id"], math.inf))
@@ -168,7 +173,8 @@ class TaskVineLogs:
                     continue
                 host = _host(worker["address"])
                 rows.append(
-                    {
+                    self._jobs.get(worker["worker"], {})
+                    | {
                         "worker": worker["worker"],
                         "host": self._hosts.get(host, host),
                         "threads": worker["cores"],

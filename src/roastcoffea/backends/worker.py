@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from roastcoffea.backends.jobs import age_of, job
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.log.counts import added_up, difference
+from roastcoffea.log.jobs import age_of, job
 from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
 
 PUSH_SECONDS = 5.0

@@ -11,7 +11,6 @@ import logging
 import operator
 import os
 import pickle
-import re
 import socket
 import sys
 import threading
@@ -20,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.instrument.gauges import process_name
 from roastcoffea.instrument.shared import Remembered
-from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, TASKVINE
+from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY
 from roastcoffea.log.packing import PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
@@ -40,17 +38,13 @@ class Transport:
 
     `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output if it is
     a dictionary (`in_output`), and are also appended to files in `spool` if this host has that folder: a run that
-    raises returns no output. In `taskvine`, each task has a folder with its number.
+    raises returns no output. `system` is TASKVINE or PARSL if the tasks run there.
     """
 
     topics: tuple[str, ...] = ()
     spool: str | None = None
     in_output: bool = False
-    taskvine: bool = False
-
-    def task(self) -> DaskTask:
-        """The task that runs on this thread."""
-        return TaskVineTask() if self.taskvine else DaskTask(self.topics)
+    system: str | None = None
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records to the client; return the output, with the records inside if they travel that way.
@@ -146,17 +140,6 @@ class DaskTask:
             self.had_plugins = not self.plugins.keys().isdisjoint(topics)
             self.key, self.run_id = key, self.state.run_id
             self.known = {"worker": worker.address, "key": str(key), "run_id": self.run_id}
-
-
-class TaskVineTask(DaskTask):
-    """The task of TaskVine whose process this is: its worker gives each task a folder with its number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
-        self.known = {"worker": process_name()}
-        if folder is not None:
-            self.known["key"] = f"{TASKVINE}-{folder[1]}"
 
 
 def dask_worker() -> Any | None:

@@ -26,7 +26,7 @@ from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
 from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import interrupts_held, whole
-from roastcoffea.log.marks import ANNOTATION
+from roastcoffea.log.marks import ANNOTATION, PARSL, TASKVINE
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.redaction import added_patterns
 
@@ -162,12 +162,13 @@ class ExecutorCall:
     """
 
     def __init__(self, watchers: Watchers, executor: Any, call: str | None, name: str | None) -> None:
-        from coffea.processor import DaskExecutor, TaskVineExecutor
+        from coffea.processor import DaskExecutor, ParslExecutor, TaskVineExecutor
 
         self._call = call
         self._name = name
         self._on_dask = isinstance(executor, DaskExecutor)
-        self._on_taskvine = isinstance(executor, TaskVineExecutor)
+        systems = {TASKVINE: TaskVineExecutor, PARSL: ParslExecutor}
+        self._system = next((name for name, kind in systems.items() if isinstance(executor, kind)), None)
         self._spool: str | None = None
         self._read: dict[str, int] = {}
         self._reading = threading.Lock()
@@ -198,7 +199,7 @@ class ExecutorCall:
         in_output = not self._on_dask and self._name is not None
         name = self._name or funcname(function)
         profile = any(watcher.profile for watcher in self._reached)
-        transport = topics, self._spool, in_output, self._on_taskvine
+        transport = topics, self._spool, in_output, self._system
         state = (self._call, transport, self._name is None, added_patterns(), profile)
         if packed is None:
             return Probe(function, name, *state)

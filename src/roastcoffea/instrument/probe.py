@@ -76,6 +76,14 @@ class Probe:
             watch.returned(output)
         return self._deliver(watch, output, failed=False)
 
+    def task(self) -> DaskTask:
+        """The task that runs on this thread."""
+        if self.channel.system is None:
+            return DaskTask(self.channel.topics)
+        from roastcoffea.instrument.elsewhere import task_of  # Dask's workers, which may lack the package, need it not
+
+        return task_of(self.channel.system)
+
     def _deliver(self, watch: _FileWatch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
             with reported(self.complain, LOST, Exception):
@@ -109,7 +117,7 @@ class _FileWatch:
 
     def __init__(self, probe: Probe, item: Any) -> None:
         self.probe = probe
-        self.task = probe.channel.task()
+        self.task = probe.task()
         self.records: list[dict[str, Any]] = []
         self.work = work = item[0] if isinstance(item, tuple) else item
         # a Parquet file has no tree

@@ -18,6 +18,10 @@ METADATA_KEY: Final = "roastcoffea"
 TASKVINE: Final = "taskvine"
 """Word before the number of TaskVine's task in the key of a record, until the client knows the task."""
 
+PARSL: Final = "parsl"
+PARSL_MANAGER: Final = "parsl_manager"
+PARSL_RANK: Final = "parsl_rank"
+"""What a worker of Parsl's HighThroughputExecutor knows: its manager, and its number there."""
 
 IS_MEASURED: Final = "_roastcoffea_measured"
 """Attribute of functions that record what they read, whatever task runs them."""

@@ -27,7 +27,10 @@ SECTIONS: Final = "sections"
 PROBLEMS: Final = "problems"
 PREPROCESSING: Final = "preprocessing"
 PROFILE: Final = "profile"
+OF_PROCESS: Final = "of_process"
 """Entries of a record in addition to the columns of its table; one marks a record of preprocessing.
+
+The last one has what the process of an attempt knows of itself, where no scheduler asks workers for it.
 
 A record with nothing but problems belongs to no attempt, and needs no identity.
 """

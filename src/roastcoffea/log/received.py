@@ -165,6 +165,8 @@ class ReceivedRecords:
         self._set_aside: Counter[tuple[str, str]] = Counter()
         self._first_set_aside: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
+        self.processes: dict[str, dict[str, Any]] = {}
+        """What workers outside of Dask reported of their processes."""
         self._taking = threading.Lock()
         self.tally = Tally()
 
@@ -189,6 +191,9 @@ class ReceivedRecords:
                     self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:
+        facts = record.pop(packing.OF_PROCESS, None)
+        if facts:
+            self.processes[record["worker"]] = facts
         if not self._is_possible(record):
             return
         branches = record.pop(packing.BRANCHES, None)

@@ -263,6 +263,9 @@ def _busy(records: Records) -> Busy:
 LARGEST_RESIDUAL: Final = 0.01
 """Share of the total above which a residual, or excess busy seconds, indicate missing records."""
 
+CLOCKS: Final = 0.002
+"""Seconds by which clocks of a thread and its task may differ on a busy host; runs shorter than 0.1 s show it."""
+
 
 NOT_SEPARATED: Final = (
     f'recorded by an older version, or on a system without run-queue times of threads: "{phases.WAIT}" has their sum'
@@ -282,10 +285,10 @@ def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
 def _discrepancies(ledger: TimeLedger) -> list[str]:
     """Why the ledger does not add up, if it does not."""
     total, residual = ledger.total or 0.0, ledger.residual or 0.0
-    found = []
-    if ledger.beyond > LARGEST_RESIDUAL * total:
+    most, found = max(LARGEST_RESIDUAL * total, CLOCKS), []
+    if ledger.beyond > most:
         found.append(f"{SECOND.text(ledger.beyond)} of tasks exceed their workers' threads")
-    if abs(residual) > LARGEST_RESIDUAL * total:
+    if abs(residual) > most:
         found.append(f"{SECOND.text(residual)} of thread time are unaccounted for")
     return found
 

@@ -77,7 +77,7 @@ def measurement_from_report(
     reports = report if isinstance(report, Mapping) else {None: report}
     rows = [_row(dataset, partition) for dataset, each in reports.items() for partition in _partitions(each)]
     if live is not None:
-        return Measurement(_joined(live.run, redacted_values(rows), _problems(rows), name))
+        return Measurement(_joined(live.run, redacted_values(rows), name))
     if start is None or stop is None:
         raise TypeError("the report has no times: pass start and stop, or the live measurement")
     chunks, absent = table_of_rows(CHUNK_COLUMNS, redacted_values(rows)), dict.fromkeys(ABSENT, NOT_IN_REPORT)
@@ -85,7 +85,7 @@ def measurement_from_report(
     return Measurement(unwatched_run(name=name, start=start, stop=stop, **facts))
 
 
-def _joined(live: Run, rows: Sequence[Row], problems: Sequence[str], name: str | None) -> Run:
+def _joined(live: Run, rows: Sequence[Row], name: str | None) -> Run:
     """A live run with the partitions of a report, each of which counts once."""
     recorded: list[Row] = []
     absent = dict(live.absent)
@@ -93,27 +93,60 @@ def _joined(live: Run, rows: Sequence[Row], problems: Sequence[str], name: str |
         recorded = live.chunks.to_pylist()
     else:
         absent |= dict.fromkeys(OF_CHUNKS, NOT_IN_REPORT)
-    datasets = {_partition_of(row): row["dataset"] for row in rows}
-    known = {_partition_of(row) for row in recorded}
-    for row in recorded:
-        row["dataset"] = datasets.get(_partition_of(row)) or row["dataset"]
-    fresh = [row for row in rows if None in _partition_of(row) or _partition_of(row) not in known]
+    fresh = _without_records(rows, recorded)
     return dataclasses.replace(
         live,
         name=name or live.name,
         chunks=table_of_rows(CHUNK_COLUMNS, [*recorded, *fresh]),
         absent=absent,
-        problems=(*live.problems, *problems),
+        problems=(*live.problems, *_problems(fresh)),
     )
+
+
+def _without_records(rows: Sequence[Row], recorded: Sequence[Row]) -> list[Row]:
+    """Partitions of a report that no live record is of; records get the datasets of the others.
+
+    Where the report lacks file or entries, a partition is that of any record with the same rest.
+    """
+    left = list(recorded)
+    fresh: list[Row] = []
+    for known in sorted({_known(row) for row in rows}, key=lambda names: (-len(names), "entry_start" not in names)):
+        of_this_kind = [row for row in rows if _known(row) == known]
+        left, without = _matched(of_this_kind, left, known)
+        fresh += without
+    return fresh
+
+
+def _matched(rows: Sequence[Row], recorded: Sequence[Row], known: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """Records without a partition that is equal in the known columns, and partitions without such a record."""
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for record in recorded:
+        places.setdefault(_place_in(record, known), []).append(record)
+    matched: set[int] = set()
+    fresh = []
+    for row in rows:
+        found = places.get(_place_in(row, known), [])
+        # attempts at one partition share all columns; several partitions may share some
+        ours = found if len(known) == len(PLACE) else [found.pop(0)] if found else []
+        for record in ours:
+            record["dataset"] = row["dataset"] or record["dataset"]
+            matched.add(record["id"])
+        fresh += [] if ours else [row]
+    return [record for record in recorded if record["id"] not in matched], fresh
+
+
+def _known(row: Row) -> tuple[str, ...]:
+    """Columns of its place that a row has."""
+    return tuple(column for column in PLACE if row.get(column) is not None)
+
+
+def _place_in(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(row.get(column) for column in columns)
 
 
 OF_CHUNKS: Final = ("branch_reads", "sections", "profile")
 PLACE: Final = ("file", "tree", "entry_start", "entry_stop")
-
-
-def _partition_of(row: Row) -> tuple[Any, ...]:
-    """What identifies a partition in both."""
-    return tuple(row.get(column) for column in PLACE)
+"""Columns that identify a partition."""
 
 
 def _partitions(report: Any) -> list[Row]:

@@ -82,9 +82,15 @@ MOST_BITS: Final = 63
 """Largest integer in a record, in bits: tables and other programs have no larger ones."""
 
 
+@cache
+def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without its arguments, and these."""
+    return get_origin(hint) or hint, get_args(hint)
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotated type; a list is accepted for a tuple, and an integer for a float."""
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    kind, arguments = _form(hint)
     if kind is Any:
         return True
     check = CHECKS.get(kind)

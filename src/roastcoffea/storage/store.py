@@ -21,7 +21,7 @@ from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, nam
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
 from roastcoffea.storage.tables import TABLES, check_columns, check_end, read_table, table_file, tables_of, write_table
-from roastcoffea.storage.upgrades import upgraded
+from roastcoffea.storage.upgrades import SCHEMA, upgraded
 
 METRICS_FILE: Final = "metrics.json"
 """Metrics for other programs; they are never read here."""
@@ -130,6 +130,8 @@ def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
     folder = Path(folder)
     try:
         paths = [folder / name for name in names_in(folder)]
+    except NotADirectoryError:
+        raise MeasurementError(f"{folder} is a file; pass a folder with measurements") from None
     except OSError as error:
         raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
     read = ((path, read_whole(path, _stored)) for path in (*paths, *older_left_overs(folder)))
@@ -161,7 +163,8 @@ def is_replaceable(path: Path) -> bool:
 
 def _load(folder: Path) -> Run:
     if not folder.is_dir():
-        raise MissingMeasurementError(f"there is no folder {folder}; pass the folder of a measurement")
+        found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise MissingMeasurementError(f"{found}; pass the folder of a measurement")
     file = folder / RUN_FILE
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():
@@ -173,7 +176,8 @@ def _load(folder: Path) -> Run:
     tables = {name: read_table(folder, name, table["rows"]) for name, table in document.tables.items()}
     with reading(file):
         body, tables = upgraded(document.body, tables, document.schema)
-        check_body(body)
+        if document.schema < SCHEMA:  # others are checked already
+            check_body(body)
     for name, table in tables.items():
         check_columns(table, name, str(table_file(folder, name)))
     with reading(file):

@@ -62,6 +62,11 @@ LAST_BYTES: Final = b"PAR1"
 """End of each Parquet file."""
 SMALLEST_VALUE: Final = 4
 """Least bytes of a value in memory: the offset of a text."""
+ALWAYS_FITS: Final = 1 << 28
+"""Bytes that any machine has: asking for its memory takes as long as reading a small table."""
+
+FEW_BYTES: Final = 100_000
+"""Size of a table below which compression saves next to nothing, and makes reading take twice as long."""
 
 FEW_ROWS: Final = 100_000
 """Rows below which a table is read in one thread: sharing out its columns takes longer than reading them."""
@@ -192,8 +197,9 @@ def check_end(folder: Path, name: str) -> None:
 
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
     """Write a table to its new file."""
+    compression = "none" if table.nbytes < FEW_BYTES else "zstd"
     with synced_file(table_file(folder, name)) as file:
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True, use_compliant_nested_type=False)
+        pq.write_table(table, file, compression=compression, write_page_checksum=True, use_compliant_nested_type=False)
 
 
 def read_table(folder: Path, name: str, rows: int) -> pa.Table:
@@ -202,14 +208,19 @@ def read_table(folder: Path, name: str, rows: int) -> pa.Table:
     with reading(path):
         with opened(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as stored:
             _check_rows(stored.metadata.num_rows, rows)
-            needed, memory = SMALLEST_VALUE * rows * stored.metadata.num_columns, psutil.virtual_memory().total
-            if needed > memory:  # a few bytes can claim any number of rows
-                raise MemoryError(f"{rows} rows need {needed} bytes of memory; {memory} are available")
-            table = stored.read(use_threads=rows > FEW_ROWS)
+            _check_memory(rows, SMALLEST_VALUE * rows * stored.metadata.num_columns)
+            table = stored.read(use_threads=rows > FEW_ROWS) if rows else stored.schema_arrow.empty_table()
         _check_rows(table.num_rows, rows)
         # another program may have rewritten it with similar types
         ours = {field.name: field for field in arrow_schema(TABLES[name])}
-        return table.cast(pa.schema([ours.get(field.name, field) for field in table.schema]))
+        schema = pa.schema([ours.get(field.name, field) for field in table.schema])
+        return table if table.schema.equals(schema, check_metadata=True) else table.cast(schema)
+
+
+def _check_memory(rows: int, needed: int) -> None:
+    """Raise if so many rows cannot fit into memory: a few bytes can claim any number of them."""
+    if needed > ALWAYS_FITS and needed > (memory := psutil.virtual_memory().total):
+        raise MemoryError(f"{rows} rows need {needed} bytes of memory; {memory} are available")
 
 
 def _check_rows(found: int, expected: int) -> None:
@@ -219,7 +230,8 @@ def _check_rows(found: int, expected: int) -> None:
 
 def check_columns(table: pa.Table, name: str, where: str) -> None:
     """Raise if a table lacks columns."""
-    if missing := ", ".join(column.name for column in TABLES[name] if column.name not in table.column_names):
+    found = frozenset(table.column_names)
+    if missing := ", ".join(column.name for column in TABLES[name] if column.name not in found):
         raise UnreadableMeasurementError(
             f"{where} lacks the columns {missing}; restore it from a copy, or repeat the measurement"
         )

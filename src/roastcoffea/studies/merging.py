@@ -97,6 +97,13 @@ def measurement_at(path: str | PathLike[str]) -> Measurement:
     return found
 
 
+def are_jobs(runs: Sequence[Run]) -> bool:
+    """Whether several runs are jobs of one campaign: of one processor, and each with files of its own."""
+    calls = [call for run in runs for call in run.calls]
+    filesets = {call.fileset for call in calls} - {None}
+    return len(runs) > 1 and len(filesets) == len(calls) and len({call.processor for call in calls}) == 1
+
+
 def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
     """What was given, one by one; for a folder of measurements those in it."""
     if isinstance(source, str | PathLike):

@@ -262,7 +262,7 @@ def test_what_no_side_has_is_not_said_to_be_alike() -> None:
     found = compare(run, run)
     known = [row for row in found.rows if any(row.spreads)]
     assert 0 < len(known) < len(found.rows)
-    assert f"- {len(known) + len(found.facts)} rows with no difference" in found.markdown()
+    assert f"- {len(known) + len(found.facts)} rows without a difference" in found.markdown()
 
 
 def test_runs_that_are_no_repeats_are_remarked() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from handmade import handmade_run
+from made_runs import independent_job, with_call
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 from roastcoffea.studies.compare.sides import paths_of, side_of
 
 
@@ -35,6 +37,18 @@ def test_a_path_a_pattern_and_a_name_with_repeats(folder: Path) -> None:
 def test_a_name_is_looked_for_in_the_folder(folder: Path) -> None:
     assert names(paths_of("one", folder)) == ["one"]
     assert names(paths_of("again", folder)) == ["again-1", "again-2"]
+
+
+def test_a_folder_with_the_jobs_of_a_campaign_is_one_run(tmp_path: Path) -> None:
+    """Each has files of its own; of the same files they are repeats."""
+    for folder, files in (("jobs", ("a", "b", "c")), ("repeats", ("a", "a", "a")), ("some", ("a", "b", "b"))):
+        for number, name in enumerate(files):
+            run = with_call(independent_job(number, [1.0, 2.0]), fileset=name * 64)
+            save_run(run, tmp_path / folder, f"{number}")
+    side = side_of("A", tmp_path / "jobs")
+    assert [run.name for run in side.runs] == ["jobs"]
+    assert side.runs[0].metrics["total_events"] == 600
+    assert len(side_of("B", tmp_path / "repeats").runs) == len(side_of("C", tmp_path / "some").runs) == 3
 
 
 def test_what_is_nowhere_is_refused(folder: Path) -> None:

@@ -30,10 +30,10 @@ def command(
 ) -> int:
     """Compare measurements with the first one: what differs, why, and how certain it is.
 
-    Each of A, B, ... is a measurement, a folder of repeats, a quoted pattern such as 'runs/new-*', or a name to which
-    repeats have added a number (runs/new for runs/new-1, runs/new-2). With --fail-if the exit status is 0; 1 if a
-    condition holds with evidence; 2 if that is undecided or the input cannot be used. Changes are relative to A: in %,
-    otherwise in the metric's unit.
+    Each of A, B, ... is a measurement, a folder of repeats or of the jobs of a campaign, a quoted pattern such as
+    'runs/new-*', or a name to which repeats have added a number (runs/new for runs/new-1, runs/new-2). With --fail-if
+    the exit status is 0; 1 if a condition holds with evidence; 2 if that is undecided or the input cannot be used.
+    Changes are relative to A: in %, otherwise in the metric's unit.
     """
     try:
         from roastcoffea.studies.compare.compare import compare

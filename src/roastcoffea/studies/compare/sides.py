@@ -17,6 +17,7 @@ from roastcoffea.records.run import FAILED
 from roastcoffea.report.summary import title_of
 from roastcoffea.storage.store import is_measurement, list_runs
 from roastcoffea.studies.compare.observations import Observation, observed
+from roastcoffea.studies.merging import are_jobs, merged_run
 from roastcoffea.studies.sources import measurement_of
 from roastcoffea.units import moment
 
@@ -97,8 +98,9 @@ def _told_apart(things: Iterable[tuple[str, str, float | None]]) -> dict[str, st
 def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:
     """Measurements one by one, with the name of their folder where they were loaded."""
     if isinstance(given, str | os.PathLike):
-        for path in paths_of(given, folder):
-            yield path.name, load(path)
+        found = [(path.name, load(path)) for path in paths_of(given, folder)]
+        runs = [measurement.run for _, measurement in found]
+        yield from [(Path(given).name, Measurement(merged_run(runs)))] if are_jobs(runs) else found
     elif isinstance(given, Sequence):
         for one in given:
             yield from _measurements(one, folder)
@@ -109,8 +111,8 @@ def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None,
 def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[Path]:
     """Folders of measurements that a path, a pattern or a name stands for.
 
-    A folder of measurements stands for all in it; a name for the measurements of that name with a number behind it, in
-    its folder, else in `folder`.
+    A folder of measurements stands for all in it, which are repeats or the jobs of one campaign; a name for the
+    measurements of that name with a number behind it, in its folder, else in `folder`.
     """
     path = Path(given)
     if path.is_file() or is_measurement(path):

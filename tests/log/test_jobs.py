@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.backends import jobs
-from roastcoffea.backends.jobs import age_of, job
+from roastcoffea.log import jobs
+from roastcoffea.log.jobs import age_of, job
 from roastcoffea.records.workers import OF_JOB
 
 MIB = 1 << 20
@@ -169,7 +169,7 @@ def test_nonsense_is_unknown(nonsense: str) -> None:
         assert not {"job_cores", "job_memory", "job_limit", "job_start"} & found.keys()
 
 
-SHOWN = "import time; from roastcoffea.backends.jobs import job; print(time.time() - job()['job_age'])"
+SHOWN = "import time; from roastcoffea.log.jobs import job; print(time.time() - job()['job_age'])"
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the processes of Linux")

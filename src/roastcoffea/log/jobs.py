@@ -46,6 +46,15 @@ def job(environment: Mapping[str, str] | None = None, processes: str = PROCESSES
     return {"node": socket.gethostname()} | {name: value for name, value in found.items() if value is not None}
 
 
+def job_since_start(environment: Mapping[str, str] | None = None, processes: str = PROCESSES) -> Facts:
+    """The batch job of this process as in `job`, with its start instead of an age; empty if there is no job."""
+    found = job(environment, processes)
+    age = found.pop("job_age", None)
+    if age is not None:
+        found["job_start"] = time.time() - age
+    return found if "batch_system" in found else {}
+
+
 def age_of(process: str = "self", processes: str = PROCESSES) -> float | None:
     """Seconds since a process started; None if the system does not tell it."""
     with suppress(AttributeError, IndexError, OSError, ValueError):

@@ -1,0 +1,142 @@
+"""Workers of Parsl's HighThroughputExecutor on all hosts: those that its managers have, with or without chunks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from roastcoffea.backends.parsl_log import Row, managers_of
+from roastcoffea.log.marks import PARSL_MANAGER, PARSL_RANK
+from roastcoffea.records.workers import OF_JOB
+
+UNREADABLE: Final = "Parsl's managers are unknown, as {log} could not be read: {reason}"
+NONE_FOUND: Final = "Parsl's managers are unknown: there is none in {log}"
+
+JOB: Final = (*OF_JOB, "job_start")
+"""Columns of lifetimes on a worker's batch job."""
+
+Facts = Mapping[str, Any]
+Busy = Callable[[str], Sequence[npt.NDArray[np.float64]]]
+"""Starts and ends of the chunks of a worker, in order."""
+
+
+def pools_of(executor: Any) -> list[Any]:
+    """Parsl's executors that run the chunks of this executor of coffea; none if it is not Parsl's."""
+    if not hasattr(executor, "jobs_executors"):
+        return []
+    labels = executor.jobs_executors
+    config = executor.config or sys.modules["parsl"].dfk().config
+    return [pool for pool in config.executors if labels == "all" or pool.label in labels]
+
+
+class ParslManagers:
+    """Managers that worked for the Runner calls of a run: each has a number of workers in a block.
+
+    Parameters
+    ----------
+    note : callable
+        Takes a problem.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._pools: list[Any] = []
+        self._managers: list[Row] | None = None
+
+    def learn(self, executor: Any) -> None:
+        """Learn whose managers work for an executor of coffea."""
+        new = [pool for pool in pools_of(executor) if hasattr(pool, "connected_managers")]
+        self._pools += [pool for pool in new if pool not in self._pools]
+        self._managers = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the managers are known."""
+        return bool(self._read())
+
+    def have(self, facts: Facts) -> bool:
+        """Whether a worker that reported these facts is one of a known manager."""
+        return facts.get(PARSL_MANAGER) in {manager["manager"] for manager in self._read()}
+
+    def _read(self) -> list[Row]:
+        if self._managers is None:
+            self._managers = [manager for pool in self._pools for manager in self._managers_of(pool)]
+        return self._managers
+
+    def _managers_of(self, pool: Any) -> list[Row]:
+        found: list[Row] = []
+        log = Path(pool.logdir) / "interchange.log"
+        try:
+            found = managers_of(log, float(pool.heartbeat_threshold))
+        except OSError as error:
+            self._note(UNREADABLE.format(log=log, reason=error.strerror))
+        else:
+            if not found:
+                self._note(NONE_FOUND.format(log=log))
+        return found
+
+    def complete(self, rows: list[Row], facts: Mapping[str, Facts], busy: Busy, start: float, stop: float) -> None:
+        """Complete lifetimes by what only the managers know.
+
+        Workers that the operating system does not report last as long as their manager, or from the end of the one that
+        they replaced. Workers without a chunk are added.
+
+        Parameters
+        ----------
+        rows : list of dict
+            Lifetimes of workers with a chunk; with `cpu_seconds` if the operating system reports them.
+        facts : mapping
+            What workers reported of their processes.
+        busy : callable
+            Returns starts and ends of the chunks of a worker.
+        start, stop : float
+            Start and stop of the run.
+        """
+        places: dict[tuple[str, str], list[Row]] = {}
+        for row in rows:
+            known = facts.get(row["worker"], {})
+            if PARSL_MANAGER in known:
+                places.setdefault((known[PARSL_MANAGER], known[PARSL_RANK]), []).append(row)
+        # without reports of workers nobody knows which of them had chunks
+        for manager in self._read() if places else ():
+            of_manager = [rows for (name, _), rows in places.items() if name == manager["manager"]]
+            job = {name: of_manager[0][0].get(name) for name in JOB} if of_manager else {}
+            ranks = {str(rank): places.get((manager["manager"], str(rank)), []) for rank in range(manager["workers"])}
+            for rank, workers in ranks.items():
+                for row in workers:
+                    row["name"] = _name(manager, rank)
+                _set_times(workers, manager, busy, start, stop)
+                if not workers:
+                    rows += _without_chunks(manager, rank, job, start, stop)
+
+
+def _name(manager: Row, rank: str) -> str:
+    return f"block {manager['block']}, {manager['manager']}, worker {rank}"
+
+
+def _set_times(workers: list[Row], manager: Row, busy: Busy, start: float, stop: float) -> None:
+    """Set start and stop of workers of one rank that the operating system does not report: one after the other."""
+    chunks = {row["worker"]: busy(row["worker"]) for row in workers}
+    workers = sorted(workers, key=lambda row: float(chunks[row["worker"]][0][0]))
+    first = [float(chunks[row["worker"]][0][0]) for row in workers]
+    last = stop if manager["stop"] is None else manager["stop"]
+    edges = [manager["start"], *first[1:], last]
+    for row, (begin, end) in zip(workers, pairwise(edges), strict=False):
+        if row.get("cpu_seconds") is None:
+            begun, ended = (float(times[place]) for times, place in zip(chunks[row["worker"]], (0, -1), strict=True))
+            row["start"] = min(max(begin, start), begun)
+            row["stop"] = max(min(end, stop), ended)
+
+
+def _without_chunks(manager: Row, rank: str, job: Row, start: float, stop: float) -> list[Row]:
+    """Lifetime of a worker without a chunk, in the batch job of its manager's other workers; none outside the run."""
+    begin, end = max(manager["start"], start), min(manager["stop"] or stop, stop)
+    known = {"worker": f"{manager['host']}/{manager['manager']}-{rank}", "name": _name(manager, rank)}
+    times = {"host": manager["host"], "threads": 1, "start": begin, "stop": end}
+    return [job | known | times] if begin < end else []
