@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ REAL_FILES = {
 }
 
 
+PRELOADED = ["distributed", "coffea.processor", "coffea.nanoevents", "pytest", "roastcoffea.collector"]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run all tests in two processes; single files, and what is debugged, in one.
@@ -41,8 +45,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Import what nearly all tests use, but not where others run them.
 
-    Workers come from a process that imported coffea once, which saves a second of each. Those of clusters that are
-    started by a command, and of scripts, begin as a user's do.
+    Workers come from a process that imported coffea and this package once, which saves some seconds of each. Those of
+    clusters that are started by a command, and of scripts, begin as a user's do.
     """
     if getattr(session.config.option, "numprocesses", None):
         return
@@ -52,7 +56,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     NanoAODSchema.warn_missing_crossrefs = False
     dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-    get_mp_context().set_forkserver_preload(["distributed", "coffea.processor", "coffea.nanoevents"])
+    get_mp_context().set_forkserver_preload(PRELOADED)
 
 
 @pytest.hookimpl(trylast=True)
@@ -87,15 +91,30 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(scope="session")
-def shared_client() -> Iterator[Client]:
+CALM = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.worker.memory.monitor-interval": "1s",
+    "distributed.worker.profile.enabled": False,
+}
+"""Settings of Dask with which two idle workers take 2 % of a core instead of 9: clusters are idle most of the time."""
+
+
+@contextmanager
+def two_workers() -> Iterator[Client]:
+    """A client of two processes with one thread each, for many tests."""
+    import dask
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
+    with dask.config.set(CALM):
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
+    with cluster, Client(cluster) as client:
         client.run(gc.freeze)
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shared_client() -> Iterator[Client]:
+    with two_workers() as client:
         yield client
 
 

@@ -411,6 +411,7 @@ EXPECTED = {
     "num_successful_chunks": 3,
     "num_failed_chunks": 2,
     "num_failed_attempts": 3,
+    "num_unfinished_attempts": 0,
     "total_events_from_chunks": 450,
     "chunk_duration_mean": 5.0,  # of 2, 4, 6, 8
     "chunk_duration_min": 2.0,

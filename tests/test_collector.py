@@ -155,8 +155,8 @@ def test_four_collectors_in_a_row(client: Any, sample: Any) -> None:
     runner = runner_for(client, 4000)
     for _ in range(4):
         with MetricsCollector(client) as collector:
-            runner(sample, processor_instance=Jets())
-        assert len(collector.measurement.chunks) == 4
+            runner({"qcd": sample["qcd"]}, processor_instance=Jets())
+        assert len(collector.measurement.chunks) == 2
         assert collector.measurement.problems == []
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax import tree_of
 
 import roastcoffea
 from roastcoffea.errors import reported
@@ -26,11 +26,8 @@ WITHOUT_ANALYSIS = {"measurement.py", "storage", "cli", "records", "replay", "st
 """Parts of the package that run when no analysis does: a fault of ours may come out there."""
 
 
-@cache
 def trees() -> list[tuple[str, ast.Module]]:
-    return [
-        (path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))
-    ]
+    return [(path.relative_to(PACKAGE).as_posix(), tree_of(path)) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -115,7 +115,7 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.slow if kind in {"loky", "threads without compression"} else ())
+        pytest.param(kind, marks=() if kind in {"iterative", "threads", "merging"} else pytest.mark.slow)
         for kind in HERE
     ],
 )
@@ -124,7 +124,7 @@ def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if "reduction" in kind else ()) for kind in ON_DASK]
+    "kind", [pytest.param(kind, marks=() if "with" in kind else pytest.mark.slow) for kind in ON_DASK]
 )
 def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) -> None:
     check_executor(kind, sample, client)
@@ -175,7 +175,9 @@ def _sorted(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("kind", ["iterative", "threads", pytest.param("loky", marks=pytest.mark.slow), ON_DASK_TOO])
+@pytest.mark.parametrize(
+    "kind", ["iterative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("threads", "loky")), ON_DASK_TOO]
+)
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}
@@ -204,8 +206,7 @@ def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client
     [
         pytest.param("iterative", marks=needs_retries),
         "processes",
-        "threads",
-        pytest.param("loky", marks=pytest.mark.slow),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("threads", "loky")),
     ],
 )
 def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:

@@ -55,6 +55,7 @@ def test_the_processor_is_told_from_the_rest(client: Any, sample: Any, compressi
     assert sum(worker.get("overhead_noncpu_time_seconds", 0.0) for worker in workers) < rest + 0.1
 
 
+@pytest.mark.slow
 def test_a_worker_that_retires_leaves_its_share(sample: Any) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,

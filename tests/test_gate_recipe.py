@@ -57,7 +57,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def test_the_recipe_measures_compares_and_keeps() -> None:
-    assert list(SCRIPTS) == ["Measure both versions in turns", "Compare"]
+    assert list(SCRIPTS) == ["Measure both versions alternately", "Compare"]
     assert STEPS[0]["with"]["fetch-depth"] == 0  # the base has to be there
     assert STEPS[-1]["with"]["path"] == "runs"
 
@@ -77,7 +77,7 @@ def test_a_slower_branch_fails_and_an_equal_one_passes(tmp_path: Path) -> None:
     script.write_text(ANALYSIS.replace("SECONDS", "0.8"))
     git(folder, "commit", "--all", "--message=Slower")
 
-    measured = run_step("Measure both versions in turns", folder)
+    measured = run_step("Measure both versions alternately", folder)
     assert measured.returncode == 0, measured.stderr
     slower = run_step("Compare", folder)
     assert slower.returncode == 1, slower.stdout

@@ -86,7 +86,7 @@ def check(folder: Path, what: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_any_value_of_run_json_may_be_anything(saved: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     file = saved / RUN_FILE

@@ -3,10 +3,12 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from syntax import tree_of
 
 import roastcoffea
 
@@ -92,6 +94,7 @@ def part(module: str) -> str:
     return next((name for end in range(len(names), 0, -1) if (name := ".".join(names[:end])) in BELOW), names[0])
 
 
+@cache
 def all_below(layer: str) -> set[str]:
     """The layer itself and everything under it."""
     return {layer}.union(*(all_below(lower) for lower in BELOW[layer]))
@@ -112,10 +115,11 @@ def import_nodes(node: ast.AST, deep: bool) -> Iterator[ast.Import | ast.ImportF
             yield from import_nodes(child, deep)
 
 
+@cache
 def imported(module: str, deep: bool) -> set[str]:
     """Names of the modules that a module imports."""
     names = set()
-    for node in import_nodes(ast.parse(MODULES[module].read_text()), deep):
+    for node in import_nodes(tree_of(MODULES[module]), deep):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         else:
@@ -130,22 +134,37 @@ def module_of(package: str, name: str) -> str:
     return full if full in MODULES or f"{full}.__init__" in MODULES else package
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_layers_below_its_own(module: str) -> None:
-    assert part(module) in BELOW, f"{module} has no layer: give it one in BELOW"
-    inner = {name for name in imported(module, deep=True) if name.startswith("roastcoffea.")}
-    assert {part(name) for name in inner} <= all_below(part(module))
+def test_each_module_has_a_layer() -> None:
+    assert [module for module in MODULES if part(module) not in BELOW] == [], "give them one in BELOW"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_the_package_itself_is_imported_for_its_version_alone(module: str) -> None:
-    names = [
+def test_a_module_imports_only_layers_below_its_own() -> None:
+    above = {
+        module: sorted(name for name in imported(module, deep=True) if is_above(name, part(module)))
+        for module in MODULES
+    }
+    assert {module: names for module, names in above.items() if names} == {}
+
+
+def is_above(name: str, layer: str) -> bool:
+    """Whether a module is one of ours that the layer may not import."""
+    return name.startswith("roastcoffea.") and part(name) not in all_below(layer)
+
+
+def test_the_package_itself_is_imported_for_its_version_alone() -> None:
+    others = {module: [name for name in from_the_package(module) if name != "__version__"] for module in MODULES}
+    assert {module: names for module, names in others.items() if names} == {}
+
+
+def from_the_package(module: str) -> list[str]:
+    """Names, other than those of modules, that a module imports from the package itself."""
+    return [
         alias.name
-        for node in import_nodes(ast.parse(MODULES[module].read_text()), deep=True)
+        for node in import_nodes(tree_of(MODULES[module]), deep=True)
         if isinstance(node, ast.ImportFrom) and node.module == "roastcoffea"
         for alias in node.names
+        if module_of("roastcoffea", alias.name) == "roastcoffea"
     ]
-    assert all(name == "__version__" or module_of("roastcoffea", name) != "roastcoffea" for name in names)
 
 
 def travelling() -> set[str]:
@@ -170,7 +189,7 @@ def test_what_travels_needs_only_records_and_the_standard_library(module: str) -
 
 def all_imports(module: str) -> set[str]:
     """Modules of ours that a module names in any import, also where only type checkers read it."""
-    nodes = list(ast.walk(ast.parse(MODULES[module].read_text())))
+    nodes = list(ast.walk(tree_of(MODULES[module])))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {
         module_of(str(node.module), alias.name)
@@ -203,13 +222,13 @@ def test_rooms_and_modules_at_the_top_are_few() -> None:
     "room", sorted(path.parent for path in PACKAGE.rglob("__init__.py")), ids=lambda room: room.name
 )
 def test_a_room_says_what_it_is(room: Path) -> None:
-    first = (ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or "").partition("\n")[0]
+    first = (ast.get_docstring(tree_of(room / "__init__.py")) or "").partition("\n")[0]
     assert 10 < len(first) <= 120
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.split(".")[1] in ALIASES])
 def test_an_alias_is_one_import(module: str) -> None:
-    body = ast.parse(MODULES[module].read_text()).body
+    body = tree_of(MODULES[module]).body
     statements = [node for node in body if not isinstance(node, ast.Expr)]
     exported = [
         node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
@@ -231,4 +250,4 @@ def test_each_module_has_a_test_module(room: str) -> None:
 
 def defines(file: Path) -> bool:
     """Whether a module has functions or classes of its own, and does not only pass names on."""
-    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in ast.parse(file.read_text()).body)
+    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree_of(file).body)

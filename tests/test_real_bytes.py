@@ -143,7 +143,7 @@ def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: 
     ("name", "chunksize"),
     [
         ("ttbar", 97),
-        ("dy", 97),
+        pytest.param("dy", 97, marks=pytest.mark.slow),
         ("dimuon", 100_000),
         *(pytest.param(name, 47, marks=pytest.mark.slow) for name in ("ttbar", "dy", "dimuon")),
         *(pytest.param(name, 100_000, marks=pytest.mark.slow) for name in ("ttbar", "dy")),

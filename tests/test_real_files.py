@@ -177,6 +177,7 @@ def test_sections_on_a_cluster_without_the_package(without_package: Client, samp
     assert sections.groupby("name")["count"].sum().to_dict() == {"all": 16}
 
 
+@pytest.mark.slow
 def test_a_monitor_on_a_cluster_without_the_package(without_package: Client) -> None:
     from conftest import wait_until, what_stays
 

@@ -175,7 +175,7 @@ def test_no_secret_survives_and_hosts_and_paths_do(template: str, alphabet: str)
 def test_long_texts_take_time_in_proportion() -> None:
     """A pattern that went back over a text would never end here."""
     for part in ("a", "a.", "'", "\\", "a:", "://a", "token=(", "token='", "&token", "-----BEGIN ", "<token>", "%3F"):
-        assert len(redacted(part * (200_000 // len(part)) + " '@=</%3")) > 0
+        assert len(redacted(part * (50_000 // len(part)) + " '@=</%3")) > 0
 
 
 def test_values_in_structures() -> None:

@@ -25,8 +25,10 @@ from roastcoffea.instrument.calls import calls_of_tasks
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.measured import CARRIED, settings_of
 from roastcoffea.instrument.names import given_name
+from roastcoffea.instrument.own_code import Files
 from roastcoffea.interrupts import Enterable
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
+from roastcoffea.log.profiles import with_files
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
@@ -120,6 +122,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._functions: list[RunnerCall] = []
         self._asked = AskedItems()
         self._began_calls: list[str] = []
+        self._files_of_functions: dict[str, Files] = {}
         self._requests_unknown = False
         self._why_no_chunks: str | None = None
         self._report: Any = None
@@ -225,9 +228,10 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_began(self, call: str) -> None:
-        """Learn the identity of a Runner call that begins."""
+    def call_began(self, call: str, files: Files) -> None:
+        """Learn the identity of a Runner call that begins, and the files of its processor's functions."""
         self._began_calls.append(call)
+        self._files_of_functions[call] = files
 
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
         """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
@@ -242,9 +246,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Record what a Runner call requested: files for preprocessing, or chunks."""
         merged = self._asked.add(call, items)
         if merged:
-            self.note(
-                f"names of {counted(merged, 'file')} differ from others only in masked secrets: they count as one"
-            )
+            names = f"names of {counted(merged, 'file')} differ"
+            self.note(f"{names} from others only in masked secrets: they count as one")
 
     def requests_unknown(self) -> None:
         """Record that a Runner call's requests are unknown."""
@@ -277,10 +280,8 @@ class MetricsCollector(CollectorOf012, Enterable):
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = self._backend.chunks(self._began_calls)
-                elif (name in SAMPLED and self._interval is None) or (name == PROFILE and not self.profile):
-                    tables[name] = None
                 else:
-                    tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
+                    tables[name] = self._table(name, tables.get("chunks"), start, stop)
             if name not in tables:
                 absent[name] = self.problems[-1]
         with reported(self.note, "functions without a Runner could not be listed", Exception):
@@ -300,6 +301,13 @@ class MetricsCollector(CollectorOf012, Enterable):
                 for lack in attempts_without_record(tables["tasks"], tables["chunks"]):
                     self.note(lack)
         return self._run(start, stop, error, tables, absent)
+
+    def _table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
+        """One of `TABLES` except the first; None for what is switched off."""
+        if (name in SAMPLED and self._interval is None) or (name == PROFILE and not self.profile):
+            return None
+        table = self._backend.table(name, chunks, start, stop)
+        return with_files(table, self._files_of_functions) if name == PROFILE and table is not None else table
 
     def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""

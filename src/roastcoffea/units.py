@@ -70,6 +70,11 @@ def were(amount: float) -> str:
     return "was" if amount == 1 else "were"
 
 
+def are(amount: float) -> str:
+    """ "is" or "are" for this number."""
+    return "is" if amount == 1 else "are"
+
+
 def duration(seconds: float) -> str:
     """Duration in words.
 

@@ -41,7 +41,7 @@ def blocked_scheduler(client: Any) -> Iterator[None]:
 def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
     with ExitStack() as stack, MetricsCollector(client) as collector:
-        futures = client.map(str, range(500), pure=False)
+        futures = client.map(str, range(50), pure=False)
         client.gather(futures)
         stack.enter_context(blocked_scheduler(client))
     reasons = collector.measurement.metrics.missing

@@ -458,7 +458,7 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_looking_harms_no_fork(backend: LocalMetricsBackend, rounds: int) -> None:
     backend.open(0.0005)
     context = multiprocessing.get_context("fork")

@@ -21,11 +21,11 @@ def test_the_demonstration_measures_what_it_analyses(
 
     out, err = capfd.readouterr()
     assert err == ""
-    assert list(scratch.iterdir()) == []
+    # multiprocessing keeps a folder of its own until this process ends
+    assert [path.name for path in scratch.iterdir() if not path.name.startswith("pymp-")] == []
     (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())
-    assert f"roastcoffea show '{saved}'" in out
     page = saved / "report.html"
-    assert out.endswith(f"For a browser: {page}\n")
+    assert f"All tables: roastcoffea show '{saved}' --all\nPage: {page}\nAll saved runs: roastcoffea list " in out
     assert "dijet" in page.read_text().lower()
     measurement = roastcoffea.load(saved)
     assert measurement.outcome == "finished"

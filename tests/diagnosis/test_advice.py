@@ -24,7 +24,7 @@ def test_advice_by_hand():
 def test_with_maxchunks_the_events_of_the_largest_file_are_not_known():
     texts = [saving.text for saving in ledger_of(calls=(runner_call("c1", 3, options={"maxchunks": 3}),)).advice]
     assert not any("chunksize=" in text for text in texts)
-    assert sum("unknown, because chunks were left out" in text for text in texts) == 2
+    assert sum("unknown, as chunks were left out" in text for text in texts) == 2
 
 
 def test_a_basket_may_lie_in_more_than_two_chunks():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from evidence_by_hand import evidence_of, memory_of
 from handmade import handmade_run
+from limited_runs import edited
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
@@ -250,3 +251,13 @@ def test_no_verdict_contradicts_itself(seed: int) -> None:
     if saved:
         assert together is not None
         assert together <= seen.elapsed * (1 + 1e-9)
+
+
+def test_without_a_replay_nothing_saves_more_than_its_own_rows() -> None:
+    """Of 4 s for opening a chunk it waits 2 s for a core, which is no slow opening."""
+    run = made_run([plan(1.0, open_cpu=1.0, open_wait=3.0)] * 8, 2)
+    run = edited(run, chunks=lambda row: {"core_wait_seconds": 2.0})
+    verdict = Measurement(replace(run, tasks=None, absent={"tasks": "no scheduler"})).verdict
+    (opening,) = (finding for finding in verdict if finding.cause == "metadata")
+    assert sum(opening.rows.values()) == pytest.approx(8 * 2.0)
+    assert opening.seconds == pytest.approx(8 * 2.0 / 2)

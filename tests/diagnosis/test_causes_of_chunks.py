@@ -136,7 +136,10 @@ def test_start_up_of_a_pool_asks_for_one_that_stays(executor: str, remedy: str |
 def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     plans = [plan(1.0, core_wait=1.0)] * 20
     finding = only(made_run(plans, 2), "contention")
-    assert finding.what == "CPU contention: 50 % of thread time was runnable without a free core on 10.0.0.1."
+    assert (
+        finding.what
+        == "CPU contention: for 50 % of thread time, threads were ready to run but had no free core on 10.0.0.1."
+    )
     assert "Stop other processes" in finding.advice
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")

@@ -186,7 +186,7 @@ def test_lines_that_start_workers_give_them_their_threads() -> None:
     assert started_with(far, 2) == "dask worker ... --nthreads 2"
     assert processes(far) == "dask worker ... --nworkers 4 --nthreads 1"
     for line, threads in ((started_with(local, 2), [2, 2]), (processes(local), [1] * 4)):
-        options = {"processes": False, "dashboard_address": None, "silence_logs": 50}
+        options = {"processes": False, "dashboard_address": ":0", "silence_logs": 50}
         with eval(line, {"LocalCluster": partial(LocalCluster, **options)}) as cluster:
             assert [worker.state.nthreads for worker in cluster.workers.values()] == threads
 

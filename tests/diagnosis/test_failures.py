@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from roastcoffea import MetricsCollector
 from roastcoffea.diagnosis.failures import FailureEvidence
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 WORKERS = ("w1", "w2", "w3", "w4")
@@ -94,6 +96,16 @@ def test_a_single_failure_is_no_cluster() -> None:
     single = run_in_which(lambda *_: next(once))
     assert (single.cluster, single.common) == (None, None)
     assert single.remedy == "Fix the error; `measurement.failed` lists them"
+
+
+def test_an_interrupt_is_no_failure() -> None:
+    run = handmade_run()
+    assert run.chunks is not None
+    ended = [row | {"error": row["error"] and "KeyboardInterrupt"} for row in run.chunks.to_pylist()]
+    evidence = evidence_of(Measurement(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, ended))))
+    assert evidence.attempts == 1
+    assert set(evidence.by_reason) == {"repeated"}
+    assert evidence.how_much.startswith("It took ")
 
 
 def test_the_run_by_hand() -> None:

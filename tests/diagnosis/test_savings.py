@@ -171,6 +171,12 @@ def test_without_a_replay_somebody_slow_is_not_added_to_the_classes_it_lies_in(
     assert savings.all_together([slow]).seconds == pytest.approx(4.0)
 
 
+def test_without_a_replay_faster_storage_does_not_save_the_cpu_time_of_opening() -> None:
+    """Of 16 s of opening on two threads storage is waited for in 4 s: half of that."""
+    savings = without_tasks(made_run([plan(1.0, open_cpu=1.5, open_wait=0.5)] * 8, 2))
+    assert savings.of(Taken("storage")).seconds == pytest.approx(1.0)
+
+
 def test_without_records_nothing_is_known() -> None:
     run = replace(made_run([plan(1.0)] * 8, 2), chunks=None, tasks=None, absent={"tasks": "none", "chunks": "none"})
     found = savings_of(run).of(Taken("storage"))

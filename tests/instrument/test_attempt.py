@@ -115,7 +115,7 @@ def test_computing_between_embedded_baskets_is_computing(real_files: Any) -> Non
 def test_compression_moves_decompression_only(tmp_path: Path) -> None:
     seconds = {}
     for name, compression in (("none", None), ("zstd", uproot.ZSTD(5))):
-        path = write_tree(tmp_path / f"{name}.root", baskets=12, events=50_000, flat=8, compression=compression)
+        path = write_tree(tmp_path / f"{name}.root", baskets=4, events=50_000, flat=8, compression=compression)
         branches = (*(f"f{number}" for number in range(8)), "Jet_pt")
         runs = [measured(path, Planted(branches)).chunks.iloc[0] for _ in range(3)]
         # what else goes on here only adds to a phase

@@ -51,7 +51,7 @@ def test_a_local_executor_in_a_dask_task(client: Client, sample: dict[str, Any])
 
         from roastcoffea import MetricsCollector
 
-        runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=1000, savemetrics=True)
+        runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=2000, savemetrics=True)
         with MetricsCollector() as collector:
             _, report = runner(sample, Jets())
         chunks = collector.measurement.chunks

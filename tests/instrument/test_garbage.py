@@ -71,8 +71,8 @@ def test_others_collections_cost_what_the_thread_waited_for_them(waited: float, 
 
 def test_a_chunk_that_computes_on_loses_nothing_to_others_collections(tmp_path: Path) -> None:
     def hashing(_: Any) -> float:
-        many: list[list[int]] = [[] for _ in range(300_000)]
-        other = threading.Thread(target=lambda: [gc.collect() for _ in range(5)])
+        many: list[list[int]] = [[] for _ in range(100_000)]
+        other = threading.Thread(target=lambda: [gc.collect() for _ in range(3)])
         other.start()
         data = bytes(10_000_000)
         while other.is_alive():
@@ -95,12 +95,12 @@ def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
     told = tmp_path / "seconds of collections"
 
     def sleeping(_: Any) -> float:
-        many: list[list[int]] = [[] for _ in range(600_000)]
+        many: list[list[int]] = [[] for _ in range(300_000)]
         collected: list[float] = []
 
         def collecting() -> None:
             time.sleep(0.3)
-            for _ in range(5):
+            for _ in range(3):
                 began = time.perf_counter()
                 gc.collect()
                 collected.append(time.perf_counter() - began)

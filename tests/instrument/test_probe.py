@@ -7,14 +7,19 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import dask
 import lz4.frame
 import pytest
+import uproot
 from coffea.processor import Runner
 from coffea.processor.executor import WorkItem
 from dask.utils import funcname
+from metered import outcome
+from stored import write_tree
 
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import error_text
@@ -119,9 +124,17 @@ def test_what_stands_for_it_in_tasks_is_small() -> None:
     assert pickle.loads(pickle.dumps(pickle.loads(pickled))).__name__ == "Jets"
 
 
+def test_pickled_by_value_it_has_nothing_of_what_this_process_read(tmp_path: Path) -> None:
+    path = write_tree(tmp_path / "tree.root", baskets=1)
+    outcome(path, len)
+    with uproot.open(path) as file:
+        assert file.file.fUUID not in packed_by_value(Probe)
+
+
 def test_pickled_by_value_it_needs_no_package() -> None:
     pickled = packed_by_value(Probe)
-    assert len(pickled) < 250_000
+    # each worker gets it once: at the bandwidth that Dask assumes, in 3 ms
+    assert len(pickled) / dask.config.get("distributed.scheduler.bandwidth") < 3e-3
     script = textwrap.dedent("""
         import builtins, pickle, sys
         plain = builtins.__import__

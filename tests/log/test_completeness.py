@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem(good: Path, on_dask: bool, cl
     cluster = client if on_dask else None
     with MetricsCollector(cluster) as collector:
         runner(client=cluster, metadata_cache={})(files(good, missing), processor_instance=Counting())
-    assert collector.measurement.problems == [f"1 file could not be opened and missing from the output: {missing}"]
+    assert collector.measurement.problems == [f"1 file could not be opened and is missing from the output: {missing}"]
 
 
 def test_files_that_are_lost_are_counted_and_the_first_are_named(good: Path) -> None:
@@ -183,7 +183,7 @@ def test_files_that_are_lost_are_counted_and_the_first_are_named(good: Path) -> 
         runner(metadata_cache={})(files(good, *missing), processor_instance=Counting())
     named = ", ".join(map(str, missing[:3]))
     assert collector.measurement.problems == [
-        f"5 files could not be opened and missing from the output: {named}, and 2 more files"
+        f"5 files could not be opened and are missing from the output: {named}, and 2 more files"
     ]
 
 
@@ -198,7 +198,7 @@ def test_chunks_that_are_skipped_are_a_problem(
             files(good), processor_instance=Counting(error, (EVENTS,))
         )
     assert output == {"events": EVENTS}
-    told = f"1 chunk with 1,000 events was skipped and missing from the output: {good}"
+    told = f"1 chunk with 1,000 events was skipped and is missing from the output: {good}"
     assert collector.measurement.problems == [told]
 
 
@@ -217,7 +217,7 @@ def test_a_file_that_was_lost_before_the_runner_call_is_a_problem(good: Path) ->
     with MetricsCollector() as collector:
         items = list(tolerant.preprocess(files(good, missing)))
         tolerant(items, processor_instance=Counting())
-    assert collector.measurement.problems == [f"1 file could not be opened and missing from the output: {missing}"]
+    assert collector.measurement.problems == [f"1 file could not be opened and is missing from the output: {missing}"]
 
 
 def test_what_another_call_of_the_same_processor_gave_is_not_lost(good: Path) -> None:

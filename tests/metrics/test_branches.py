@@ -107,7 +107,7 @@ def check(found, expected):
     assert found.baskets.tolist() == [result["baskets"] for result in expected]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60))])
 @pytest.mark.parametrize("at_once", [1, 50, 10**6])
 def test_as_a_loop_over_sets(seed, at_once, monkeypatch):
     monkeypatch.setattr(branches, "ROWS_AT_ONCE", at_once)

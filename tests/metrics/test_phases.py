@@ -120,6 +120,7 @@ def test_a_new_class_is_in_the_ledger_and_its_metrics(found: dict[str, Any]) -> 
     assert found["chunks"] == [0.0625] * 3
 
 
+@pytest.mark.slow
 def test_a_new_class_is_concluded_from(found: dict[str, Any]) -> None:
     assert found["word"] == "storage"
     assert found["finding"] == ["authorise", "read"]
@@ -127,6 +128,7 @@ def test_a_new_class_is_concluded_from(found: dict[str, Any]) -> None:
     assert found["stragglers"] == [phase.column for phase in PHASES].index("compute_seconds")
 
 
+@pytest.mark.slow
 def test_a_new_class_is_shown(found: dict[str, Any]) -> None:
     assert found["colours"] == [READING.light, READING.light, OPENING.light]
     assert found["stream"]

@@ -108,7 +108,7 @@ EXECUTORS = {
 }
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", ["iterative", pytest.param("processes", marks=pytest.mark.slow), "dask"])
 def test_a_real_run_has_the_time_of_its_functions(
     executor: str, sample: dict[str, Any], shared_client: Client, tmp_path: Path
 ) -> None:

@@ -169,7 +169,7 @@ def counted(
     return sums
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
 def test_drawn_runs_are_counted_as_by_definition(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "BLOCK", 7)
     random = np.random.default_rng(seed)

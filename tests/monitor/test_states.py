@@ -12,9 +12,9 @@ from roastcoffea import MetricsCollector, TaskMonitor
 
 def test_kinds_and_chunks_are_those_of_a_collector(client: Client, sample: Any) -> None:
     with TaskMonitor(client) as alone:
-        runner_for(client, 2000)(sample, processor_instance=Jets())
+        runner_for(client, 4000)(sample, processor_instance=Jets())
     with MetricsCollector(client) as collector, TaskMonitor(client) as monitor:
-        _, report = runner_for(client, 2000)(sample, processor_instance=Jets())
+        _, report = runner_for(client, 4000)(sample, processor_instance=Jets())
     truth = collector.measurement.tasks.set_index(["key", "run_id"])["kind"].replace("processor", "chunk")
     found = monitor.attempts.set_index(["key", "run_id"])["kind"]
     assert found.to_dict() == truth.to_dict()

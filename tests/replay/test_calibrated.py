@@ -65,3 +65,13 @@ def test_small_changes_need_no_replay() -> None:
     assert found.negligible(lambda chunks: chunks)
     # one chunk in twenty, which may be the last
     assert not found.negligible(lambda chunks: chunks.with_parts(cpu=chunks.parts.cpu * (np.arange(20) != 7)))
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.01, 3.0])
+def test_where_threads_have_more_to_do_than_there_was_time_no_replay_saves_anything(factor: float) -> None:
+    def change(chunks: Chunks) -> Chunks:
+        return chunks.with_parts(cpu=factor * chunks.parts.cpu)
+
+    found, removal = of(made_run([plan(1.0)] * 20, 2, before=3.0)), Removal(Scenario(chunks=change))
+    assert found.saves_nothing(removal) == (factor > 1)
+    assert (found.saved(removal).seconds > 0) == (factor < 1)

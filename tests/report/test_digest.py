@@ -17,6 +17,7 @@ from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.report.digest import Digest, digest_of
 
@@ -60,6 +61,18 @@ def test_a_healthy_run_is_complete_and_told_so() -> None:
 def test_how_a_run_ended(error: str, state: str) -> None:
     run = made_run([plan(1.0)] * 4, 2, outcome="failed", error=error)
     assert digest(with_call(run, outcome="failed")).state == state
+
+
+def test_what_ran_when_the_run_stopped_is_unfinished_and_not_failed() -> None:
+    run = made_run([plan(1.0)] * 4, 2, outcome="failed", error="KeyboardInterrupt")
+    assert run.chunks is not None
+    run = edited(with_call(run, outcome="failed"), "tasks", TASK_COLUMNS, until_the_end)
+    found = digest(dataclasses.replace(run, chunks=run.chunks.slice(0, 2)))
+    assert found.coverage.endswith("events, 1 failed attempt, 1 unfinished attempt")
+
+
+def until_the_end(row: dict[str, Any]) -> dict[str, Any]:
+    return {2: {"outcome": "error", "error": "OSError: no"}, 3: {"outcome": "unfinished"}}.get(row["run_id"], {})
 
 
 def test_key_numbers_are_compared_with_something_and_none_is_zero() -> None:

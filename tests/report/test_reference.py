@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.report.reference import metric_reference, print_reference
 
@@ -36,6 +38,7 @@ def test_it_prints_in_80_columns(monkeypatch):
     assert "elapsed_time_seconds [s], also wall_time" in lines
 
 
+@pytest.mark.slow
 def test_the_command_alone_knows_what_diagnosis_adds() -> None:
     code = "from roastcoffea.report.reference import metric_reference; print(metric_reference())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,9 +19,20 @@ from rich.console import Console
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
 from roastcoffea.records.run import Run
-from roastcoffea.report.digest import Share
-from roastcoffea.report.screen import BLOCKS, LETTERS, OF_SIXTEEN, cells_of, colour_of, with_names, with_short_paths
-from roastcoffea.report.terminal import console_for
+from roastcoffea.report.digest import Share, digest_of
+from roastcoffea.report.screen import (
+    BLOCKS,
+    LETTERS,
+    OF_SIXTEEN,
+    Places,
+    cells_of,
+    colour_of,
+    print_first_look,
+    with_names,
+    with_short_paths,
+)
+from roastcoffea.report.summary import summary
+from roastcoffea.report.terminal import console_for, show
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +44,20 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 QUICK = ("memory", "slow dataset", "start-up")
 
 
-def shown(run: Run, file: io.StringIO | None = None) -> list[str]:
+def shown(run: Run | Measurement, file: io.StringIO | None = None) -> list[str]:
     file = file or io.StringIO()
-    Measurement(run).print_summary(file)
+    (run if isinstance(run, Measurement) else Measurement(run)).print_summary(file)
     return file.getvalue().splitlines()
 
 
-def healthy() -> Run:
-    return made_run([plan(1.0)] * 40, 2)
+@cache
+def healthy() -> Measurement:
+    return Measurement(made_run([plan(1.0)] * 40, 2))
+
+
+@cache
+def half_reading() -> Measurement:
+    return Measurement(made_run([plan(1.0, read=1.0)] * 20, 2))
 
 
 def failed(error: str = "ValueError: planted") -> Run:
@@ -73,6 +91,18 @@ def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
         assert finding.remedy is None or finding.remedy in " ".join(" ".join(lines).split())
 
 
+def test_a_notebook_gets_one_text_and_not_one_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: texts.append(text))
+    measurement, console = Measurement(healthy()), Console(force_jupyter=True, width=80)
+    print_first_look(console, digest_of(measurement.run, measurement.metrics), Places(), {})
+    (first,) = texts
+    show(console, summary(measurement.run, measurement.metrics, "throughput"))
+    assert len(texts) == 2
+    assert "complete" in first
+    assert "All tables" in first
+
+
 def test_a_run_without_a_runner_call_has_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(empty_run())
     assert len(lines) == 3
@@ -91,9 +121,10 @@ def test_a_run_without_a_runner_call_has_three_lines(monkeypatch: pytest.MonkeyP
 def test_how_a_run_ended_stands_in_the_first_line_and_is_red(
     error: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown(failed(error))[0].startswith(f"made   {state}: ")
+    measurement = Measurement(failed(error))
+    assert shown(measurement)[0].startswith(f"made   {state}: ")
     monkeypatch.setenv("TERM", "xterm-256color")
-    first, *_ = shown(failed(error), Terminal())
+    first, *_ = shown(measurement, Terminal())
     assert "\x1b[1;31m" in first
     first, *_ = shown(healthy(), Terminal())
     assert "31m" not in first
@@ -106,20 +137,20 @@ def test_an_error_after_the_last_call_is_told_although_nothing_is_missing() -> N
 
 
 def test_what_is_missing_has_its_line_to_copy_alone(tmp_path: Any) -> None:
-    run = LIMITED["missing data"]()
-    lines = shown(run)
+    measurement = Measurement(LIMITED["missing data"]())
+    lines = shown(measurement)
     assert "   incomplete: " in lines[0]
     place = lines.index("To run the rest:")
     assert lines[place + 1].startswith("rest, report = runner(measurement.missing_")
     file = io.StringIO()
-    load(Measurement(run).save(tmp_path, "one")).print_summary(file)
+    load(measurement.save(tmp_path, "one")).print_summary(file)
     saved = file.getvalue().splitlines()
     loaded = f"measurement = roastcoffea.load({str(tmp_path / 'one')!r})"
     assert saved[place + 1 : place + 3] == [loaded, lines[place + 1]]
 
 
 def test_the_rest_is_where_it_was_saved(tmp_path: Any) -> None:
-    measurement = Measurement(healthy())
+    measurement = Measurement(healthy().run)
     assert any("print_summary(all=True)" in line for line in shown(healthy()))
     path = measurement.save(tmp_path, "a run")
     file = io.StringIO()
@@ -162,7 +193,7 @@ def bar_of(lines: list[str], name: str) -> str:
 
 
 def test_half_of_a_bar_is_half_of_the_time() -> None:
-    bar = bar_of(shown(made_run([plan(1.0, read=1.0)] * 20, 2)), "thread time")
+    bar = bar_of(shown(half_reading()), "thread time")
     of = {family.name: bar.count(BLOCKS[family.name]) for family in FAMILIES}
     assert abs(of[COMPUTING.name] - of[READING.name]) <= 1
     assert of[COMPUTING.name] + of[READING.name] == len(bar)
@@ -176,19 +207,19 @@ class Terminal(io.StringIO):
 def test_with_colours_all_parts_are_full_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
-    lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
+    lines = shown(half_reading(), Terminal())
     (bar,) = [line for line in lines if line.startswith("  thread time ")]
     assert bar.count("█") > 40
     assert bar.count("\x1b[38;") == 2
     monkeypatch.delenv("COLORTERM")
     for few in ("xterm", "xterm-256color"):
         monkeypatch.setenv("TERM", few)
-        lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
+        lines = shown(half_reading(), Terminal())
         (bar,) = [line for line in lines if line.startswith("  thread time ")]
         assert BLOCKS[READING.name] * 20 in bar
         assert "\x1b[" in bar
     monkeypatch.setenv("NO_COLOR", "1")
-    lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
+    lines = shown(half_reading(), Terminal())
     assert BLOCKS[READING.name] * 20 in bar_of(lines, "thread time")
     assert "\x1b[38" not in "".join(lines)
 
@@ -243,13 +274,13 @@ def test_families_stand_out_from_black_and_white() -> None:
     ("name", "printed"), [("[red]x[/red]", "[red]x[/red]"), ("a\x1b[31mb", "a\\x1b[31mb"), ("two\nlines", "two lines")]
 )
 def test_names_are_printed_as_they_are(name: str, printed: str) -> None:
-    lines = shown(dataclasses.replace(healthy(), name=name, problems=(name,)))
+    lines = shown(dataclasses.replace(healthy().run, name=name, problems=(name,)))
     assert sum(printed in line for line in lines) == 2
     assert "\x1b" not in "".join(lines)
 
 
 def test_a_long_name_leaves_the_wall_time_at_the_edge() -> None:
-    lines = shown(dataclasses.replace(healthy(), name="/store/" + "averylongname" * 12))
+    lines = shown(dataclasses.replace(healthy().run, name="/store/" + "averylongname" * 12))
     assert max(map(cell_len, lines)) <= 80
     assert any(line.endswith("  20 s") for line in lines[:4])
 

@@ -39,6 +39,18 @@ def test_a_sheet_has_title_list_table_and_notes() -> None:
     ]
 
 
+def test_in_a_notebook_files_and_texts_get_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    displayed: list[str] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: displayed.append(text))
+    sheet = Sheet(title="runs", items=["an item"])
+    assert printed(sheet) == ["", "Runs", "  - an item"]
+    assert "an item" in for_terminal([sheet])
+    assert displayed == []
+    print_sheets([sheet])
+    assert len(displayed) == 1
+
+
 def test_a_heading_names_what_it_is_about() -> None:
     heading = Heading(title="ttbar", label="what if", lead=["facts"], alarm="it failed", notes=["as reported"])
     assert printed(heading) == ["", "what if  ttbar", "facts", "", "it failed", "", "as reported"]

@@ -109,7 +109,7 @@ def test_records_are_saved_where_their_metrics_cannot_be_written(tmp_path: Path)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir, a_socket])
 def test_what_is_no_regular_file_is_refused_at_once(make: Callable[[Path], Any], file: str, tmp_path: Path) -> None:
     good = save_run(a_run(), tmp_path, "good")
-    bad = save_run(a_run(), tmp_path, "bad")
+    bad = Path(shutil.copytree(good, tmp_path / "bad"))
     if file in legacy.FILES:
         (bad / "run.json").unlink()
         write_legacy(bad)
@@ -126,8 +126,8 @@ OTHER_TABLES = (f"{table}.parquet" for table in TABLES if table != "chunks")
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("run.json", 40),
-        ("chunks.parquet", 40),
+        ("run.json", 20),
+        ("chunks.parquet", 20),
         pytest.param("run.json", 200, marks=pytest.mark.slow),
         pytest.param("chunks.parquet", 200, marks=pytest.mark.slow),
         *(pytest.param(file, 50, marks=pytest.mark.slow) for file in OTHER_TABLES),
@@ -194,3 +194,11 @@ def test_a_list_needs_a_folder(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     with pytest.raises(MeasurementError, match="nowhere cannot be listed"):
         list_runs(tmp_path / "nowhere")
+
+
+def test_a_file_is_not_called_missing(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.touch()
+    for of_runs in (list_runs, load_run):
+        with pytest.raises(MeasurementError, match=r"page\.html is a file; pass "):
+            of_runs(file)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from pictures import synthetic_run
 
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import FAMILY_OF, TIME_NAMES
 from roastcoffea.visualization import plots
 from roastcoffea.visualization.legends import Layer, by_family, family_labels, legend, name_layers
@@ -34,12 +35,17 @@ def test_a_legend_has_as_many_entries_as_were_asked_for() -> None:
         plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=-1)
 
 
+@pytest.fixture(scope="module")
+def measurement() -> Measurement:
+    return Measurement(synthetic_run())
+
+
 def covered(ax: Axes) -> float:
     """Share of the axes that lies below their legend."""
-    ax.figure.draw_without_rendering()
     shown = ax.get_legend()
     if shown is None:
         return 0.0
+    ax.figure.draw_without_rendering()
     inside = Bbox.intersection(shown.get_window_extent(), ax.get_window_extent())
     return 0.0 if inside is None else inside.width * inside.height / np.prod(ax.get_window_extent().size)
 
@@ -53,8 +59,8 @@ def beyond(ax: Axes) -> float:
 
 @pytest.mark.parametrize("size", [None, SMALL], ids=["own", "small"])
 @pytest.mark.parametrize("name", PLOTS)
-def test_no_legend_covers_a_fifth_of_the_axes(name: str, size: Any) -> None:
-    figure = figure_alone(PLOTS[name], synthetic_run(), size)
+def test_no_legend_covers_a_fifth_of_the_axes(name: str, size: Any, measurement: Measurement) -> None:
+    figure = figure_alone(PLOTS[name], measurement, size)
     assert covered(figure.axes[0]) <= 0.2
     assert beyond(figure.axes[0]) <= 1
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from handmade import empty_run, handmade_run, run_without_tables
 from matplotlib.axes import Axes
@@ -70,6 +74,44 @@ def run() -> Run:
 def measurement(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Measurement:
     """The same run, from a folder."""
     return load(Measurement(run).save(tmp_path_factory.mktemp("runs"), "drawn"))
+
+
+@pytest.fixture(scope="module")
+def wanted(run: Run) -> Callable[[str], list[Any]]:
+    """What a plot of the run has, drawn once for all that compare with it."""
+    return functools.cache(lambda name: drawn(name, run))
+
+
+@pytest.fixture(scope="module")
+def collector(run: Run) -> SimpleNamespace:
+    """What a plot takes of a collector."""
+    return SimpleNamespace(measurement=Measurement(run))
+
+
+@pytest.fixture(scope="module")
+def failed(run: Run) -> Measurement:
+    """The same run, as one that failed."""
+    return Measurement(replace(run, outcome=FAILED, error="ValueError: boom"))
+
+
+@pytest.fixture(scope="module")
+def little() -> Measurement:
+    """A run in which little happened."""
+    return Measurement(handmade_run())
+
+
+@pytest.fixture(scope="module")
+def oddly_named(run: Run) -> Measurement:
+    """The same run, with names that mean something to those who draw or show them."""
+    odd = "$$x_^$ <a&b> \\frac"
+    chunks = run.chunks.set_column(
+        run.chunks.column_names.index("dataset"), "dataset", pc.binary_join_element_wise(run.chunks["dataset"], odd, "")
+    )
+    reads = run.branch_reads
+    reads = reads.set_column(1, "branch", pa.array([odd + branch for branch in reads["branch"].to_pylist()]))
+    counted = (("thread-cpu", "seconds"), ("memory-read", "bytes"), ("serialize", "seconds"))
+    span = {("execute", odd, *activity): 1.0 for activity in counted}
+    return Measurement(replace(run, chunks=chunks, branch_reads=reads, span_metrics=span))
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +180,11 @@ def test_plots_of_0_1_2_are_there_and_all_are_found_everywhere() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_run_measurement_collector_and_loaded_folder_look_alike(name: str, run: Run, measurement: Measurement) -> None:
-    wanted = drawn(name, run)
-    assert drawn(name, measurement) == wanted
-    assert drawn(name, SimpleNamespace(measurement=Measurement(run))) == wanted
+def test_run_measurement_collector_and_loaded_folder_look_alike(
+    name: str, wanted: Callable[[str], list[Any]], measurement: Measurement, collector: SimpleNamespace
+) -> None:
+    assert drawn(name, measurement) == wanted(name)
+    assert drawn(name, collector) == wanted(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,12 +220,10 @@ def test_a_plot_and_the_page_have_one_word_for_the_state_of_a_run() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_failed_run_is_drawn_and_says_so(name: str, run: Run) -> None:
-    from dataclasses import replace
-
-    failed = replace(run, outcome=FAILED, error="ValueError: boom")
-    assert drawn(name, failed)[0] == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, failed"
-    assert drawn(name, failed)[1:] == drawn(name, run)[1:]
+def test_a_failed_run_is_drawn_and_says_so(name: str, wanted: Callable[[str], list[Any]], failed: Measurement) -> None:
+    title, *rest = drawn(name, failed)
+    assert title == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, failed"
+    assert rest == wanted(name)[1:]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,9 +243,9 @@ def test_where_drawing_finds_nothing_the_title_of_the_user_stays(run: Run) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_in_which_little_happened(name: str) -> None:
+def test_a_run_in_which_little_happened(name: str, little: Measurement) -> None:
     try:
-        figure = figure_alone(PLOTS[name.removeprefix("plot_")], handmade_run())
+        figure = figure_alone(PLOTS[name.removeprefix("plot_")], little)
     except ValueError as error:
         assert str(error).startswith(f"{name} has nothing to draw: ")  # noqa: PT017
     else:
@@ -218,13 +259,14 @@ def test_of_a_run_in_which_nothing_happened_nothing_is_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, arguments in OLD.items() if arguments])
-def test_data_of_the_older_names(name: str, run: Run, older_data: dict[str, Any]) -> None:
+def test_data_of_the_older_names(name: str, wanted: Callable[[str], list[Any]], older_data: dict[str, Any]) -> None:
     given = {argument: older_data[argument] for argument in OLD[name]}
-    words = [one for one in drawn(name, **given) if isinstance(one, str)]
-    wanted = [one for one in drawn(name, run) if isinstance(one, str)]
-    assert words[:3] == [PLOTS[name].title, *wanted[1:3]]  # such data are of no run that has a name
+    found = drawn(name, **given)
+    words = [one for one in found if isinstance(one, str)]
+    of_the_run = [one for one in wanted(f"plot_{name}") if isinstance(one, str)]
+    assert words[:3] == [PLOTS[name].title, *of_the_run[1:3]]  # such data are of no run that has a name
     if len(given) == 1:
-        assert drawn(name, *given.values()) == drawn(name, **given)
+        assert drawn(name, *given.values()) == found
     with pytest.raises(ValueError, match=f"^plot_{name} has nothing to draw"):
         function(name)(**{first: type(given[first])() for first in OLD[name]})
 
@@ -367,9 +409,11 @@ def test_the_style_of_the_user_stays_on_his_axes(run: Run, no_pyplot: None) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_a_dark_background_everything_has_other_colours(name: str, run: Run, no_pyplot: None) -> None:
+def test_on_a_dark_background_everything_has_other_colours(
+    name: str, measurement: Measurement, no_pyplot: None
+) -> None:
     entry = PLOTS[name.removeprefix("plot_")]
-    light, dark = (figure_alone(entry, run, dark=dark) for dark in (False, True))
+    light, dark = (figure_alone(entry, measurement, dark=dark) for dark in (False, True))
     assert [to_hex(figure.get_facecolor()).upper() for figure in (light, dark)] == [LIGHT.ground, DARK.ground]
     assert content(dark.axes[0]) == content(light.axes[0])
     assert colours_of(light) <= {*LIGHT.of_time.values(), *LIGHT.of_bytes.values(), *LIGHT.series, LIGHT.ink} | GREYS
@@ -412,22 +456,8 @@ def test_a_measurement_draws_by_name(run: Run, no_pyplot: None) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_in_the_data_are_taken_as_they_are(name: str, run: Run) -> None:
-    from dataclasses import replace
-
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    odd = "$$x_^$ <a&b> \\frac"
-    chunks = run.chunks.set_column(
-        run.chunks.column_names.index("dataset"), "dataset", pc.binary_join_element_wise(run.chunks["dataset"], odd, "")
-    )
-    reads = run.branch_reads
-    reads = reads.set_column(1, "branch", pa.array([odd + branch for branch in reads["branch"].to_pylist()]))
-    counted = (("thread-cpu", "seconds"), ("memory-read", "bytes"), ("serialize", "seconds"))
-    span = {("execute", odd, *activity): 1.0 for activity in counted}
-    changed = replace(run, chunks=chunks, branch_reads=reads, span_metrics=span)
-    figure_alone(PLOTS[name.removeprefix("plot_")], changed).draw_without_rendering()
+def test_names_in_the_data_are_taken_as_they_are(name: str, oddly_named: Measurement) -> None:
+    figure_alone(PLOTS[name.removeprefix("plot_")], oddly_named).draw_without_rendering()
 
 
 def test_a_cell_shows_the_picture_and_no_tuple(capsys: pytest.CaptureFixture[str]) -> None:

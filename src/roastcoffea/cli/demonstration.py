@@ -50,13 +50,10 @@ def run_demo(
         with local_client(workers, threads, scratch) as client:
             measurement = measure(client, fileset, chunksize)
     path = measurement.save(out)
-    page = measurement.report(path / PAGE_FILE)
+    measurement.report(path / PAGE_FILE)
     measurement.print_summary()
-    click.echo(f"\nSaved in {path}. To see it again, and the list of all saved ones:\n")
-    click.echo(f"    roastcoffea show {shlex.quote(str(path))}")
-    click.echo(f"    roastcoffea list {shlex.quote(str(out))}")
-    click.echo("    roastcoffea metrics")
-    click.echo(f"\nFor a browser: {page}")
+    click.echo(f"All saved runs: roastcoffea list {shlex.quote(str(out))}")
+    click.echo("What the numbers mean: roastcoffea metrics")
     return path
 
 

@@ -10,7 +10,7 @@ from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATAS
 from roastcoffea.metrics.byte_ledger import ByteLedger, Saving
 from roastcoffea.metrics.phases import METADATA
 from roastcoffea.metrics.requests import Repeated
-from roastcoffea.units import BYTE, number
+from roastcoffea.units import BYTE, counted, number
 
 MEMORY: Final = ", at the cost of more memory"
 """The price of one chunk per file."""
@@ -25,8 +25,8 @@ def _chunks_of_a_file(repeated: Repeated, amount: str) -> str:
 
 def _metadata(repeated: Repeated, amount: str) -> str:
     return (
-        f"{amount} of metadata were read again by each chunk of a file: {_whole_files(repeated)} reads them once per "
-        f"file, in {number(repeated.files)} chunks instead of {number(repeated.chunks)}{MEMORY}"
+        f"{amount} of metadata were read again, as each chunk of a file reads them: {_whole_files(repeated)} reads "
+        f"them once per file, in {counted(repeated.files, 'chunk')} instead of {number(repeated.chunks)}{MEMORY}"
     )
 
 
@@ -58,9 +58,9 @@ def savings(repeated: Repeated, total: int) -> list[Saving]:
 def _whole_files(repeated: Repeated) -> str:
     """Chunk size with one chunk per file; events in chunks that were left out are unknown."""
     if repeated.cut_short:
-        return "a chunksize of the largest file's events (unknown, because chunks were left out)"
+        return "a chunksize of all events of the largest file (unknown, as chunks were left out)"
     size = repeated.largest_file
-    return "a larger chunksize" if size is None else f"chunksize={size} (the largest file's events)"
+    return "a larger chunksize" if size is None else f"chunksize={size} (the events of the largest file)"
 
 
 def _alignment(repeated: Repeated) -> str:

@@ -117,10 +117,15 @@ def _candidates(evidence: Evidence, causes: Iterable[Cause]) -> Iterator[_Candid
 
 
 def _saving(evidence: Evidence, taken: Taken, thread_seconds: float) -> Saving:
-    """Saving by a replay; skipped if even sharing the time among all threads could not save enough."""
-    if evidence.wall(thread_seconds) < evidence.least(taken.cause) / 2:
+    """Saving by a replay; skipped if even sharing the time among all threads could not save enough.
+
+    Without a replay it is no more than the share of the finding's own rows: a class may hold what other causes take.
+    """
+    most = evidence.wall(thread_seconds)
+    if most < evidence.least(taken.cause) / 2:
         return Saving(0.0, 0.0, 0.0)
-    return evidence.savings.of(taken)
+    found = evidence.savings.of(taken)
+    return found.up_to(most) if isinstance(evidence.savings.replay, str) else found
 
 
 def _chosen(evidence: Evidence, candidates: list[_Candidate]) -> list[_Candidate]:

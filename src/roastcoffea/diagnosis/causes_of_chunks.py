@@ -155,8 +155,9 @@ def contention(evidence: Evidence) -> Draft | None:
         return None
     hosts = culprits.contended(evidence)
     where = names_of(hosts) or "the host"
-    also = ", counting that while opening files," if delay else ""
-    what = f"CPU contention: {evidence.share(waited)} of thread time{also} was runnable without a free core on {where}."
+    also = " (including while opening files)" if delay else ""
+    share = f"{evidence.share(waited)} of thread time{also}"
+    what = f"CPU contention: for {share}, threads were ready to run but had no free core on {where}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
     one = crowded.get(hosts[0].name) if hosts else None
     if one is not None and one.explains(waited, evidence.sum_of("cpu_seconds") or 0.0):

@@ -15,6 +15,9 @@ from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
 from roastcoffea.units import BYTE, SECOND, counted, number
 
+LEAST_OUTSIDE: Final = 0.005
+"""Share of a chunk's fixed cost outside process() that is worth a word."""
+
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
 
 
@@ -25,8 +28,9 @@ def chunk_size(evidence: Evidence) -> Draft | None:
     if evidence.larger is None or large_output(evidence.run):
         return None
     now = number(found.usual)
-    inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
     cost = found.fixed + (found.in_process or 0.0)
+    part = "all" if found.fixed < LEAST_OUTSIDE * cost else SECOND.text(found.in_process or 0.0)
+    inside = f", {part} of it in process()" if found.in_process else ""
     what = f"Chunks of {now} events are too small: each has a fixed cost of {SECOND.text(cost)}{inside}."
     memory = "" if found.memory is None else f" A worker then needs {BYTE.text(found.memory)}."
     culprit = Culprit("chunk size", f"{now} events", cost * evidence.chunks)

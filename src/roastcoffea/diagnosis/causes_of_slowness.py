@@ -23,14 +23,17 @@ from roastcoffea.units import counted, number
 
 SLOW_IN: Final = {
     "read": "waits long for storage",
-    "open": "takes long to open",
-    "build": "takes long to open",
+    "open": "opens files slowly",
+    "build": "opens files slowly",
     "compute": "computes slowly",
     "decompress": "decompresses slowly",
     "interpret": "interprets slowly",
     "blocked": "is blocked",
 }
 """What a slow culprit does, by the phase with most of the excess."""
+
+OF_FILE: Final = {"read": "is slow to read", "open": "is slow to open", "build": "is slow to open"}
+"""What is said of a slow file instead."""
 
 WORD: Final = {ENDPOINT: "server"}
 """What kinds of culprits are called in a sentence, where it is another word."""
@@ -138,6 +141,8 @@ def _does(one: Slow) -> str:
     phase = (one.phase or "").removesuffix("_seconds")
     if one.kind == ENDPOINT and phase in {"read", "open", "build"}:
         return "delivers slowly"
+    if one.kind == "file" and phase in OF_FILE:
+        return OF_FILE[phase]
     return SLOW_IN.get(phase, "is slow")
 
 

@@ -186,16 +186,15 @@ class _Weighed:
         if self._overlap() > OVERLAP:
             return self._none("chunks of its files overlap, or many were left out")
         found = [self._candidate(size) for size in self._sizes()]
-        too_large = self.memory is not None and not self._fits(self.now)
         if not found:
             return self._none("each file is already one chunk, or chunks of other sizes need too much memory")
         most = max(one.saving.seconds or 0.0 for one in found)
         good = [one for one in found if (one.saving.seconds or 0.0) >= most - AS_GOOD * self.replay.measured]
         size, saving = min(good, key=lambda one: abs(np.log(one.size / self.now)))
-        if not saving.certain and not too_large:
+        if not saving.certain and not self._is_too_large:
             return self._none("no other size saves more than the error of the prediction")
         peak = None if self.memory is None else self.memory.peak(size)
-        reason = "workers already lack memory with the present chunks" if too_large else None
+        reason = "workers already lack memory with the present chunks" if self._is_too_large else None
         saving = self._bracketed(size, saving)
         return self._none(reason)._replace(size=size, saving=saving, memory=peak, removal=self._removal(size))
 
@@ -246,8 +245,17 @@ class _Weighed:
     def _fits(self, size: float) -> bool:
         return self.memory is None or self.memory.peak(size) <= FILLED * self.memory.limit
 
+    @property
+    def _is_too_large(self) -> bool:
+        """Whether workers lack memory with the present chunks."""
+        return self.memory is not None and not self._fits(self.now)
+
     def _candidate(self, size: int) -> _Candidate:
-        return _Candidate(size, self.savings.changed(self._removal(size)))
+        removal = self._removal(size)
+        # many small chunks take longest to replay, and seldom save anything
+        if not self._is_too_large and self.replay.saves_nothing(removal):
+            return _Candidate(size, NOTHING)
+        return _Candidate(size, self.savings.changed(removal))
 
     def _removal(self, size: int) -> Removal:
         law = self.law

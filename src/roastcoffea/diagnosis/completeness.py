@@ -19,7 +19,7 @@ from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, Run, RunnerCall
-from roastcoffea.units import FRACTION, counted, number
+from roastcoffea.units import FRACTION, are, counted, number
 
 MOST_NAMED: Final = 3
 """Number of files that a text names."""
@@ -60,6 +60,11 @@ def shortened(error: str) -> str:
     """The root cause of an error, shortened to one line."""
     cause = root_cause(error).strip()
     return cause if len(cause) <= LONGEST_ERROR else f"{cause[: LONGEST_ERROR - 3]}..."
+
+
+def is_interrupt(error: str | None) -> bool:
+    """Whether an error is Ctrl-C, with or without text."""
+    return (error or "").partition(":")[0].strip() == INTERRUPT
 
 
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
@@ -132,7 +137,7 @@ class Incompleteness:
             return f"{self._ended()}: it is unknown whether its output is complete."
         things = [self._unread()] if self.files else []
         things += [counted(len(self.chunks), "chunk")] if self.chunks else []
-        verb = "is" if len(self.files) + len(self.chunks) == 1 else "are"
+        verb = are(len(self.files) + len(self.chunks))
         start = f"{self._ended()}: " if self.run_error is not None else ""
         return f"{start}{' and '.join(things)} {verb} missing from the output ({self._names()}){self._why()}."
 
@@ -193,7 +198,7 @@ class Incompleteness:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
         reasons += [f"{number(self.uncertain)} without a record, which may be in the output"] if self.uncertain else []
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
-        if self.error is not None and not ended:
+        if self.error is not None and not ended and not is_interrupt(self.error.text):
             reasons.append(f"most common error{self.error.how_often}: {self.error.text}")
         return f"; {'; '.join(reasons)}" if reasons else ""
 
@@ -236,7 +241,7 @@ def state_of(run: Run, missing: Incompleteness | None) -> str:
     if run.outcome == FAILED:
         # what interrupts after the last Runner call leaves its output whole
         error = missing.run_error if missing is not None and missing.run_error else run.error or ""
-        return INTERRUPTED if error.partition(":")[0].strip() == INTERRUPT else BROKEN
+        return INTERRUPTED if is_interrupt(error) else BROKEN
     if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
         return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
     return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
@@ -317,7 +322,7 @@ def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
 
 
 def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
-    """Failed attempts of missing chunks and files, without those that never began or were cut off."""
+    """Failed attempts of missing chunks and files, without those that never began, or were cut off or interrupted."""
     if failed is None:
         return []
     ranges = {tuple(row[name] for name in ("dataset", "file", *RANGE)) for row in chunks}
@@ -327,6 +332,7 @@ def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[R
         row
         for row in failed.filter(pa.array(wanted)).to_pylist()
         if row["seconds"] != 0
+        and not is_interrupt(row["error"])
         and (
             _file(row) in unopened
             if row["kind"] == task_records.PREPROCESSING
@@ -344,7 +350,7 @@ def _error_of(run: Run) -> str | None:
 
 def _without_interrupt(error: str) -> str:
     """`INTERRUPT` for an interrupt, with or without text; else the error."""
-    return INTERRUPT if error.partition(":")[0].strip() == INTERRUPT else error
+    return INTERRUPT if is_interrupt(error) else error
 
 
 RUN_THE_REST: Final = "rest, report = runner({what}{tree}, processor_instance=processor)"

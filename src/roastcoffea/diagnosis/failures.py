@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.stats import hypergeom
 
-from roastcoffea.diagnosis.completeness import CommonError, CulpritParts, commonest
+from roastcoffea.diagnosis.completeness import CommonError, CulpritParts, commonest, is_interrupt
 from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import rows_where
@@ -101,7 +101,8 @@ class FailureEvidence:
         parts = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in found.items())
         reasons = f" ({parts})" if len(found) > 1 else ""
         error = f" Most common error{self.error.how_often}: {self.error.text}." if self.error is not None else ""
-        return f"They took {SECOND.text(self.seconds)} of thread time{reasons}.{error}"
+        they = "It" if self.attempts == 1 else "They"
+        return f"{they} took {SECOND.text(self.seconds)} of thread time{reasons}.{error}"
 
     @property
     def remedy(self) -> str:
@@ -163,7 +164,9 @@ def failure_evidence(
 
 
 def _not_for_memory(failed: pa.Table, killed: list[str]) -> pa.Table:
-    """Failed attempts of chunks that took time, except those whose worker was killed for its memory."""
+    """Failed attempts of chunks that took time, but not by Ctrl-C or with a worker that was killed for its memory."""
+    raised = [not is_interrupt(error) for error in failed["error"].to_pylist()]
+    failed = rows_where(failed, pa.array(raised, pa.bool_()))
     took = having(failed["kind"], PROCESSOR) & (moments(failed, "seconds") != 0)
     with_worker = one_of(failed["worker"], pa.array(killed, pa.string()))
     with_worker &= one_of(failed["reason"], pa.array([LOST, REPEATED]))

@@ -220,8 +220,22 @@ class Savings:
         rows = NOT_REPLAYED.get(taken.cause)
         part = PARTS.get(taken.cause)
         rows = rows or (() if part is None else part.rows)
-        known = [] if self._ledger is None else [self._ledger[name] for name in self._ledger if name in rows]
-        return sum(known) * (1.0 if part is None else part.share(taken)) if known else None
+        known = {} if self._ledger is None else {name: self._ledger[name] for name in self._ledger if name in rows}
+        if taken.cause == "storage" and phases.OPEN in known:
+            known[phases.OPEN] = max(known[phases.OPEN] - self._opening_without_waiting(), 0.0)
+        return sum(known.values()) * (1.0 if part is None else part.share(taken)) if known else None
+
+    def _opening_without_waiting(self) -> float:
+        """Thread time of opening files and building events on a core, or without a free one; 0 where it is unknown."""
+        if self.counted is None:
+            return 0.0
+        inside = (each.column for each in phases.PHASES if each.part == "CPU")
+        cpu, waited = (self._of_counted(name) for name in ("cpu_seconds", "core_wait_seconds"))
+        cpu -= sum(map(self._of_counted, inside))
+        return max(cpu, 0.0) + max(waited - self._of_counted("contention_seconds"), 0.0)
+
+    def _of_counted(self, column: str) -> float:
+        return 0.0 if self.counted is None else float(_known(self.counted, column).sum())
 
     def _excess(self, taken: Taken) -> Numbers:
         """Seconds of each chunk that counted beyond what it would take of somebody who is not slow.

@@ -127,7 +127,7 @@ def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering 
     against = f" (others {BYTE_PER_SECOND.text(usual)})" if usual else ""
     latency, trip = SECOND.text(row["latency"]), SECOND.text(row["shortest_latency"])
     what = (
-        f"delivers {BYTE_PER_SECOND.text(row['rate'])} to a request{against} and answers after {latency}, of which the "
+        f"delivers {BYTE_PER_SECOND.text(row['rate'])} per request{against} and answers after {latency}, of which the "
         f"round trip takes {trip}: the server, or the link to it, is slow."
     )
     return Answering(what, "Read its files from another server, or ask its site.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.names import name_of_processor
+from roastcoffea.instrument.own_code import Files, files_of_functions
 from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
@@ -58,8 +59,8 @@ class Watcher(Protocol):
     def span_ensured(self) -> AbstractContextManager[None]:
         """Context in which tasks are counted in the run's span."""
 
-    def call_began(self, call: str) -> None:
-        """Learn the identity of a Runner call that begins."""
+    def call_began(self, call: str, files: Files) -> None:
+        """Learn the identity of a Runner call that begins, and the files of its processor's functions."""
 
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
         """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
@@ -160,6 +161,9 @@ class OpenCall:
         self.processor = self._class
         with reported(watchers.note, "the processor is called by its class", Exception):
             self.processor = name_of_processor(processor)
+        self.files_of_functions: Files = {}
+        with reported(watchers.note, "the profile may lack names of files", Exception):
+            self.files_of_functions = files_of_functions(processor)
         self.result: Any = None
         self.chunks: int | None = None
         self.files: int | None = None
@@ -169,7 +173,7 @@ class OpenCall:
     def open(self) -> Iterator[None]:
         """Context in which the Runner works; at its end the collectors receive the record of the call."""
         for watcher in self.watchers:
-            watcher.call_began(self.id)
+            watcher.call_began(self.id, self.files_of_functions)
         token = current.set(self)
         self.start, began = time.time(), time.perf_counter()
         error: BaseException | None = None

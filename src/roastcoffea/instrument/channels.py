@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from roastcoffea.instrument.shared import Remembered
 from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY
 from roastcoffea.log.packing import PROBLEMS, packed_records
 
@@ -27,7 +28,7 @@ OUTPUT_KEY: Final = "__roastcoffea_records__"
 
 LENGTH_SIZE: Final = 4
 
-_warned: Final[set[tuple[int, str]]] = set()
+_warned: Final[dict[tuple[int, str], None]] = Remembered()
 """Processes that have reported a folder they cannot write to, with these folders."""
 
 
@@ -68,7 +69,7 @@ class Transport:
             here = os.getpid(), str(self.spool)
             if here not in _warned:
                 # if the run raises, this is the only notice of it
-                _warned.add(here)
+                _warned[here] = None
                 logging.getLogger(__name__).warning(problem)
             return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.gauges import process_name
+from roastcoffea.instrument.shared import Remembered
 from roastcoffea.log.jobs import job_since_start
 from roastcoffea.log.marks import PARSL_MANAGER, PARSL_RANK, TASKVINE
 from roastcoffea.log.packing import OF_PROCESS
 
-_facts: Final[dict[int, dict[str, Any]]] = {}
+_facts: Final[dict[int, dict[str, Any]]] = Remembered()
 """What this process knows of itself, which stays."""
 
 

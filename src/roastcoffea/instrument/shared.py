@@ -12,9 +12,17 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-_classes: dict[str, type] = {}
+
+class Remembered(dict[Any, Any]):
+    """What a process remembers: none of it is in code that is pickled by value for others."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+
+_classes: Final[dict[str, type]] = Remembered()
 """Classes made in this process; code pickled by value has its own."""
 
 

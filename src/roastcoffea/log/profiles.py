@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.log.packing import PROFILE_UNITS
 from roastcoffea.records.arrow import arrow_schema
@@ -16,6 +17,9 @@ MOST_STACKS: Final = 20_000
 
 LARGEST: Final = 1e9
 """Most seconds of a stack of an attempt."""
+
+SENT: Final = "<dynamic-code>"
+"""File of functions that cloudpickle has sent to a worker."""
 
 Frame = tuple[str, str, int]
 
@@ -70,6 +74,20 @@ class ReceivedProfiles:
                 for column, value in zip(values.values(), [*row, *amounts[1:]], strict=True):
                     column.append(value)
         return pa.table(values, schema=arrow_schema(PROFILE_COLUMNS))
+
+
+def with_files(profile: pa.Table, files: Mapping[str, Mapping[str, str]]) -> pa.Table:
+    """The profile with files of functions that were sent to workers without, by Runner call and function."""
+    if SENT not in pc.list_flatten(profile["files"]).unique().to_pylist():
+        return profile
+    rows = zip(*(profile[name].to_pylist() for name in ("call", "functions", "files")), strict=True)
+    named = [
+        [known.get(name, file) if file == SENT else file for name, file in zip(functions, places, strict=True)]
+        for call, functions, places in rows
+        for known in [files.get(call, {})]
+    ]
+    place = profile.schema.get_field_index("files")
+    return profile.set_column(place, profile.schema.field(place), pa.array(named, profile["files"].type))
 
 
 def _rows(numbers: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:

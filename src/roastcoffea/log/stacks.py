@@ -118,12 +118,16 @@ class _Tree:
         if code is None:
             return NAMES[line], ""
         if identity not in self._named:
-            function = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
             self._named[identity] = (
-                redacted_beginning(function, LONGEST_NAME, self._added),
+                redacted_beginning(function_of(code), LONGEST_NAME, self._added),
                 redacted_beginning(place_of(code.co_filename), LONGEST_PATH, self._added),
             )
         return self._named[identity]
+
+
+def function_of(code: CodeType) -> str:
+    """Name of a function, with those of the class and functions around it."""
+    return str(getattr(code, "co_qualname", code.co_name)).replace("<locals>.", "")
 
 
 def place_of(file: str) -> str:

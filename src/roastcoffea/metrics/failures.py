@@ -25,7 +25,7 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.redaction import redacted
-from roastcoffea.units import COUNT, counted, were
+from roastcoffea.units import COUNT, are, counted, were
 
 REPEATED: Final = "repeated"
 """Reason of an attempt with a result that was not used."""
@@ -202,10 +202,11 @@ def skipped_data(run: Run) -> Iterator[str]:
     if len(chunks):
         events = pc.sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])).as_py()
         skipped = f"{counted(len(chunks), 'chunk')} with {events:,} events {were(len(chunks))} skipped"
-        yield f"{skipped} and missing from the output: {_named(chunks)}"
+        yield f"{skipped} and {are(len(chunks))} missing from the output: {_named(chunks)}"
     files = _without(unread, done, ["processor", *PLACE])
     if len(files):
-        yield f"{counted(len(files), 'file')} could not be opened and missing from the output: {_named(files)}"
+        unopened = f"{counted(len(files), 'file')} could not be opened"
+        yield f"{unopened} and {are(len(files))} missing from the output: {_named(files)}"
 
 
 def _unread_files(run: Run) -> pa.Table:
@@ -278,6 +279,13 @@ def num_failed_attempts(failed_work: pa.Table) -> int:
     of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
     queued = having(failed_work["reason"], task_records.LOST) & (moments(failed_work, "seconds") == 0)
     return int(np.count_nonzero(of_chunks & ~queued))
+
+
+@metric(COUNT, group=CHUNKS, source="tasks", label="unfinished attempts", formula="rows of `failed`")
+def num_unfinished_attempts(failed_work: pa.Table) -> int:
+    """Attempts of chunks that ran when the run stopped; they are among the failed attempts."""
+    of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
+    return int(np.count_nonzero(of_chunks & having(failed_work["reason"], task_records.UNFINISHED)))
 
 
 @of_files(label="files not opened", formula="requested files that preprocessing could not open")

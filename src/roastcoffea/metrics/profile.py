@@ -248,9 +248,13 @@ def _add(row: dict[str, Any], stack: Stack) -> None:
         row[name] += stack.states[state]
 
 
+CELL: Final = "In["
+"""Beginning of what a cell of a notebook is called."""
+
+
 def is_own(place: Place, first: Place) -> bool:
     """Whether a place is in user code, given the place of process()."""
-    if place.file == first.file:
+    if place.file == first.file or place.file.startswith(CELL):
         return True
     if place.file.startswith("<") or not place.file:
         return False

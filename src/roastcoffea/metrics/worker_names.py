@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -160,5 +161,5 @@ def _host(host: str, this_host: str | None) -> str:
 def _without_domains(hosts: set[str]) -> dict[str, str]:
     """Hosts by their first label, if it is unique."""
     first = {host: host if NUMERIC.fullmatch(host) else host.partition(".")[0] for host in hosts}
-    labels = list(first.values())
-    return {host: label if labels.count(label) == 1 else host for host, label in first.items()}
+    hosts_of = Counter(first.values())
+    return {host: label if hosts_of[label] == 1 else host for host, label in first.items()}

@@ -170,6 +170,14 @@ class Calibrated:
                 most += float(np.abs(less).sum()) / self.slots + float(np.abs(less).max(initial=0.0))
         return most < NEGLIGIBLE * self.measured
 
+    def saves_nothing(self, removal: Removal) -> bool:
+        """Whether the threads would be busy for as long as the run is, whatever the schedule."""
+        busy = 0.0 if removal.client else self._run.client
+        for stage in self.stages:
+            if stage.chunks is not None and stage.kind not in removal.stages:
+                busy += removal.scenario.chunks(stage.chunks).load().seconds / self.slots
+        return busy >= float(self.base.max())
+
     # replays
 
     def _expected(self, repeats: Numbers) -> float:

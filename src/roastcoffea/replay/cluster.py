@@ -44,6 +44,11 @@ class Load:
     def __len__(self) -> int:
         return len(self.wait)
 
+    @property
+    def seconds(self) -> float:
+        """Thread time that it takes at least."""
+        return float(self.before.sum() + self.wait.sum() + self.after.sum())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merging:

@@ -194,6 +194,7 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         return counted(len(run.tasks), "other task")
     names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
     done, lacking, files, events, failed = (metrics.get(name) for name in names)
+    unfinished = metrics.get("num_unfinished_attempts") or 0
     parts = []
     if done is not None:
         # what a failed Runner call computed is among what the result lacks
@@ -201,7 +202,9 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         parts.append(counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}")
     parts += [f"{number(events)} events"] if events else []
     parts += [f"{counted(files, 'file')} missing"] if files else []
+    failed = (failed or 0) - unfinished
     parts += [counted(failed, "failed attempt")] if failed else []
+    parts += [counted(unfinished, "unfinished attempt")] if unfinished else []
     return ", ".join(parts)
 
 
@@ -270,7 +273,7 @@ def _note(name: str, run: Run, metrics: Metrics) -> str:
         case "data_rate_gbps" if metrics.get("useful_fraction"):
             return f"{amount_of(metrics, 'useful_fraction')} useful"
         case "data_rate_gbps":
-            return "of chunks"
+            return "without preprocessing"
         case "core_efficiency" if "total_cores" in metrics:
             return f"of {counted(three_digits(metrics['total_cores']), _slot(run, metrics))}"
         case "peak_memory_bytes" if run.lifetimes is not None:

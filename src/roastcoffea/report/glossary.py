@@ -66,7 +66,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
         "thread time, or bytes requested from storage.",
         "class": "A row of a ledger. Every second of thread time, or every byte, is in exactly one class.",
         "phase": "A part of an attempt's time that has a column in the table of chunks. Each phase belongs to a class.",
-        "certificate": "The statement beside a ledger that it is complete, or what is missing from it.",
+        "certificate": "The statement next to a ledger that it is complete, or what is missing from it.",
         "transferred": "Bytes received from storage. They may exceed the bytes requested, because sources merge nearby "
         "ranges and read the gaps.",
     },

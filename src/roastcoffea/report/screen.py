@@ -143,7 +143,11 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Ma
     names
         Names of workers by address.
     """
-    out = Writer(console)
+    with console:  # a notebook shows what is printed at once as one text
+        _print_blocks(Writer(console), digest, places, names)
+
+
+def _print_blocks(out: Writer, digest: Digest, places: Places, names: Mapping[str, str]) -> None:
     if digest.state in {NOTHING, NO_RUNNER}:
         out.print(*_without_runner(out, digest))
         return

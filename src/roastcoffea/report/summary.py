@@ -11,14 +11,16 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import root_cause, unknown
+from roastcoffea.diagnosis.completeness import is_interrupt
+from roastcoffea.errors import unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.allocation import allocation
+from roastcoffea.report.failures import failures
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
@@ -38,7 +40,6 @@ from roastcoffea.units import (
 )
 
 MOST_BRANCHES: Final = 10
-MOST_FILES: Final = 10
 MOST_WORKERS: Final = 10
 ZERO: Final = "Zero: "
 """Beginning of the line below a table that names what was measured and is zero."""
@@ -133,7 +134,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "verdict":
             yield from own_sheets(metrics, "verdict")
         case "failures":
-            yield from failing_files(metrics)
+            yield from failures(metrics)
         case "workers":
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case "batch jobs":
@@ -199,33 +200,17 @@ def heading(run: Run) -> Heading:
         title=title_of(run),
         label="roastcoffea",
         lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
-        alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
+        alarm=_alarm(run),
         notes=[] if run.reported is None else [reporter],
     )
 
 
-def failing_files(metrics: Metrics) -> Iterator[Sheet]:
-    """Files in which attempts failed, and what is missing of them."""
-    try:
-        files = metrics.evaluator.value("failed_files")
-    except NotMeasuredError:
-        return
-    if not len(files):
-        return
-    lines = [_failed_file(row) for row in files.slice(0, MOST_FILES).to_pylist()]
-    if len(files) > MOST_FILES:
-        lines.append(f"and {number(len(files) - MOST_FILES)} more")
-    elsewhere = (metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0)
-    if elsewhere:
-        verb = "is" if elsewhere == 1 else "are"
-        lines.append(f"Of other files {counted(elsewhere, 'chunk')} {verb} missing as well")
-    yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
-
-
-def _failed_file(row: Row) -> str:
-    lacking = "nothing came of it" if row["missing"] is None else f"{counted(row['missing'], 'chunk')} missing"
-    outcome, error = lacking if row["missing"] != 0 else "nothing missing", root_cause(row["error"])[:LONGEST_LINE]
-    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"
+def _alarm(run: Run) -> str:
+    if run.outcome != FAILED:
+        return ""
+    if is_interrupt(run.error):
+        return "This run was interrupted"
+    return f"This run failed: {run.error or 'no error text was kept'}"
 
 
 # Metrics by group

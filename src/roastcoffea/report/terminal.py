@@ -53,7 +53,9 @@ def console_for(file: IO[str] | None, narrowest: int = 80) -> Console:
     narrowest
         Columns below which lines run on: a number of a table that is cut would be another number.
     """
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    # in a notebook rich would show what is meant for a file
+    in_notebook = None if file is None else False
+    console = Console(file=file, highlight=False, markup=False, emoji=False, force_jupyter=in_notebook)
     console.width = min(max(console.width, narrowest), 100)
     return console
 
@@ -70,13 +72,14 @@ def verbatim(console: Console, text: object) -> Text:
 
 
 def show(console: Console, sheets: Iterable[Sheet]) -> None:
-    """Print sheets on a console."""
+    """Print sheets on a console, all at once: a notebook shows what is printed at once as one text."""
     after_notes = False
-    for sheet in flat(sheets):
-        if sheet.title or after_notes:
-            console.print()
-        _print_sheet(console, sheet)
-        after_notes = bool(sheet.notes)
+    with console:
+        for sheet in flat(sheets):
+            if sheet.title or after_notes:
+                console.print()
+            _print_sheet(console, sheet)
+            after_notes = bool(sheet.notes)
 
 
 def _print_sheet(console: Console, sheet: Sheet) -> None:

@@ -130,6 +130,8 @@ def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
     folder = Path(folder)
     try:
         paths = [folder / name for name in names_in(folder)]
+    except NotADirectoryError:
+        raise MeasurementError(f"{folder} is a file; pass a folder with measurements") from None
     except OSError as error:
         raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
     read = ((path, read_whole(path, _stored)) for path in (*paths, *older_left_overs(folder)))
@@ -161,7 +163,8 @@ def is_replaceable(path: Path) -> bool:
 
 def _load(folder: Path) -> Run:
     if not folder.is_dir():
-        raise MissingMeasurementError(f"there is no folder {folder}; pass the folder of a measurement")
+        found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise MissingMeasurementError(f"{found}; pass the folder of a measurement")
     file = folder / RUN_FILE
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics import facts
 from roastcoffea.records.run import Run
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def measurement_of(source: Source) -> Measurement:
 
 
 def name_of(source: Source) -> str:
-    """Name of the run: that of its folder, otherwise its own, otherwise its identity."""
+    """Name of the run: that of its folder, otherwise its own, otherwise its processor's with a part of its identity."""
     if isinstance(source, str | PathLike):
         return Path(source).resolve().name
     run = measurement_of(source).run
-    return run.name or run.id[:8]
+    return run.name or f"{facts.name_of(run)} {run.id[:8]}".strip()

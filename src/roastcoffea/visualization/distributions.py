@@ -11,6 +11,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import number, three_digits
@@ -123,13 +124,29 @@ def stacked(
     below, last, lines = np.zeros(len(edges) - 1), None, []
     for label, heights, colour in layers:
         above = below + heights
-        ax.stairs(above, edges, baseline=below, fill=True, color=colour, label=label, **look)
+        steps(ax, above, edges, below, facecolor=colour, linewidth=0, label=label, **look)
         if colour == last:
             between = np.where((below > 0) & (heights > 0), below, np.nan)
-            ax.stairs(between, edges, baseline=None, color=scheme_of(ax).ground, linewidth=0.6)
+            steps(ax, between, edges, edgecolor=scheme_of(ax).ground, linewidth=0.6)
         lines.append((below, above))
         below, last = above, colour
     return lines
+
+
+def steps(ax: Axes, values: Numbers, edges: Numbers, baseline: Numbers | None = None, **look: Any) -> None:
+    """Draw a line in steps, or the area down to a baseline.
+
+    `Axes.stairs` looks for the extremes of each segment as of a curve, which takes a tenth of a second for 1000 bins.
+    """
+    flat: Any = baseline  # matplotlib's types know no arrays
+    patch = StepPatch(values, edges, baseline=flat, fill=baseline is not None, **look)
+    heights = values if baseline is None else np.append(values, baseline)
+    ax.add_artist(patch)
+    if np.isfinite(heights).any():
+        ax.update_datalim([(edges[0], np.nanmin(heights)), (edges[-1], np.nanmax(heights))])
+    if baseline is not None:
+        patch.sticky_edges.y.append(float(np.min(baseline)))
+    ax.autoscale_view()
 
 
 def _edges(values: Numbers, whole: bool) -> Numbers:

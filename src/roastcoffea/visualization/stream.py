@@ -1,4 +1,4 @@
-"""The task stream: which thread did what, when, and the classes that took the most of each pixel of it."""
+"""The task stream: which thread did what, when, and the classes that took most of each pixel of it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def stream_of(tasks: pa.Table | None, chunks: pa.Table | None, names: Mapping[st
 
 
 def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
-    """Number of the class that took the most of each pixel of lanes x time; any failure wins."""
+    """Number of the class that took most of each pixel of lanes x time; any failure wins."""
     lanes, shape = len(stream.lanes), (rows, len(edges) - 1)
     row = stream.lane * rows // lanes
     of_row = np.bincount(np.arange(lanes) * rows // lanes)
@@ -110,7 +110,7 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 
 def _main_classes(chunks: pa.Table) -> Integers:
-    """For each attempt of a chunk the class that took the most of it, or that it failed."""
+    """For each attempt of a chunk the class that took most of it, or that it failed."""
     seconds = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
     rest = amounts(chunks, "wall_seconds") - seconds.sum(axis=1)
     names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])

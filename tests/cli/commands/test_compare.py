@@ -11,10 +11,11 @@ import pytest
 from roastcoffea.cli import main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status"),
     [
-        pytest.param([], 0, marks=pytest.mark.slow),
+        ([], 0),
         (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2),
     ],
 )

@@ -165,7 +165,7 @@ def read_in_threads(events: Any) -> float:
 @pytest.mark.parametrize(("file", "sizes"), [("tree.root", baskets_of), ("ntuple.root", clusters_of)])
 def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Callable[..., dict[int, Any]]) -> None:
     path = folder / file
-    for _ in range(5):
+    for _ in range(3):
         _, measurement = outcome(path, read_in_threads)
         truth = 0
         for number in range(FLAT):

@@ -23,12 +23,12 @@ FOLDERS = ("csv", "parquet", "json")
 READERS = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def handmade() -> Measurement:
     return Measurement(handmade_run())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hostile() -> Measurement:
     return Measurement(run_of_datasets(HOSTILE))
 
@@ -81,21 +81,24 @@ def test_columns_are_documented_with_their_units(handmade: Measurement, tmp_path
     assert untold == []
 
 
-@pytest.mark.parametrize("run", [empty_run(), run_without_tables()])
+@pytest.mark.parametrize("little", [Measurement(empty_run()), Measurement(run_without_tables())])
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_run_of_which_little_is_known_is_exported(run: Any, file_format: str, tmp_path: Path) -> None:
-    path = Measurement(run).export(tmp_path / "export", file_format)
-    if file_format in FOLDERS and run.chunks is None:
+def test_a_run_of_which_little_is_known_is_exported(little: Measurement, file_format: str, tmp_path: Path) -> None:
+    path = little.export(tmp_path / "export", file_format)
+    if file_format in FOLDERS and little.run.chunks is None:
         told = json.loads((path / "columns.json").read_text())["tables"]
         assert told["chunks"]["absent"] == "chunks were not recorded"
     assert path.exists()
 
 
+@pytest.fixture(scope="module")
+def older(real_files: Any) -> Measurement:
+    return load(Path(next(iter(real_files["dy"]["files"]))).parent / "measurement-0.1.2")
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_measurement_of_0_1_2_is_exported(real_files: Any, file_format: str, tmp_path: Path) -> None:
-    data = Path(next(iter(real_files["dy"]["files"]))).parent
-    path = load(data / "measurement-0.1.2").export(tmp_path / "export", file_format)
-    assert path.exists()
+def test_a_measurement_of_0_1_2_is_exported(older: Measurement, file_format: str, tmp_path: Path) -> None:
+    assert older.export(tmp_path / "export", file_format).exists()
 
 
 def test_text_in_csv_is_never_a_formula_and_comes_back(hostile: Measurement, tmp_path: Path) -> None:

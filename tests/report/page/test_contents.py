@@ -13,7 +13,7 @@ import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
-from handmade import handmade_run, hostile_run, run_without_tables
+from handmade import hostile_run, run_without_tables
 from parsed import NAMES, Parsed, block
 from pictures import synthetic_run
 
@@ -197,7 +197,7 @@ def test_a_file_is_replaced_only_where_that_is_said(tmp_path: Path, monkeypatch:
     ],
 )
 def test_a_machine_stands_beside_what_could_be_used_of_it(machine: dict[str, int], shown: bool) -> None:
-    run = handmade_run()
+    run = run_without_tables()
     hosts = (Host(name="node", cores=8, memory=2**35, **machine),)
     environment = dataclasses.replace(run.environment, hosts=hosts)
     part = contents.page_of(Measurement(dataclasses.replace(run, environment=environment))).partition(">Hosts<")[2]

@@ -40,13 +40,31 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return measurement.report(tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.fixture
-def shown(browser: Browser, page: Path) -> Iterator[Browser]:
-    """The browser, in which the page was opened; at the end nobody has complained."""
+def opened(browser: Browser, page: Path) -> None:
     browser.scripts(True)
     browser.prefer("light")
     browser.size(1280, 1000)
     browser.open(page, DRAWN)
+
+
+@pytest.fixture
+def shown(browser: Browser, page: Path) -> Iterator[Browser]:
+    """The browser, in which the page was opened; at the end nobody has complained."""
+    opened(browser, page)
+    yield from uncomplaining(browser, page)
+
+
+@pytest.fixture
+def open_page(browser: Browser, page: Path) -> Iterator[Browser]:
+    """The same, for tests that leave the page as it was: those that follow each other get one that is open."""
+    if not browser.evaluate("window.left_as_it_was === true"):
+        opened(browser, page)
+    browser.evaluate("window.left_as_it_was = false")
+    yield from uncomplaining(browser, page)
+    browser.evaluate("window.left_as_it_was = true")
+
+
+def uncomplaining(browser: Browser, page: Path) -> Iterator[Browser]:
     yield browser
     assert browser.messages == []
     assert [url for url in browser.requests if not url.startswith(("data:", "blob:"))] == [page.as_uri()]
@@ -69,22 +87,22 @@ def texts(browser: Browser, selector: str) -> list[str]:
     return found
 
 
-def test_charts_are_drawn_and_names_are_text(shown: Browser) -> None:
-    assert share_of(seen(shown, "classes"), COMPUTING.light) > 0.1
-    assert share_of(seen(shown, "classes"), IDLING.light) > 0.01
-    assert share_of(seen(shown, "stream"), TROUBLE.light) > 0.005
-    assert share_of(seen(shown, "rates"), "#FFFFFF") < 0.9
-    assert texts(shown, "h1") == [HOSTILE[0]]
-    assert texts(shown, "#tables-measurement-problems li") == HOSTILE
-    assert set(HOSTILE) <= set(texts(shown, "#tables-datasets td:first-child"))
-    assert shown.evaluate("document.querySelectorAll('img, #tables-datasets script:not(.more)').length") == 0
+def test_charts_are_drawn_and_names_are_text(open_page: Browser) -> None:
+    assert share_of(seen(open_page, "classes"), COMPUTING.light) > 0.1
+    assert share_of(seen(open_page, "classes"), IDLING.light) > 0.01
+    assert share_of(seen(open_page, "stream"), TROUBLE.light) > 0.005
+    assert share_of(seen(open_page, "rates"), "#FFFFFF") < 0.9
+    assert texts(open_page, "h1") == [HOSTILE[0]]
+    assert texts(open_page, "#tables-measurement-problems li") == HOSTILE
+    assert set(HOSTILE) <= set(texts(open_page, "#tables-datasets td:first-child"))
+    assert open_page.evaluate("document.querySelectorAll('img, #tables-datasets script:not(.more)').length") == 0
 
 
-def test_what_is_under_the_pointer_is_told(shown: Browser) -> None:
+def test_what_is_under_the_pointer_is_told(open_page: Browser) -> None:
     def told(name: str, x: float, y: float) -> list[str]:
-        box = shown.box(f"#plot-{name}")
-        shown.mouse("mouseMoved", box["x"] + x * box["width"], box["y"] + y * box["height"])
-        lines: list[str] = shown.evaluate(
+        box = open_page.box(f"#plot-{name}")
+        open_page.mouse("mouseMoved", box["x"] + x * box["width"], box["y"] + y * box["height"])
+        lines: list[str] = open_page.evaluate(
             "Array.from(document.querySelectorAll('.tip:not([hidden]) div'), (e) => e.innerText)"
         )
         return lines
@@ -132,22 +150,58 @@ def test_workers_are_told_up_to_the_last_moment(browser: Browser) -> None:
     assert told == [[["2 workers"]], [["0 workers"]], None]
 
 
-def test_time_moves_by_mouse_button_and_key(shown: Browser) -> None:
+def test_time_moves_by_mouse_button_and_key(open_page: Browser) -> None:
     start = "Bokeh.documents[0].roots()[0].x_range.start"
-    whole = shown.evaluate(start)
+    whole = open_page.evaluate(start)
     bars = "Bokeh.documents[0].get_model_by_name('bars').data.left.length"
-    assert shown.evaluate(bars) == 16 * 2 * 7
-    shown.evaluate("document.querySelector('[data-move=in]').click()")
-    closer = shown.evaluate(start)
+    assert open_page.evaluate(bars) == 16 * 2 * 7
+    open_page.evaluate("document.querySelector('[data-move=in]').click()")
+    closer = open_page.evaluate(start)
     assert closer > whole
-    box = shown.box("#plot-stream")
+    box = open_page.box("#plot-stream")
     y = box["y"] + box["height"] / 2
-    shown.drag((box["x"] + 400, y), (box["x"] + 600, y), steps=5)
-    assert shown.evaluate(start) < closer
-    assert wait_until(lambda: shown.evaluate(bars) < 16 * 2 * 7)
-    shown.evaluate("document.getElementById('plot-classes').focus()")
-    shown.key("Home", 36)
-    assert shown.evaluate(start) == whole
+    open_page.drag((box["x"] + 400, y), (box["x"] + 600, y), steps=5)
+    assert open_page.evaluate(start) < closer
+    assert wait_until(lambda: open_page.evaluate(bars) < 16 * 2 * 7)
+    open_page.evaluate("document.getElementById('plot-classes').focus()")
+    open_page.key("Home", 36)
+    assert open_page.evaluate(start) == whole
+
+
+def test_boxes_zoom_by_mouse_and_key(open_page: Browser) -> None:
+    window = "(() => { const r = Bokeh.documents[0].get_model_by_name('flame').x_range; return r.end - r.start })()"
+    whole = open_page.evaluate(window)
+    box = open_page.box("#plot-flame")
+    x, y = box["x"] + 30, box["y"] + 21 * 2.5
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        open_page.mouse(kind, x, y, **({} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}))
+    assert wait_until(lambda: open_page.evaluate(window) < whole)
+    open_page.evaluate("document.getElementById('plot-flame').focus()")
+    open_page.key("ArrowUp", 38)
+    assert "of all" in texts(open_page, "#plot-flame + [role=status]")[0]
+    open_page.key("Home", 36)
+    assert open_page.evaluate(window) == whole
+
+
+def test_a_link_chooses_what_a_chart_shows(open_page: Browser) -> None:
+    chosen = "document.querySelector('#workers select').selectedOptions[0].text"
+    assert open_page.evaluate(chosen) == "threads with a task"
+    link = '<a href="#workers" data-measure="memory">evidence</a>'
+    open_page.evaluate(f"document.body.insertAdjacentHTML('beforeend', {link!r})")
+    open_page.evaluate("document.querySelector('a[data-measure]').click()")
+    assert open_page.evaluate(chosen) == "memory"
+
+
+def test_a_remedy_is_copied(open_page: Browser) -> None:
+    buttons = open_page.evaluate("document.querySelectorAll('[data-copy]').length")
+    assert buttons == len(texts(open_page, ".remedy code"))
+    open_page.evaluate(
+        "window.copied = []; Object.defineProperty(navigator, 'clipboard', "
+        "{value: {writeText: (text) => { window.copied.push(text); return Promise.resolve(); }}});"
+        "document.querySelector('[data-copy]').click()"
+    )
+    assert wait_until(lambda: texts(open_page, "[data-copy]")[0] == "Copied")
+    assert open_page.evaluate("window.copied") == texts(open_page, ".remedy code")[:1]
 
 
 def test_tables_sort_and_filter(shown: Browser) -> None:
@@ -174,21 +228,6 @@ def test_tables_sort_and_filter(shown: Browser) -> None:
     assert float(shown.evaluate("document.querySelector('#tables-metrics td[data-v]').dataset.v")) > 1e9
 
 
-def test_boxes_zoom_by_mouse_and_key(shown: Browser) -> None:
-    window = "(() => { const r = Bokeh.documents[0].get_model_by_name('flame').x_range; return r.end - r.start })()"
-    whole = shown.evaluate(window)
-    box = shown.box("#plot-flame")
-    x, y = box["x"] + 30, box["y"] + 21 * 2.5
-    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-        shown.mouse(kind, x, y, **({} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}))
-    assert wait_until(lambda: shown.evaluate(window) < whole)
-    shown.evaluate("document.getElementById('plot-flame').focus()")
-    shown.key("ArrowUp", 38)
-    assert "of all" in texts(shown, "#plot-flame + [role=status]")[0]
-    shown.key("Home", 36)
-    assert shown.evaluate(window) == whole
-
-
 def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> None:
     shown.evaluate("document.getElementById('search').focus()")
     for letter in "wall":
@@ -199,26 +238,6 @@ def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> Non
     assert "rows found" in texts(shown, "#found")[0]
     shown.evaluate("location.hash = '#tables-files'")
     assert wait_until(lambda: shown.evaluate("document.getElementById('tables-files').open"))
-
-
-def test_a_link_chooses_what_a_chart_shows(shown: Browser) -> None:
-    chosen = "document.querySelector('#workers select').selectedOptions[0].text"
-    assert shown.evaluate(chosen) == "threads with a task"
-    link = '<a href="#workers" data-measure="memory">evidence</a>'
-    shown.evaluate(f"document.body.insertAdjacentHTML('beforeend', {link!r})")
-    shown.evaluate("document.querySelector('a[data-measure]').click()")
-    assert shown.evaluate(chosen) == "memory"
-
-
-def test_a_remedy_is_copied(shown: Browser) -> None:
-    assert shown.evaluate("document.querySelectorAll('[data-copy]').length") == len(texts(shown, ".remedy code"))
-    shown.evaluate(
-        "window.copied = []; Object.defineProperty(navigator, 'clipboard', "
-        "{value: {writeText: (text) => { window.copied.push(text); return Promise.resolve(); }}});"
-        "document.querySelector('[data-copy]').click()"
-    )
-    assert wait_until(lambda: texts(shown, "[data-copy]")[0] == "Copied")
-    assert shown.evaluate("window.copied") == texts(shown, ".remedy code")[:1]
 
 
 def test_dark_narrow_and_printed(shown: Browser) -> None:

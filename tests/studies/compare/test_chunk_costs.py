@@ -70,7 +70,7 @@ def test_no_chunk_size_brings_what_others_do_to_the_cores() -> None:
 
 @pytest.mark.parametrize("number", [8, 6])
 def test_chunks_of_an_eighth_are_explained_by_their_size(number: int) -> None:
-    # 150 ms a chunk and 7.5 us an event: an event of the smaller chunks takes 8 times as much
+    # 150 ms a chunk and 7.5 us per event: an event of the smaller chunks takes 8 times as much
     before, after = measurement_of(number, 20_000, each=0.15), measurement_of(8 * number, 2500, each=0.15)
     explanation = compare(before, after).explanation
     largest = explanation.parts[0]
@@ -87,5 +87,5 @@ def test_chunks_of_an_eighth_are_explained_by_their_size(number: int) -> None:
 def test_a_dearer_event_in_chunks_of_one_size_is_the_event_s() -> None:
     explanation = compare(measurement_of(16, 20_000), measurement_of(16, 20_000, event=15e-6)).explanation
     assert explanation.parts[0].cause == "compute"
-    assert "us an event instead of 7.5" in explanation.parts[0].text
+    assert "us per event instead of 7.5" in explanation.parts[0].text
     assert np.isclose(explanation.parts[0].thread_seconds, 16 * 0.15, rtol=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 from collections.abc import Iterator
@@ -29,11 +30,20 @@ from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.studies.compare import sides
 from roastcoffea.studies.compare.compare import compare
 from roastcoffea.studies.compare.observations import observed
 
 EVENTS = 4000
 FLAT = 12
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_folder_is_loaded_once() -> Iterator[None]:
+    """Runs that are compared again and again need not be loaded and evaluated each time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sides, "load", functools.cache(load))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +262,7 @@ def test_what_no_side_has_is_not_said_to_be_alike() -> None:
     found = compare(run, run)
     known = [row for row in found.rows if any(row.spreads)]
     assert 0 < len(known) < len(found.rows)
-    assert f"- {len(known) + len(found.facts)} rows with no difference" in found.markdown()
+    assert f"- {len(known) + len(found.facts)} rows without a difference" in found.markdown()
 
 
 def test_runs_that_are_no_repeats_are_remarked() -> None:

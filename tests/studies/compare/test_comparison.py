@@ -103,7 +103,7 @@ def test_amounts_have_the_unit_of_their_metric() -> None:
 def test_what_does_not_differ_is_counted_and_shown_on_request() -> None:
     found = comparison()
     (few,) = (sheet.notes[-1] for sheet in found.sheets() if sheet.title == "notes")
-    assert few.endswith("rows with no difference, or no more than between repeats: see --all")
+    assert few.endswith("are left out; --all (everything=True) shows them.")
     every = {row[0] for row in sheet(found, "metrics", everything=True).rows}
     assert every > {row[0] for row in sheet(found, "metrics").rows}
 

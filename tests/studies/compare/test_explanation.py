@@ -28,7 +28,7 @@ def test_equal_runs_differ_in_nothing() -> None:
 def test_a_class_that_costs_more() -> None:
     explanation = explained([observation()], [observation(time=TIME | {"compute": 14.0})])
     assert parts(explanation) == {"compute": pytest.approx((4.0, 1.0))}
-    assert explanation.parts[0].text == "14 ms an event instead of 10 ms"
+    assert explanation.parts[0].text == "14 ms per event instead of 10 ms"
     assert explanation.parts[0].rows == {"compute": pytest.approx(4.0)}
 
 

@@ -71,6 +71,8 @@ def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
         history(tmp_path)
     with pytest.raises(MeasurementError, match="cannot be listed"):
         history(tmp_path / "nowhere")
+    with pytest.raises(MeasurementError, match="ttbar is one measurement; pass the folder that holds it"):
+        history(Measurement(made_run([plan(1.0)] * 4, 2)).save(tmp_path, "ttbar"))
 
 
 def test_a_run_that_ended_before_its_datasets_were_known_is_with_the_others(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_waiting_for_a_core_is_not_waiting() -> None:
     foreign = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
     found = what_if(foreign, workers=[2])
     assert seconds(found) == [alone / 2]
-    assert ["foreign load while recording made" in doubt for doubt in found.doubts] == [True, False]
-    assert "misses the 16 s of made by -60 %" in found.doubts[1]
+    assert ["other programs used the cores while made was recorded" in doubt for doubt in found.doubts] == [True, False]
+    assert "the replay of made gives 60 % less than the 16 s that were measured" in found.doubts[1]
     assert found.error == pytest.approx(1.5, abs=0.02)
 
 
@@ -175,6 +175,12 @@ def test_what_is_not_known_makes_doubts() -> None:
 )
 def test_settings_are_above_0(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*above 0"):
+        what_if(made_run(FOUR, 2), **settings)
+
+
+@pytest.mark.parametrize("settings", [{"workers": [10_001]}, {"threads": [257]}], ids=repr)
+def test_clusters_have_limits(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is (10,001; pass at most 10,000|257; pass at most 256)"):
         what_if(made_run(FOUR, 2), **settings)
 
 
@@ -274,6 +280,7 @@ def test_a_real_run_on_more_workers(sample: dict[str, Any]) -> None:
 def test_large_errors_are_factors_and_workers_on_one_host_are_explained() -> None:
     run = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
     assert "within a factor of 2.5" in printed(what_if(run))
-    assert "To keep 8 cores in total, pass same_host=True" in printed(what_if(run, workers=[4]))
+    assert what_if(replace(run, name=None)).runs[0].name == f"Made {run.id[:8]}"
+    assert "To keep 8 cores in total, use --same-host (same_host=True)" in printed(what_if(run, workers=[4]))
     assert "same_host" not in printed(what_if(run, workers=[4], same_host=True))
     assert "same_host" not in printed(what_if(run, workers=[1, 2]))

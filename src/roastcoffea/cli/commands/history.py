@@ -13,7 +13,7 @@ from roastcoffea.cli import shell
 
 @click.command
 @click.argument("folder", type=click.Path(path_type=Path), default=shell.RUNS_FOLDER)
-@click.option("--page", "page", type=shell.FILE, help="File for a page for a browser.")
+@click.option("--page", "page", type=shell.FILE, help="Write a page for a browser to this file.")
 @click.option("--all", "everything", is_flag=True, help="List all runs, not only the latest.")
 @shell.as_json
 @shell.overwrite("an existing page")

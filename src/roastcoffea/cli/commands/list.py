@@ -21,8 +21,8 @@ OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "u
 
 @click.command
 @click.argument("folder", type=click.Path(path_type=Path), default=shell.RUNS_FOLDER)
-@shell.choice("--sort", "by", among=ORDERS, default="started", help="Order: the oldest or the largest comes first.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only runs that ended so.")
+@shell.choice("--sort", "by", among=ORDERS, default="started", help="Sort by this column, oldest or largest first.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only runs with this outcome.")
 @click.option("--processor", help="Only runs of this processor.")
 def command(folder: Path, by: str, outcome: str | None, processor: str | None) -> int:
     """List the measurements in FOLDER (default: roastcoffea-runs): what ran, how fast, what limits it, how it ended."""

@@ -11,9 +11,9 @@ from roastcoffea.cli import shell
 
 @click.command
 @shell.runs
-@shell.measurements_folder("Folder that gets the merged measurement.")
+@shell.measurements_folder("Folder for the merged measurement.")
 @click.option("--name", help="Name of the merged measurement.")
-@click.option("--overwrite", is_flag=True, help="Replace a measurement of that name.")
+@click.option("--overwrite", is_flag=True, help="Overwrite a measurement of that name.")
 def command(runs: tuple[str, ...], output: Path, name: str | None, overwrite: bool) -> None:
     """Merge the measurements of independent jobs into one.
 

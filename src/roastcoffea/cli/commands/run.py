@@ -41,9 +41,9 @@ def command(
 ) -> Callable[[], None]:
     """Run SCRIPT as python does, and measure each Runner call in it.
 
-    Its output and exit status are its own. Each call makes a measurement, saved as it ends, also where it fails or is
-    interrupted. At the end each gets a page for a browser, and the first look at it is printed on stderr. Options stand
-    before SCRIPT, what follows it is for the script.
+    Output and exit status are those of the script. Each call becomes a measurement, saved when it ends, even if it
+    fails or is interrupted. At the end each measurement gets a page for a browser, and its summary is printed on
+    stderr. Options of this command come before SCRIPT, those of the script after it.
     """
     from roastcoffea.recording.script import runnable
 

@@ -17,9 +17,9 @@ def command(path: Path, everything: bool, group: str | None) -> None:
     """Print the measurement in PATH on one screen: what ran, where time and bytes went, what to change.
 
     \b
-    Groups of tables are verdict, failures, throughput, bytes, events, resources, timing,
-    time, "fine metrics", chunks, phases, workers, "batch jobs", datasets, sections, values,
-    problems.
+    Groups of tables are verdict, failures, throughput, bytes, events,
+    resources, timing, time, "fine metrics", chunks, phases, workers,
+    "batch jobs", datasets, sections, values, problems.
     """
     from roastcoffea.studies.merging import measurement_at
 

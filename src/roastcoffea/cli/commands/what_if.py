@@ -46,8 +46,8 @@ def _names_run(word: str) -> bool:
 
 @click.command(cls=SeveralNumbers)
 @shell.runs
-@click.option("--workers", multiple=True, type=click.IntRange(1), help="Numbers of worker processes: 1 2 4.")
-@click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads per worker.")
+@click.option("--workers", multiple=True, type=click.IntRange(1, 10_000), help="Numbers of worker processes: 1 2 4.")
+@click.option("--threads", multiple=True, type=click.IntRange(1, 256), help="Threads per worker.")
 @click.option("--same-host", is_flag=True, help="Workers share the cores of one host; otherwise each adds cores.")
 @click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events per chunk: 25000 100000.")
 @shell.bounded("--storage", click.FloatRange(1), 2.0, "Speed-up of storage in its scenario.")

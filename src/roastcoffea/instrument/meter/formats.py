@@ -24,9 +24,10 @@ from roastcoffea.instrument.meter.tally import (
     StandIn,
     Tally,
 )
+from roastcoffea.instrument.shared import Remembered
 
 MOST_COUNTED: Final = 100
-_counted: Final[dict[tuple[bytes, str, int], int]] = {}
+_counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()
 
 
 def leaves_once(tree: Any, file_bytes: int) -> int:

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from roastcoffea.instrument.meter.files import BUILD, OPEN, FilesMeter
 from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ
-from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
+from roastcoffea.instrument.shared import Remembered, joined, leave, lock_of, name_here
 from roastcoffea.instrument.track import CHUNKS
 
 _STATE: Final = "_roastcoffea_openings"
 
-_made: Final[dict[tuple[Any, str], tuple[Any, Any]]] = {}
+_made: Final[dict[tuple[Any, str], tuple[Any, Any]]] = Remembered()
 """What is put in the place of methods, and of which it was made: a function may run thousands of times."""
 
 FACTORY: Final = "coffea.nanoevents.factory"

@@ -148,7 +148,7 @@ def _content(context: Context, drawn: Mapping[str, Chart]) -> dict[str, Any]:
 
 
 def _rates(context: Context) -> Chart:
-    """Requested bytes over time, those of an attempt spread evenly over its duration; dashed: workers."""
+    """Bytes requested from storage, spread evenly over each attempt. The dashed line is the number of workers."""
     requests = context.inputs.value("requests")
     edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")
@@ -214,7 +214,7 @@ def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Number
 
 
 def _stream(context: Context) -> Chart:
-    """What each worker thread did. A chunk's task has the colour of the class that took the most of it."""
+    """What each worker thread did. A chunk's task has the colour of the class that took most of it."""
     tasks, chunks = context.inputs.value("attempts")
     stream = stream_of(tasks, chunks, context.inputs.value("worker_names"))
     legend = _legend(SHOWN[kind] for kind in np.unique(stream.kind))

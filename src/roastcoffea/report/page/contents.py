@@ -209,7 +209,8 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
         frame = frame.dropna(axis="columns", how="all")  # protocols differ in what they tell
     if name == "worker_balance":
         frame = frame.assign(**{"address of the worker": frame["worker"]})
-    frame = _with_names(frame, known_names(measured.metrics.evaluator))
+    if {"worker", "address", "host"} & {*frame}:
+        frame = _with_names(frame, known_names(measured.metrics.evaluator))
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs

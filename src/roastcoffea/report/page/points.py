@@ -99,6 +99,7 @@ def _figure(chunks: pa.Table) -> Any:
         toolbar_location="above",
     )
     plot.xaxis.formatter = models.NumeralTickFormatter(format="0,0")
+    plot.xaxis.ticker.desired_num_ticks = 4  # on narrow screens more would run into each other
     return plot
 
 

@@ -24,7 +24,7 @@ from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Ou
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
 from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, alike, counted
+from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, alike, are, counted
 
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
@@ -251,7 +251,8 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
             no_repeats = "has runs that are no repeats of each other: they differ in"
             notes.append(f"{side.letter} {no_repeats} {', '.join(names)}")
     if not everything:
-        notes.append(f"{counted(alike, 'row')} with no difference, or no more than between repeats: see --all")
+        left_out = f"{counted(alike, 'row')} without a difference, or with no more than between repeats,"
+        notes.append(f"{left_out} {are(alike)} left out; --all (everything=True) shows them.")
     if any(judgement.over == RUNS for row in found.rows for judgement in row.judgements if judgement is not None):
         notes.append(f"In brackets: {found.confidence:.0%} interval of the change, from repeats.")
     if notes:

@@ -35,8 +35,8 @@ CHUNKS: Final = "chunks"
 DRIVERS: Final = {one.name: one.grows_with for one in phases.TIME_CLASSES if one.grows_with is not None}
 """What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves."""
 
-A_BYTE: Final = dict.fromkeys((NEW_BRANCHES, GONE_BRANCHES, SAME_BRANCHES), "a byte")
-UNITS: Final = {EVENTS: "an event", CHUNK_SIZE: "a chunk", THREADS: "a thread", **A_BYTE}
+A_BYTE: Final = dict.fromkeys((NEW_BRANCHES, GONE_BRANCHES, SAME_BRANCHES), "per byte")
+UNITS: Final = {EVENTS: "per event", CHUNK_SIZE: "per chunk", THREADS: "per thread", **A_BYTE}
 """What a cost is for, by the last of the volumes that it is multiplied with."""
 
 
@@ -47,7 +47,7 @@ class Factor(NamedTuple):
     before: float
     after: float
     of: str = ""
-    """What the seconds of a cost are for: "an event"; none where they are those of the class itself."""
+    """What the seconds of a cost are for: "per event"; none where they are those of the class itself."""
 
 
 def shapley(factors: Sequence[Factor]) -> list[float]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from roastcoffea.diagnosis.completeness import Incompleteness, shortened
+from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt, shortened
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
@@ -125,7 +125,8 @@ def _state(measurement: Measurement) -> tuple[str, str | None]:
     """How a run ended, and why it is not used."""
     run = measurement.run
     if run.outcome == FAILED:
-        return FAILED, f"it failed: {shortened(run.error or 'no error was recorded')}"
+        error = shortened(run.error or "no error was recorded")
+        return FAILED, "it was interrupted" if is_interrupt(error) else f"it failed: {error}"
     try:
         missing: Incompleteness = measurement.metrics.evaluator.value("incompleteness")
     except NotMeasuredError:

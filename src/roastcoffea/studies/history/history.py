@@ -15,7 +15,7 @@ from roastcoffea.measurement import load
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Cell, Column, Sheet, columns
 from roastcoffea.report.terminal import print_sheets
-from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
+from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement
 from roastcoffea.studies.history.analysis import Analysis, analysis_of
 from roastcoffea.studies.history.entries import SERIES, Entry, entry_of
 from roastcoffea.units import COUNT, alike, counted
@@ -112,11 +112,18 @@ def history(folder: str | PathLike[str]) -> History:
     folder = Path(folder)
     entries, skipped = _entries(folder)
     if not entries:
-        reason = not_a_measurement(folder) if is_monitor(folder) else f"there are no measurements in {folder}"
-        raise MeasurementError("; ".join([reason, *skipped]))
+        raise MeasurementError("; ".join([_why_none(folder), *skipped]))
     analyses = [analysis_of(group) for group in _groups(entries)]
     analyses.sort(key=lambda one: -one.entries[-1].start)
     return History(folder=folder, analyses=tuple(analyses), skipped=tuple(skipped))
+
+
+def _why_none(folder: Path) -> str:
+    if is_monitor(folder):
+        return not_a_measurement(folder)
+    if is_measurement(folder):
+        return f"{folder} is one measurement; pass the folder that holds it and others"
+    return f"there are no measurements in {folder}"
 
 
 def _entries(folder: Path) -> tuple[list[Entry], list[str]]:

@@ -240,8 +240,9 @@ def _foreign_load(run: Recorded) -> str | None:
     if run.core_wait < (1 + SURPLUS_WAIT) * explained:
         return None
     return (
-        f"foreign load while recording {run.name}: CPU contention stretched chunks to {run.core_wait:.2f} times their "
-        f"CPU time, and the run itself explains only {explained:.2f}; their own cost is less certain"
+        f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
+        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; what "
+        "the chunks themselves cost is less certain"
     )
 
 
@@ -257,5 +258,6 @@ def _other_branches(one: Recorded, other: Recorded) -> str | None:
 def _misfit(check: Check) -> str | None:
     if abs(check.error) < WRONG:
         return None
-    what = "replaying it" if check.from_itself else "predicting it from the others"
-    return f"{what} misses the {check.measured:.3g} s of {check.name} by {FRACTION.text(check.error)}"
+    what = "the replay" if check.from_itself else "the prediction from the other runs"
+    off = f"{FRACTION.text(abs(check.error))} {'more' if check.error > 0 else 'less'}"
+    return f"{what} of {check.name} gives {off} than the {check.measured:.3g} s that were measured"

@@ -19,8 +19,11 @@ from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
 
 MOST_COLUMNS: Final = 5
 
-FACTOR: Final = 0.5
-"""Relative error from which it is given as a factor."""
+FACTOR: Final = 0.2
+"""Relative error from which it is given as a factor: 50 % more is not as far away as 50 % less."""
+
+MOST: Final = {"workers": 10_000, "threads": 256}
+"""Limits of predicted clusters, as a replay holds all their threads in memory."""
 
 MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
 PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
@@ -124,7 +127,8 @@ def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[i
     more = any(workers > recorded.workers for workers, _ in clusters)
     if same_host or recorded.hosts > 1 or recorded.cores is None or not more:
         return []
-    return [f"Each worker adds cores. To keep {counted(recorded.cores, 'core')} in total, pass same_host=True."]
+    total = counted(recorded.cores, "core")
+    return [f"Each worker adds cores. To keep {total} in total, use --same-host (same_host=True)."]
 
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
@@ -206,8 +210,8 @@ def what_if(
     NotMeasuredError
         If the runs lack data for a replay, or are not of the same analysis.
     ValueError
-        If numbers of workers or threads, or chunk sizes, are not whole numbers above 0 in a sequence, or `storage` is
-        not above 0.
+        If numbers of workers or threads, or chunk sizes, are not whole numbers above 0 in a sequence, if there are more
+        than 10,000 workers or 256 threads per worker, or if `storage` is not above 0.
     """
     for name, values in {"workers": workers or (), "threads": threads or (), "chunksize": chunksize}.items():
         _check_counts(name, values)
@@ -235,6 +239,8 @@ def _check_counts(name: str, values: object) -> None:
     for value in values:
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) <= 0:
             raise ValueError(f"{name} is {value!r}; pass integers above 0")
+        if int(value) > MOST.get(name, int(value)):
+            raise ValueError(f"{name} is {number(int(value))}; pass at most {number(MOST[name])}")
 
 
 def _recorded(source: Source) -> Recorded:

@@ -15,7 +15,7 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import BYTE, SECOND, Unit, number, three_digits
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import scheme_of
-from roastcoffea.visualization.distributions import stacked
+from roastcoffea.visualization.distributions import stacked, steps
 from roastcoffea.visualization.legends import Layer, by_family, family_labels, legend, name_layers
 from roastcoffea.visualization.lines import GRID
 from roastcoffea.visualization.registry import TALL, WIDE, plot
@@ -163,7 +163,8 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
     threads = {name: row for name, row in threads.items() if row.any()}
     labels = family_labels({name: name for name in threads if time_ledger[name] >= least})
     lines = stacked(ax, edges, [(labels.get(name), row, scheme.of_time[name]) for name, row in threads.items()])
-    ax.stairs(timeline[TOTAL], edges, baseline=None, color=scheme.ink, linewidth=0.8, label="threads available")
+    available = timeline[TOTAL].to_numpy(np.float64)
+    steps(ax, available, edges, edgecolor=scheme.ink, linewidth=0.8, label="threads available")
     ax.set_ylabel("threads")
     draw.whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)

@@ -41,8 +41,8 @@ def plot_task_stream(
 ) -> None:
     """Draw what each worker thread did from moment to moment, coloured by family of classes of the time ledger.
 
-    A task of the processor has the colour of the class that took the most of it. Of very many tasks a pixel
-    shows the class that took the most of its time; failed work wins.
+    A task of the processor has the colour of the class that took most of it. Of very many tasks a pixel
+    shows the class that took most of its time; failed work wins.
     """
     stream, names = stream_of(*attempts, worker_names), dict(zip(SHOWN, SHOWN, strict=True)) | {RESIDUAL: UNTOLD}
     if attempts[1] is None:  # nothing tells what went on inside of chunks
@@ -81,7 +81,7 @@ def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) ->
 
 
 def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: float) -> None:
-    """Pixels of lanes x time, each in the colour of what took the most of it; the background where that is nothing."""
+    """Pixels of lanes x time, each in the colour of what took most of it; the background where that is nothing."""
     picture = main_in_pixels(stream, min(len(stream.lanes), MOST_ROWS), np.linspace(start, end, COLUMNS + 1)).kind
     scheme = scheme_of(ax)
     colours = np.array([*_colours_of(scheme), to_rgba(scheme.ground)])

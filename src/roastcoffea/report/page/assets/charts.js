@@ -215,7 +215,7 @@
       return count;
     }
 
-    // Each pixel shows the class that took the most of it, any failure wins, and nothing is shown where most is idle.
+    // Each pixel shows the class that took most of it, any failure wins, and nothing is shown where most is idle.
     picture(lanes, from, to, rows, columns) {
       const image = new Uint32Array(rows * columns);
       const classes = colours.length;

@@ -4,6 +4,10 @@
   const STEP = 100;
   const LONGEST_WORD = 40; // as in frame.py
 
+  function counted(rows) {
+    return `${rows.toLocaleString("en")} row${rows === 1 ? "" : "s"}`;
+  }
+
   function rowsIn(body) {
     return Array.from(body.rows, (row) =>
       Array.from(row.cells, (cell) => {
@@ -135,8 +139,8 @@
 
     tell(found) {
       const shown = Math.min(found, this.shown);
-      const total = this.rows.length.toLocaleString("en");
-      const of = found === this.rows.length ? `${total} rows` : `${found.toLocaleString("en")} of ${total} rows`;
+      const total = counted(this.rows.length);
+      const of = found === this.rows.length ? total : `${found.toLocaleString("en")} of ${total}`;
       this.count.textContent = shown < found ? `${of}, ${shown.toLocaleString("en")} shown` : of;
       this.more.hidden = shown === found;
       this.more.textContent = `Show ${Math.min(STEP, found - shown)} more`;
@@ -188,7 +192,7 @@
       waiting = setTimeout(() => {
         const words = search.value.trim();
         const rows = searchAll(words);
-        found.textContent = words ? `${rows.toLocaleString("en")} rows found` : "";
+        found.textContent = words ? `${counted(rows)} found` : "";
       }, 150);
     });
     const unfold = document.getElementById("unfold");
