@@ -16,7 +16,7 @@ from roastcoffea.log.received import ReceivedRecords
 
 @pytest.mark.parametrize(
     ("folder", "key"),
-    [("/work/task.12/.taskvine.tmp", "taskvine-12"), ("/work/t.3/.taskvine.tmp", "taskvine-3"), ("/tmp", None)],
+    [("/scratch/task.12/.taskvine.tmp", "taskvine-12"), ("/work/t.3/.taskvine.tmp", "taskvine-3"), ("/tmp", None)],
 )
 def test_a_task_of_taskvine_is_known_by_its_folder(
     folder: str, key: str | None, monkeypatch: pytest.MonkeyPatch

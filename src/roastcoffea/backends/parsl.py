@@ -121,7 +121,7 @@ def _name(manager: Row, rank: str) -> str:
 
 
 def _set_times(workers: list[Row], manager: Row, busy: Busy, start: float, stop: float) -> None:
-    """Set start and stop of workers of one rank that the operating system does not report: one after the other."""
+    """Set start and stop of workers of one rank that the operating system does not report, in turn."""
     chunks = {row["worker"]: busy(row["worker"]) for row in workers}
     workers = sorted(workers, key=lambda row: float(chunks[row["worker"]][0][0]))
     first = [float(chunks[row["worker"]][0][0]) for row in workers]

@@ -16,7 +16,7 @@ REGISTERED: Final = re.compile(
     r".*'worker_count': (?P<workers>\d+).*'block_id': '(?P<block>[^']*)'.*'hostname': '(?P<host>[^']*)'"
 )
 LEFT: Final = re.compile(r"Received HOLD_\w+ for b'([^']+)'|Manager b'([^']+)' is drained")
-"""It is told to stop, or put on hold, because its block is about to be cancelled."""
+"""It is drained, or put on hold because its block is about to be cancelled."""
 LOST: Final = re.compile(r"Too many heartbeats missed for manager b'([^']+)'")
 ENDED: Final = re.compile(r" Exiting$")
 
@@ -32,7 +32,7 @@ def managers_of(log: Path, patience: float) -> list[Row]:
 def managers_in(lines: Iterable[str], patience: float) -> list[Row]:
     """Managers with `manager`, `block`, `host`, `workers` and, in Unix seconds, `start` and `stop`.
 
-    A manager starts when it is registered. It stops when it is told to, when its block is cancelled, with its last
+    A manager starts when it is registered. It stops when it is drained, when its block is cancelled, with its last
     heartbeat, or with the interchange; `stop` is None if it had not stopped at the end of the log.
 
     Parameters
