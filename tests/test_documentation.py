@@ -113,7 +113,7 @@ def check_call(call: ast.Call, ours: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def measured(shared_client: Client, sample: Any) -> dict[str, Any]:
     """What a reader has who comes to a page: a client, a Runner, and an analysis that was measured."""
-    runner = runner_for(shared_client, 4000)
+    runner = runner_for(shared_client, 2000)
     with MetricsCollector(shared_client) as collector:
         output, report = runner(sample, treename="Events", processor_instance=Jets())
     return {
