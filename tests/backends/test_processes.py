@@ -89,6 +89,19 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
         assert before - 0.05 < process.born < began + 0.05
 
 
+def test_a_daemon_that_an_ancestor_started_is_another_program() -> None:
+    """As process 1 of a container does, where it shares our session and adopts the daemons of a batch system."""
+    code = "from roastcoffea.backends.processes import ProcessTree as T; t = T(); t.scan(sample=False); "
+    code += "print(*(process.pid for process in t.seen))"
+    shell = 'setsid sleep 600 & echo $$ $!; "$0" -c "$1"; kill $!'
+    output = subprocess.run(
+        ["sh", "-c", shell, sys.executable, code], capture_output=True, text=True, check=True
+    ).stdout
+    (ancestor, daemon), seen = (line.split() for line in output.splitlines())
+    assert ancestor in seen
+    assert daemon not in seen
+
+
 def test_neighbours_become_one_sample_with_their_highest_memory() -> None:
     tree = ProcessTree()
     tree.scan(sample=False)

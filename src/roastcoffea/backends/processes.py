@@ -132,6 +132,9 @@ class WatchedProcess:
 class ProcessTree:
     """This process, its descendants, and its session: some pools detach from their workers.
 
+    What an ancestor started in another session is another program: in a container, process 1 may share our session, and
+    adopts all daemons.
+
     The use of a process between the last scan and its end comes from its parent, which waited for it. If several ended
     between two scans, the sum is exact, and split in proportion to their earlier use. It is missing for a process whose
     parent is not watched or does not wait.
@@ -141,6 +144,7 @@ class ProcessTree:
         self.seen: list[WatchedProcess] = []
         self._living: dict[int, WatchedProcess] = {}
         self._others: set[int] = set()
+        self._ancestors = {process.pid for process in psutil.Process().parents()}
         self._scanned: float | None = None
         self._lock = threading.Lock()
 
@@ -172,7 +176,8 @@ class ProcessTree:
         try:
             handle = psutil.Process(pid)
             parent = handle.ppid()
-            if parent not in self._living and os.getsid(pid) != os.getsid(0):
+            is_child = parent in self._living and parent not in self._ancestors
+            if not is_child and os.getsid(pid) != os.getsid(0):
                 return None
             born, now = float(handle.create_time()), time.time()
             if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot time of Linux, and so this, only to the second
