@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -37,6 +38,23 @@ class Sleeping(ProcessorABC):
     def process(self, events: Any) -> dict[str, int]:
         time.sleep(self.seconds)
         return {"events": len(events)}
+
+
+class Logging(Sleeping):
+    """Reads a column, sleeps, and notes in a file of its process when which chunk was done."""
+
+    def __init__(self, seconds: float, folder: str) -> None:
+        super().__init__(seconds)
+        self.folder = folder
+
+    def process(self, events: Any) -> dict[str, int]:
+        jets = int(ak.sum(ak.num(events.Jet.pt)))
+        known = events.metadata
+        chunk = known["dataset"], known["filename"], known["entrystart"], known["entrystop"]
+        time.sleep(self.seconds)
+        with Path(self.folder, str(os.getpid())).open("a") as notes:
+            notes.write(" ".join(map(str, (time.time(), *chunk))) + "\n")
+        return {"jets": jets}
 
 
 class Spinning(Sleeping):
@@ -151,6 +169,23 @@ class StuckInSecond(Noting):
     def process(self, events: Any) -> dict[str, int]:
         first = not list(Path(self.folder).glob(f"{os.getpid()}-*"))
         return Noting(0 if first else self.seconds, self.folder).process(events)
+
+
+class Exiting(ProcessorABC):
+    """Ends its process in the second chunk of a file, as `sys.exit` or at once."""
+
+    def __init__(self, how: str = "exit") -> None:
+        self.how = how
+
+    def process(self, events: Any) -> dict[str, int]:
+        if events.metadata["entrystart"] > 0:
+            if self.how == "exit":
+                sys.exit(3)
+            os._exit(3)
+        return {"events": len(events)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
 
 
 class Raising(ProcessorABC):

@@ -66,6 +66,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Journals of tests, and of what they start, are in a folder of their own."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def real_files() -> dict[str, dict[str, dict[str, str]]]:
     folder = os.environ.get("ROASTCOFFEA_TEST_DATA")
@@ -182,7 +188,7 @@ def _names_on_scheduler(dask_scheduler: Any) -> list[str]:
 def _names_on_worker(dask_worker: Any) -> list[str]:
     import sys
 
-    modules = [name for name in sys.modules if name.startswith("_roastcoffea")]
+    modules = [name for name in list(sys.modules) if name.startswith("_roastcoffea")]
     places = (dask_worker.plugins, dask_worker.metrics, vars(dask_worker), modules)
     return [str(name) for place in places for name in place if "roastcoffea" in str(name)]
 

@@ -347,6 +347,7 @@ EXPECTED = {
     "time_worker_overhead_seconds": 0.0,
     "time_in_flight_seconds": 0.0,
     "time_paused_seconds": 32.0,
+    "time_not_recorded_seconds": 0.0,
     "time_idle_queued_seconds": 0.0,
     "time_idle_misplaced_seconds": 0.0,
     "time_idle_tail_seconds": 58.75,  # free slots while a task ran

@@ -94,6 +94,8 @@ def entries() -> list[Entry]:
         (kinds.COUNTED, counted(2.5)),
         *((kinds.STRING, text.encode()) for text in ("tcp://10.0.0.2:2", "second")),
         (kinds.ARRIVAL, packed(kinds.ARRIVAL.fields, worker=6, name=7, host=2, time=T + 6, threads=4)),
+        (kinds.RESUMED, packed(kinds.RESUMED.fields, since=T + 7, time=T + 9)),
+        (kinds.ARRIVAL, packed(kinds.ARRIVAL.fields, worker=6, name=7, host=2, time=T + 9, threads=4)),
     ]
 
 

@@ -137,6 +137,7 @@ def a_run(**changes: Any) -> Run:
         attempts={"processor": 3, "merge": 0},
         scheduler_clock_offset=-0.0125,
         dropped={"tasks": 2},
+        gaps=((1e9 + 1.5, 1e9 + 2.25),),
         reported={"core_efficiency": 0.5, "per_dataset": {"tt": [1, 2]}},
         reported_by="another program",
         absent={"worker_cpu_time_seconds": "not on this system"},

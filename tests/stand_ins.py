@@ -111,7 +111,12 @@ class Task:
         compute = {"action": "compute", "start": self.start, "stop": self.stop}
         seen = {"worker": self.worker.address, "startstops": [begin, compute], "thread": self.thread}
         if self.outcome == OK:
-            return seen | {"metadata": self.metadata, "nbytes": self.nbytes, "typename": self.typename, "type": b""}
+            return seen | {
+                "metadata": dict(self.metadata),
+                "nbytes": self.nbytes,
+                "typename": self.typename,
+                "type": b"",
+            }
         return seen | {"exception_text": self.error, "cause": self.key} if self.outcome == ERROR else {}
 
 

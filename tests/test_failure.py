@@ -20,6 +20,8 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.received import ReceivedRecords
+from roastcoffea.recording import assembly
+from roastcoffea.recording.assembly import RunRecords
 from roastcoffea.report.live import LiveLine
 
 
@@ -209,11 +211,10 @@ PARTS = (
     (DaskMetricsBackend, "lifetimes"),
     (ReceivedRecords, "chunks"),
     (LiveLine, "stop"),
-    (collector_module, "environment_of"),
-    (collector_module, "Environment"),
-    (MetricsCollector, "_recorded_run"),
-    (MetricsCollector, "_reasons_against_chunks"),
-    (collector_module, "attempts_without_record"),
+    (assembly, "Run"),
+    (RunRecords, "run"),
+    (RunRecords, "reasons_against_chunks"),
+    (assembly, "attempts_without_record"),
 )
 """What leaving a collector consists of."""
 
@@ -237,7 +238,7 @@ def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
             raise raised
     assert caught is None or (caught.value is raised and raised.__context__ is None)
     monkeypatch.undo()
-    if owner is collector_module and name == "Environment":
+    if name == "Run":
         with pytest.raises(RoastcoffeaError, match=r"there is no measurement: roastcoffea failed .* planted"):
             collector.get_metrics()
         return

@@ -8,60 +8,35 @@ import io
 import json
 import random
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from handmade import handmade_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import WRONG, Mutation, first, places, with_value, written
+from planted_names import Plants
+from saved_runs import a_run
+from written_files import write_everything
 
 from roastcoffea import load
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.openmetrics import write_openmetrics
+from roastcoffea.report.markdown import markdown
+from roastcoffea.report.summary import summary
 from roastcoffea.storage.document import RUN_FILE
-from roastcoffea.storage.store import list_runs
+from roastcoffea.storage.store import list_runs, save_run
+from roastcoffea.storage.tables import TABLES
 from roastcoffea.storage.upgrades import LAST_TAGGED
-
-WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    10**400,
-    1e308,
-    "text",
-    "\x1b[2J\x1b]0;title\x07",
-    [],
-    [[1]],
-    {},
-    {"a": {"b": None}},
-    {"$": "float", "of": "nan"},
-    {"$": "set", "of": [[]]},
-    {"$": "unknown", "of": 1},
-)
-"""What stands in the place of a value."""
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths to all values in a document, the inner ones first."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from places(item, (*path, key))
-    if path:
-        yield path
-
-
-def with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
-    changed = json.loads(json.dumps(document))
-    *outer, last = path
-    inner = changed
-    for key in outer:
-        inner = inner[key]
-    inner[last] = value
-    return changed
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +61,7 @@ def check(folder: Path, what: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [6, pytest.param(400, marks=pytest.mark.slow)])
 def test_any_value_of_run_json_may_be_anything(saved: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     file = saved / RUN_FILE
@@ -105,6 +80,91 @@ def test_any_value_of_run_json_may_be_anything(saved: Path, monkeypatch: pytest.
         file.write_bytes(original)
     assert outcomes == {True, False}
     assert check(saved, "as it was")
+
+
+def loaded_or_refused(folder: Path, mutation: Mutation) -> str:
+    """Whether a folder with the mutation can be loaded; any error must be ours and name it."""
+    whole = {name: (folder / name).read_bytes() for name in mutation.files}
+    try:
+        for name, content in mutation.files.items():
+            (folder / name).write_bytes(content)
+        load(folder)
+    except MeasurementError as error:
+        return "refused" if str(folder) in str(error) else f"{mutation.what}: {error}"
+    finally:
+        for name, content in whole.items():
+            (folder / name).write_bytes(content)
+    return "loaded"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A measurement that has everything."""
+    return save_run(a_run(), tmp_path_factory.mktemp("whole"), "run")
+
+
+def test_some_mutations_are_measurements_or_our_errors(whole: Path) -> None:
+    assert {loaded_or_refused(whole, mutation) for mutation in first(12, whole, 8)} == {"loaded", "refused"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_mutations_have_a_second_and_200_megabytes_each() -> None:
+    command = [sys.executable, str(Path(__file__).parents[1] / "benchmarks" / "hostile.py"), "5000"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert re.search(r"^(5\d{3}) of \1 as they should be$", found.stdout, re.MULTILINE)
+
+
+SOME = settings(max_examples=8, deadline=None, database=None, derandomize=True)
+MANY = settings(SOME, max_examples=400)
+NUMBERS = [pytest.param(SOME, id="some"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
+
+TEXTS = st.text("a$\0\x1b\u202e\U0001f600'\"\\", max_size=9)
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+)
+ARRAYS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | TEXTS | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.fixed_dictionaries({"a": inner}),
+)
+OUTCOMES = {"loaded", "refused"}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_any_json_in_any_place_is_a_measurement_or_our_error(whole: Path, number: settings) -> None:
+    document = json.loads((whole / RUN_FILE).read_bytes())
+    paths = list(places(document))
+
+    @number
+    @given(st.sampled_from(paths), JSONS)
+    def check_one(path: tuple[Any, ...], value: Any) -> None:
+        content = json.dumps(with_value(document, path, value)).encode()
+        assert loaded_or_refused(whole, Mutation(f"{path} = {value!r}", {RUN_FILE: content})) in OUTCOMES
+
+    check_one()
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_any_column_of_any_table_is_a_measurement_or_our_error(whole: Path, number: settings) -> None:
+    tables = {name: pq.read_table(whole / f"{name}.parquet") for name in TABLES}
+    columns = [(name, column) for name, table in tables.items() for column in table.column_names]
+
+    @number
+    @given(st.sampled_from(columns), ARRAYS)
+    def check_one(place: tuple[str, str], value: Any) -> None:
+        name, column = place
+        table = tables[name]
+        try:
+            changed = pa.array([value] * len(table))
+        except (pa.ArrowException, OverflowError):
+            return  # Arrow has no such array
+        table = table.set_column(table.column_names.index(column), column, changed)
+        mutation = Mutation(f"{place} = {value!r}", {f"{name}.parquet": written(table)})
+        assert loaded_or_refused(whole, mutation) in OUTCOMES
+
+    check_one()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +212,29 @@ def test_no_name_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "\x1b" not in printed.out + printed.err
     assert "\x07" not in printed.out + printed.err
     assert "\\x1b" in printed.out + printed.err
+
+
+STEERS = "\x1b[31mred\x07\x9b2J\u202eevil\u2028x\r\b\0=1+1"
+STEERING = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.slow
+def test_no_text_steers_the_terminal_from_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # a run of such texts has no meaning
+    measurement = Measurement(Plants(STEERS, {}).run())
+    saved = write_everything(measurement, tmp_path / "written")
+    files = [path for path in saved.parent.rglob("*") if path.is_file() and path.suffix not in {".parquet", ".gz"}]
+    assert len(files) > 40
+    shown = {str(path): path.read_text(encoding="utf-8") for path in files}
+    shown["markdown"] = markdown(summary(measurement.run, measurement.metrics))
+    shown["notebook"] = measurement._repr_html_()
+    assert {name: STEERING.findall(text)[:3] for name, text in shown.items() if STEERING.search(text)} == {}
+
+
+def test_errors_steer_no_terminal(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError) as error:
+        load(tmp_path / "a\x1b[31m")
+    assert "a\\x1b[31m" in str(error.value)
 
 
 SAMPLE = re.compile(r'[a-z][a-zA-Z0-9_]*\{([a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\[\\n"])*",?)*\} [-+\w.]+ [\d.]+')

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
 import pickle
-import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -28,6 +24,7 @@ from distributed import Client
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
 from stored import REFUSED, CountingServer, served, write_tree
+from written_files import contents, found_in, write_everything
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor
@@ -36,6 +33,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
+from roastcoffea.log.journal import ENDING
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
@@ -44,7 +42,6 @@ from roastcoffea.monitor.watch import Watch
 from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern, redacted, remove_pattern
-from roastcoffea.report.exports.formats import FORMATS
 
 ROOT_URL = "Plant1OfRoot"
 HTTP_QUERY = "Plant2OfQuery"
@@ -62,8 +59,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Skipping bad file")
 
 NAME = f"qcd?token={DATASET}"
 """Of the dataset."""
-
-BASE64 = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
 
 
 class Planted(NamedTuple):
@@ -128,15 +123,6 @@ def local_runner(executor: Any, **options: Any) -> Runner:
     return Runner(executor=executor(status=False, retries=0, desc=f"token={OPTIONS}"), **settings | options)
 
 
-def write_everything(measurement: Measurement, folder: Path) -> Path:
-    """Save, report and export in every form; give the folder of the measurement."""
-    measurement.report(folder / "report.html")
-    for file_format in FORMATS:
-        measurement.export(folder / f"exported-{file_format}", file_format)
-    measurement.export(folder / "trace.json.gz", "perfetto")
-    return measurement.save(folder, "saved")
-
-
 def print_everything(measurement: Measurement, saved: Path) -> None:
     """Print all that can be printed of a measurement."""
     measurement.print_summary()
@@ -148,34 +134,6 @@ def print_everything(measurement: Measurement, saved: Path) -> None:
     assert main(["show", str(saved)]) == 0
     assert main(["list", str(saved.parent)]) == 0
     assert main(["compare", str(saved), str(saved)]) in {0, 1}
-
-
-def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Contents of all files below a folder, as they are and decoded."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            data = path.read_bytes()
-            yield str(path), data
-            yield from ((f"{path} (decoded)", decoded) for decoded in decoded_contents(path, data))
-
-
-def decoded_contents(path: Path, data: bytes) -> Iterator[bytes]:
-    if path.suffix == ".parquet":
-        yield repr(pq.read_table(path).to_pydict()).encode()
-        return
-    if path.suffix == ".gz":
-        yield gzip.decompress(data)
-    for block in BASE64.findall(data):
-        with suppress(binascii.Error):
-            decoded = base64.b64decode(block)
-            yield decoded
-            with suppress(OSError, EOFError, zlib.error):
-                yield gzip.decompress(decoded)
-
-
-def found_in(texts: Iterable[tuple[str, bytes]], secrets: Iterable[str]) -> list[tuple[str, str]]:
-    """Where which secret is, also in the forms that it takes in URLs, JSON and base64."""
-    return [(place, secret) for place, text in texts for secret in secrets if secret.encode() in text]
 
 
 def check_what_is_left(measurement: Measurement, server: CountingServer) -> None:
@@ -206,7 +164,9 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runner_with = partial(runner_for, client, 1000, retries=0, schema=BaseSchema)
-    with TaskMonitor(client, worker_view=True) as monitor, MetricsCollector(client) as collector:
+    folder = tmp_path / "written"
+    collecting = MetricsCollector(client, journal=folder / "journals")
+    with TaskMonitor(client, worker_view=True) as monitor, collecting as collector:
         assert run(runner_with, planted) == {"events": 2000}
         with dask.annotate(token=USERS_ERROR, of=f"root://u:{ROOT_URL}@h//f"):
             failing = client.submit(careless, TICKET, pure=False)
@@ -216,7 +176,8 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
         {"url": f"root://u:{REPORT}@h//f", "token": REPORT, "of": OSError(f"password={REPORT}")}
     )
     measurement = collector.measurement
-    folder = tmp_path / "written"
+    texts = list(contents(folder))
+    assert any(MASK.encode() in text for place, text in texts if place.endswith(f"{ENDING} (decoded)"))
     saved = write_everything(measurement, folder)
     print_everything(roastcoffea.load(saved), saved)
     print(collector.problems, collector._repr_html_())
@@ -226,7 +187,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     print(monitor.problems, monitor.joined(measurement).to_csv(), monitor.snapshots)
     printed = "".join(capsys.readouterr())
     assert f"password={MASK}" in printed
-    texts = [*contents(folder), ("what is printed", printed.encode())]
+    texts += [*contents(folder), ("what is printed", printed.encode())]
     assert len(texts) > 50
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(measurement, server)
@@ -242,8 +203,10 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "written"
-    with MetricsCollector() as collector:
+    with MetricsCollector(journal=folder / "journals") as collector:
         assert run(partial(local_runner, executor), planted) == {"events": 2000}
+    journal = list(contents(folder))
+    assert any(MASK.encode() in text for _, text in journal)
     capsys.readouterr()  # coffea prints the user's exception itself
     print_everything(collector.measurement, write_everything(collector.measurement, folder))
     printed = "".join(capsys.readouterr())
@@ -251,7 +214,7 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
         run(partial(local_runner, executor), planted)
     assert len(recorder.saved) == 2
     printed += "".join(line for line in capsys.readouterr().err.splitlines() if line.startswith("roastcoffea:"))
-    texts = [*contents(folder), ("what is printed", printed.encode())]
+    texts = [*journal, *contents(folder), ("what is printed", printed.encode())]
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(collector.measurement, server)
     for path in recorder.saved:

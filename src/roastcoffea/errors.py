@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from roastcoffea.redaction import Added, redacted_beginning
+from roastcoffea.redaction import Added, neutral, redacted_beginning
 
 LONGEST_ERROR: Final = 2000
 
 
 class RoastcoffeaError(Exception):
     """Base class of all errors of this package."""
+
+    def __str__(self) -> str:
+        return neutral(super().__str__())
 
 
 class MeasurementError(RoastcoffeaError):
@@ -36,7 +39,7 @@ class MissingMetricError(RoastcoffeaError, KeyError):
     """A metric could not be computed for this run; the text gives the reason."""
 
     def __str__(self) -> str:
-        return Exception.__str__(self)
+        return neutral(Exception.__str__(self))
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.diagnosis import Verdict
+from roastcoffea.log.unsaved import saved
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.failures import missing_fileset, missing_items
@@ -18,6 +19,7 @@ from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
+from roastcoffea.storage.sharing import shared
 from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
 from roastcoffea.units import SECOND
 
@@ -206,22 +208,42 @@ class Measurement:
         """Dask's own metrics of each worker, by its address and tuple; empty if there are none."""
         return {worker: dict(counted) for worker, counted in (self.run.span_metrics_per_worker or {}).items()}
 
-    def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
+    @cached_property
+    def _shared(self) -> Measurement:
+        return self if self.run.shared else Measurement(shared(self.run))
+
+    def share(self) -> Measurement:
+        """The measurement with made-up names of hosts, users and paths, to show to anybody.
+
+        Equal names stay equal and numbers are the same. Names of datasets, sections, processors, functions, branches
+        and of the run are kept, apart from hosts and users in them.
+        """
+        return self._shared
+
+    def save(
+        self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False, *, share: bool = False
+    ) -> Path:
         """Write the measurement to `folder/name`, and return that path.
 
         The default name is made from that of the run, or the time. An existing measurement is overwritten only with
-        `overwrite`. Its `metrics.json` is for other programs; `load` reads the records next to it.
+        `overwrite`. Its `metrics.json` is for other programs; `load` reads the records next to it. With `share`, hosts,
+        users and paths have made-up names.
 
         Raises
         ------
         MeasurementError
             If the name leaves the folder, is taken, or the measurement cannot be written.
         """
+        if share and not self.run.shared:
+            return self.share().save(folder, name, overwrite)
         content = partial(metrics_json, self.run, self.metrics)
         self.path = save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        saved(self)
         return self.path
 
-    def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
+    def export(
+        self, path: str | PathLike[str], file_format: str, overwrite: bool = False, *, share: bool = False
+    ) -> Path:
         """Write the measurement for other programs, and return the path.
 
         Parameters
@@ -234,6 +256,8 @@ class Measurement:
             https://www.speedscope.app) and "collapsed" are the profile.
         overwrite
             Overwrite an existing export or file; folders that are not exports are never overwritten.
+        share
+            Give hosts, users and paths made-up names.
 
         Raises
         ------
@@ -242,9 +266,12 @@ class Measurement:
         """
         from roastcoffea.report.exports.writing import export
 
-        return export(self.run, self.metrics, lambda: self.tables, Path(path), file_format, overwrite)
+        one = self.share() if share else self
+        return export(one.run, one.metrics, lambda: one.tables, Path(path), file_format, overwrite)
 
-    def report(self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False) -> Path:
+    def report(
+        self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False, share: bool = False
+    ) -> Path:
         """Write a page about the run to one HTML file for any browser, and return its path.
 
         Parameters
@@ -255,6 +282,8 @@ class Measurement:
             Include every task, even if there are more than 100,000.
         overwrite
             Overwrite an existing file.
+        share
+            Give hosts, users and paths made-up names, so that the page can be published.
 
         Raises
         ------
@@ -263,7 +292,7 @@ class Measurement:
         """
         from roastcoffea.report.page.contents import write_page
 
-        return write_page(self, Path(path), every_task=every_task, overwrite=overwrite)
+        return write_page(self.share() if share else self, Path(path), every_task=every_task, overwrite=overwrite)
 
     def _repr_html_(self) -> str:
         """The first look at it, for notebooks."""

@@ -1,5 +1,7 @@
 """Removal of secrets from texts: passwords, tokens and signatures are replaced before a text is stored.
 
+Characters that steer a terminal are stored as they are, and replaced where a text is shown: see `neutral`.
+
 `PATTERNS` are the known kinds of secrets; `add_pattern` adds one. This module may be pickled by value: the expressions
 are plain text, and `re` caches their compiled forms.
 """
@@ -45,6 +47,10 @@ _BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|,\s*|[^)\]}\"'\s,])*"
 _WORD = r"(?:[^\s\"']|[\"'](?=\w))*"
 _OTHERWISE = rf"(?:none|null|true|false)\b|\*\*\*|[bru]?{_QUOTE}"
 """Text in place of a value that is not a secret, or already replaced."""
+
+
+STEERING: Final = r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
+"""Characters that steer a terminal, end a line unseen, or turn the direction of what follows."""
 
 
 class Pattern(NamedTuple):
@@ -171,6 +177,21 @@ def redacted(text: str, added: Added | None = None) -> str:
     for _, expression in _added.items() if added is None else added:
         text = re.sub(expression, _masked, text)
     return text
+
+
+def neutral(text: str) -> str:
+    r"""Text in which nothing steers a terminal: such characters become escapes.
+
+    Examples
+    --------
+    >>> print(neutral("\x1b[31mred"))
+    \x1b[31mred
+    """
+    return re.sub(STEERING, _escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
 
 
 def redacted_beginning(text: str, length: int, added: Added | None = None) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import pytest
+from analyses import Sleeping, runner_for
 
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.deployment import Deployment
@@ -51,13 +54,32 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
     # the fixture checks that the plugins go all the same
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [None, KeyError("mine")])
+def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(client: Any, sample: Any, error: Exception | None) -> None:
+    blocked = ExitStack()
+    with suppress(KeyError), MetricsCollector(client) as collector:
+        client.gather(client.map(str, range(5), pure=False))
+        time.sleep(1.2)
+        blocked.enter_context(blocked_scheduler(client))
+        began = time.monotonic()
+        collector.fetch_records()
+        if error is not None:
+            raise error
+    seconds = time.monotonic() - began
+    blocked.close()
+    assert 2 < seconds < 3
+    assert any("no answer within" in problem for problem in collector.measurement.problems)
+    assert (collector.measurement.tasks["prefix"] == "str").sum() == 5
+
+
 def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     too_late, drain = threading.Event(), Deployment.drain
 
-    def noted(self: Deployment) -> None:
+    def noted(self: Deployment, **options: Any) -> None:
         in_vain = BLOCKED.is_set()
         try:
-            drain(self)
+            drain(self, **options)
         finally:
             if in_vain:
                 too_late.set()
@@ -122,8 +144,75 @@ async def remove_plugin(name: str, dask_scheduler: Any = None) -> None:
     await dask_scheduler.plugins[name].stop(1)
 
 
-def test_a_plugin_that_is_gone_is_noted_and_what_was_drained_is_kept(missing_plugin: DaskMetricsBackend) -> None:
+def test_a_plugin_that_is_gone_is_installed_again_and_what_was_drained_is_kept(
+    client: Any, missing_plugin: DaskMetricsBackend
+) -> None:
+    client.submit(str, 2, pure=False).result()
+    missing_plugin.drain()
+    client.submit(str, 3, pure=False).result()
+    missing_plugin.close()
+    assert missing_plugin.tasks().num_rows == 2
+    assert missing_plugin.tasks()["prefix"].to_pylist() == ["str", "str"]
+    (note,) = missing_plugin.notes()
+    assert "nothing was recorded for" in note
+    ((since, until),) = missing_plugin.gaps
+    assert 0 < until - since < 60
+    assert missing_plugin.attempts is None
+    assert "span_metrics_per_worker" in missing_plugin.absent
+    assert len(missing_plugin.lifetimes(since - 1, until + 1)) == 2
+
+
+def test_a_plugin_that_is_gone_at_the_end_is_installed_again_for_it(missing_plugin: DaskMetricsBackend) -> None:
     missing_plugin.close()
     assert missing_plugin.tasks().num_rows == 1
-    assert "no longer has the collector's plugin" in missing_plugin.absent["span_metrics"]
-    assert len(missing_plugin.notes()) == 1
+    assert missing_plugin.span_metrics is not None or "span_metrics" in missing_plugin.absent
+    assert ["nothing was recorded for" in note for note in missing_plugin.notes()] == [True]
+
+
+async def give_up(name: str, dask_scheduler: Any = None) -> None:
+    plugin = dask_scheduler.plugins[name]
+    await plugin.stay.leave(1, may_return=True)
+
+
+def test_tasks_of_a_run_are_known_again_after_a_gap(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roastcoffea.backends.deployment.DRAIN_INTERVAL", 0.1)
+    with MetricsCollector(client) as collector:
+        runner = runner_for(client, 1000)
+        arguments = {"processor_instance": Sleeping(0.15)}
+        running = threading.Thread(target=runner, args=[sample], kwargs=arguments)
+        running.start()
+        assert client.run_on_scheduler(has_processed, number=4)
+        client.run_on_scheduler(give_up, name=collector.topic)
+        running.join()
+    run = collector.measurement.run
+    (gap,) = run.gaps
+    chunks = collector.measurement.chunks
+    assert (chunks["stop"] < gap[0] + 0.1).any()
+    assert (chunks["start"] > gap[1] - 0.1).any()
+    assert set(collector.measurement.tasks["kind"]) <= {"processor", "merge", "preprocessing", "other"}
+    processed = collector.measurement.tasks[collector.measurement.tasks["kind"] == "processor"]
+    assert (processed["seen"] > gap[1]).any()
+    lacking = 16 - len(chunks)
+    assert any(f"{lacking} of 16 chunks have no record" in problem for problem in run.problems) == (lacking > 0)
+    assert client.run_on_scheduler(left_on_tasks) == []
+    assert "nothing was recorded for" in str(collector.measurement.time_ledger.certificate)
+
+
+async def has_processed(number: int, dask_scheduler: Any = None) -> bool:
+    """Wait until so many chunks have ended."""
+    while True:
+        prefix = dask_scheduler.task_prefixes.get("Sleeping")
+        if prefix is not None and prefix.states["memory"] + prefix.states["forgotten"] >= number:
+            return True
+        await asyncio.sleep(0.02)
+
+
+def left_on_tasks(dask_scheduler: Any) -> list[str]:
+    """What tasks on a scheduler have of ours."""
+    tasks = dask_scheduler.tasks.values()
+    return [
+        str(name)
+        for task in tasks
+        for name in {**(task.metadata or {}), **(task.annotations or {})}
+        if "roast" in str(name)
+    ]

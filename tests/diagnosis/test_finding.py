@@ -111,7 +111,7 @@ def test_what_the_measurement_lacks_comes_first() -> None:
 def test_a_healthy_run_is_called_so() -> None:
     assert Verdict().healthy
     assert items(Verdict()) == ["Healthy: no single change would save as much as 5 % of the wall time."]
-    assert items(Verdict(failed=True)) == ["No bottleneck was found before the run failed."]
+    assert items(Verdict(failed=True)) == ["No bottleneck was found before the run ended."]
 
 
 def test_a_verdict_that_is_absent_gives_its_reason() -> None:

@@ -239,3 +239,23 @@ def test_records_that_cannot_be_unpacked_are_told() -> None:
         home.take(blob)
     assert home.chunks({"ours"})["id"].to_pylist() == [1]
     assert ["could not be unpacked" in problem for problem in home.problems] == [True, True]
+
+
+def test_single_columns_are_those_of_the_whole_record() -> None:
+    names = ("id", "file", "outcome", "wall_seconds", "bytes_requested", "endpoint", "events")
+    plain = {"id": 5, "file": "a.root", "outcome": "ok", "wall_seconds": 1.5, "bytes_requested": 0}
+    branches = {"branch": ["x", "y"], **dict.fromkeys(packing.BRANCH_INTEGERS, (1, 2)), "baskets_listed": (1, 0)}
+    branches |= {**dict.fromkeys(packing.BRANCH_SECONDS, (0.5, 0.25)), "basket": (3,), "basket_bytes": (7,)}
+    profiled = plain | {"id": 6, packing.PROFILE: [1, 2, 3], packing.BRANCHES: branches}
+    odd = plain | {"id": 7, "file": "two\nlines"}
+    packed = packing.packed_records([plain, profiled, odd, plain | {"id": 8}])
+    found = packing.unpacked_values(packed, names)
+    assert found == [plain, plain | {"id": 6}, plain | {"id": 8}]
+    whole = {record["id"]: record for record in packing.unpacked_records(packed)}
+    assert all(whole[record["id"]][name] == value for record in found for name, value in record.items())
+
+
+def test_single_columns_of_damaged_records_are_refused() -> None:
+    packed = packing.packed_records([{"id": 5}])
+    with pytest.raises(ValueError, match="damaged"):
+        packing.unpacked_values(packed[:-1] + b"?", ("id",))

@@ -39,6 +39,7 @@ def test_each_kind_is_read_as_what_it_is(reader: str) -> None:
     ]
     assert found["pauses"] == [{"worker": WORKER, "start": T + 1, "stop": T + 5}]
     assert [row["id"] for row in found["chunks"]] == [1, 2]
+    assert log.workers.gaps == [(T + 7, T + 9)]
     assert found["counted"] == {WORKER: {("execute", "Jets", "thread-cpu", "seconds"): 2.5}}
     if reader == "monitor":
         assert [row["key"] for row in found["states"]] == ["Jets-1", "Jets-2", "Jets-3"]

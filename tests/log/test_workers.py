@@ -109,6 +109,35 @@ def test_threads_that_execute_are_known_from_the_first_sample_to_the_departure()
     assert worker_log(ARRIVED, sample, (kinds.DEPARTURE, {"time": T + 20})).threads is None
 
 
+RESUMED = (kinds.RESUMED, {"since": T + 10, "time": T + 20})
+
+
+def test_a_worker_that_is_still_there_after_a_gap_is_the_same_one() -> None:
+    sample = {"last_seen": T + 8, "time": T + 8, "cpu_seconds": 2.5}
+    again = (kinds.ARRIVAL, ARRIVED[1] | {"time": T + 20})
+    entries = (ARRIVED, (kinds.PAUSE, {"time": T + 6, "paused": 1}), (kinds.SAMPLE, sample), RESUMED, again)
+    log = worker_log(*entries)
+    (lifetime,) = log.lifetimes(0.0, T, T + 30).to_pylist()
+    # what it took in the gap is unknown
+    assert (lifetime["start"], lifetime["stop"], lifetime["cpu_seconds"]) == (T + 5, T + 30, 2.5)
+    assert log.pauses(0.0, T, T + 30)["stop"].to_pylist() == [T + 10]
+    assert (log.here, log.threads, log.gaps) == (1, None, [(T + 10, T + 20)])
+    # after it, its CPU time is counted from 0
+    later = (kinds.SAMPLE, sample | {"last_seen": T + 25, "cpu_seconds": 0.5})
+    for more, cpu in (([later], 3.0), ([later, (kinds.PROCESS_CPU, {"cpu_seconds": 0.75})], 3.25)):
+        assert worker_log(*entries, *more).lifetimes(0.0, T, T + 30)["cpu_seconds"].to_pylist() == [cpu]
+
+
+def test_a_worker_that_is_not_there_after_a_gap_ends_where_it_began() -> None:
+    other = (kinds.ARRIVAL, ARRIVED[1] | {"time": T + 20, "process": 7})
+    log = worker_log(ARRIVED, RESUMED, other)
+    assert [(row["start"], row["stop"]) for row in log.lifetimes(0.0, T, T + 30).to_pylist()] == [
+        (T + 5, T + 10),
+        (T + 20, T + 30),
+    ]
+    assert worker_log(ARRIVED, RESUMED).lifetimes(0.0, T, T + 30)["stop"].to_pylist() == [T + 10]
+
+
 def test_a_sample_of_no_worker_is_refused() -> None:
     log = worker_log(ARRIVED)
     with pytest.raises(LookupError, match="it is of no worker"):

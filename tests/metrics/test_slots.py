@@ -7,7 +7,7 @@ import pytest
 
 from roastcoffea.metrics import slots as slots_module
 from roastcoffea.metrics.bins import axes
-from roastcoffea.metrics.phases import CLIENT, IDLE, MISPLACED, PAUSED, QUEUED, STARTUP, TAIL
+from roastcoffea.metrics.phases import CLIENT, IDLE, MISPLACED, PAUSED, QUEUED, STARTUP, TAIL, UNRECORDED
 from roastcoffea.metrics.slots import CLIENT_OF, TAIL_OF, Moments, Presence, Slots, idle_slots
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
@@ -22,20 +22,25 @@ def slots(
     pauses: list[tuple[float, ...]] | None = None,
     bins: int = 1,
     together: bool = False,
+    gaps: list[tuple[float, ...]] | None = None,
 ) -> Slots:
     """Attempts are (worker, runnable, assigned, arrived, ready, start, stop, seen), workers (start, stop, threads).
 
-    Pauses are (worker, start, stop).
+    Pauses and gaps are (worker, start, stop).
     """
     columns = np.array(attempts, dtype=float).reshape(-1, len(FIELDS)).T
     kind = np.array([KINDS.index(kind) for kind in kinds or [PROCESSOR] * len(attempts)], np.int64)
     moments = Moments(columns[0].astype(np.int64), *columns[1:], kind)
     begin, end, threads = np.array(workers, dtype=float).T
     presence = Presence(np.arange(len(workers)), begin, end, threads.astype(np.int64))
-    paused, *times = np.array(pauses or [], dtype=float).reshape(-1, 3).T
-    pausing = Presence(paused.astype(np.int64), *times, np.ones(len(paused), np.int64))
+    pausing, unknown = map(of_one_thread, (pauses or [], gaps or []))
     row = np.zeros(len(workers), np.int64) if together else np.arange(len(workers))
-    return idle_slots(moments, presence, pausing, axes(0.0, stop, row, int(row.max()) + 1, bins))
+    return idle_slots(moments, presence, pausing, axes(0.0, stop, row, int(row.max()) + 1, bins), gaps=unknown)
+
+
+def of_one_thread(spans: list[tuple[float, ...]]) -> Presence:
+    worker, *times = np.array(spans, dtype=float).reshape(-1, 3).T
+    return Presence(worker.astype(np.int64), *times, np.ones(len(worker), np.int64))
 
 
 def totals(found: Slots) -> dict[str, float]:
@@ -100,6 +105,20 @@ def test_a_busy_thread_of_a_paused_worker_is_busy() -> None:
     assert totals(slots([begun], [(0, 4, 1)], 4, pauses=[(0, 1.0, 3.5)])) == {PAUSED: 0.5, CLIENT: 0.5}
 
 
+def test_in_a_gap_nothing_is_known_of_free_slots() -> None:
+    ran = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0)
+    waited = (1, 0.0, 0.0, 0.0, 3.0, 4.0, 5.0, 5.0)
+    spans = [(0, 1.0, 3.5), (1, 1.0, 3.5)]
+    found = slots([ran, waited], [(0, 5, 1), (0, 5, 1)], 5, pauses=[(1, 2.0, 5.0)], gaps=spans)
+    assert totals(found) == {
+        "transfer": 1.0,
+        UNRECORDED: 0.5 + 2.5,
+        PAUSED: 0.5,
+        MISPLACED: 0.5,
+        TAIL: 1.0,
+    }
+
+
 def at_once(worker: int, begin: float, end: float) -> tuple[float, ...]:
     """An attempt that waits for nothing."""
     return (worker, begin, begin, begin, begin, begin, end, end)
@@ -131,7 +150,7 @@ def counted(
     pauses: list[tuple[float, ...]],
 ) -> dict[str, float]:
     """The same from the definition, moment by moment."""
-    sums = dict.fromkeys((*IDLE, *TAIL_OF, *CLIENT_OF), 0.0)
+    sums = dict.fromkeys((*IDLE, UNRECORDED, *TAIL_OF, *CLIENT_OF), 0.0)
     first, last = min(row[2] for row in attempts), max(row[7] for row in attempts)
     for moment in np.arange(0.5, stop * 1000) / 1000:
         free_of, surplus, active = {}, 0, 0

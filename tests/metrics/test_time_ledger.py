@@ -11,7 +11,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import Attempts
-from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES, WAIT, with_sum_of_waits
+from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES, UNRECORDED, WAIT, with_sum_of_waits
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -26,7 +26,7 @@ def ledger_of(**changes: Any) -> TimeLedger:
 
 def test_classes_by_hand() -> None:
     ledger = ledger_of()
-    assert tuple(ledger) == tuple(name for name in TIME_NAMES if name != WAIT)
+    assert tuple(ledger) == tuple(name for name in TIME_NAMES if name not in {WAIT, UNRECORDED})
     assert dict(ledger) == pytest.approx({name: EXPECTED[METRIC_OF[name]] for name in ledger})
     assert ledger.total == 440
     assert ledger.certificate.attempts == Attempts(10, 10)

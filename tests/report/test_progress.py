@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from roastcoffea.log.received import Tally
@@ -123,3 +128,46 @@ def test_seconds_of_attempts_are_added_up_by_class() -> None:
     tally.add({"outcome": "ok", "wall_seconds": 9.0, "cpu_seconds": 9.0}, preprocessing=True)
     assert (tally.wall_seconds, tally.failed_seconds, tally.cpu_seconds) == (5.0, 2.0, 2.5)
     assert {name: each for name, each in tally.seconds.items() if each} == {"open": 0.75, "read": 1.0}
+
+
+def run_of(durations: Callable[[], float], threads: int = 16, chunks: int = 400) -> npt.NDArray[np.float64]:
+    """When the chunks of a run end, and how long each took: each thread takes the next one."""
+    free, ends = [0.0] * threads, []
+    for _ in range(chunks):
+        length = durations()
+        end = heapq.heappop(free) + length
+        heapq.heappush(free, end)
+        ends.append((end, length))
+    return np.array(sorted(ends)).T
+
+
+@pytest.mark.parametrize("scatter", [0.3, 1.0])
+@pytest.mark.parametrize("done", [0.2, 0.5, 0.8])
+def test_about_nine_of_ten_runs_end_within_the_interval(scatter: float, done: float) -> None:
+    random = np.random.default_rng(5)
+    shape = 1 / scatter**2
+    within = 0
+    for _ in range(100):
+        ends, lengths = run_of(lambda: random.gamma(shape, 6.0 / shape))
+        rates = Rates(0.0)
+        now = int(np.quantile(ends, done))
+        for second in range(1, now + 1):
+            of = lengths[ends <= second]
+            known = {"chunks": len(of), "wall_seconds": of.sum(), "wall_squares": (of**2).sum()}
+            rates.add(second, NOTHING._replace(chunks_asked=400, threads=(16, 16), **known))
+        low, high = rates.left_between or (0.0, 0.0)
+        within += low <= ends[-1] - now <= high
+    assert within >= 80, within
+
+
+def test_without_an_estimate_there_is_no_interval() -> None:
+    assert after(4, NOTHING._replace(chunks_asked=400)).left_between is None
+    assert after(4, NOTHING).left_between is None
+
+
+def test_the_interval_is_wide_where_few_chunks_have_ended() -> None:
+    few = after(10, NOTHING._replace(chunks=2, chunks_asked=400)).left_between
+    many = after(10, NOTHING._replace(chunks=200, chunks_asked=400)).left_between
+    assert few is not None
+    assert many is not None
+    assert few[1] / few[0] > 2 * many[1] / many[0]

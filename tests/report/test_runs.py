@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_runs import made_run, plan
@@ -13,7 +15,7 @@ import roastcoffea
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.runs import Entry, entry_of, in_order, sheet_of_runs
 from roastcoffea.report.terminal import for_terminal
-from roastcoffea.storage.store import StoredRun, list_runs
+from roastcoffea.storage.store import StoredRun, list_runs, save_run
 from roastcoffea.studies.merging import merged_run
 
 NOTHING = Entry("a", None, "", None, None, None, None, None, "complete")
@@ -129,3 +131,22 @@ def test_runs_have_a_line_each_where_their_names_fit_without_other_columns() -> 
     # names that would not fit all the same leave the columns where they are
     entries[0] = entries[0]._replace(name="a" * 70)
     assert {"processor", "workers"} <= {column.name for column in sheet_of_runs(entries, 78).columns}
+
+
+@pytest.mark.parametrize("value", [10**400, 1e308, float("inf"), float("nan"), "text", [1], None, {"a": 1}], ids=str)
+def test_numbers_that_no_run_has_are_left_out(value: Any, tmp_path: Path) -> None:
+    saved = save_run(made_run([plan(1.0)] * 4, 2), tmp_path, "run", metrics_json=lambda: b"{}")
+    names = ("total_events", "peak_workers", "elapsed_time_seconds", "event_rate_elapsed_khz", "bound")
+    metrics = {name: {"value": value} for name in names}
+    (saved / "metrics.json").write_text(json.dumps({"metrics": metrics}))
+    (stored,) = list_runs(tmp_path)
+    found = entry_of(stored)
+    assert (found.events, found.workers, found.rate) == (None, None, None)
+    assert sheet_of_runs([found], 80).cells()
+
+
+def test_metrics_that_are_no_file_are_not_waited_for(tmp_path: Path) -> None:
+    saved = save_run(made_run([plan(1.0)] * 4, 2), tmp_path, "run")
+    os.mkfifo(saved / "metrics.json")
+    (stored,) = list_runs(tmp_path)
+    assert entry_of(stored).events is None

@@ -27,7 +27,7 @@ def test_the_run_has_a_value_in_every_field() -> None:
     run = a_run()
     empty = minimal_run()
     same = [each.name for each in fields(Run) if getattr(run, each.name) == getattr(empty, each.name)]
-    assert same == ["start", "backend"]
+    assert same == ["start", "backend", "shared"]
 
 
 @pytest.mark.parametrize("run", [a_run(), minimal_run()], ids=["full", "minimal"])
@@ -126,8 +126,8 @@ OTHER_TABLES = (f"{table}.parquet" for table in TABLES if table != "chunks")
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("run.json", 20),
-        ("chunks.parquet", 20),
+        ("run.json", 10),
+        ("chunks.parquet", 10),
         pytest.param("run.json", 200, marks=pytest.mark.slow),
         pytest.param("chunks.parquet", 200, marks=pytest.mark.slow),
         *(pytest.param(file, 50, marks=pytest.mark.slow) for file in OTHER_TABLES),

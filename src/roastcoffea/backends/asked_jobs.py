@@ -22,19 +22,19 @@ class AskedJobs:
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
-        self._asked: dict[str, float | None] = dict.fromkeys(self._jobs())
+        self.known: dict[str, float | None] = dict.fromkeys(self._jobs())
         """Times by job; None for jobs that were asked for earlier."""
 
     def look(self) -> None:
         """Note the jobs that are new since the last look."""
         now = time.time()
         for job in self._jobs():
-            self._asked.setdefault(job, now)
+            self.known.setdefault(job, now)
 
     def in_lifetimes(self, lifetimes: pa.Table) -> pa.Table:
         """Lifetimes with the time at which each job was asked for, where its batch system does not tell it."""
         rows = lifetimes.select(["job", "job_queued"]).to_pylist()
-        known = [row["job_queued"] or self._asked.get(row["job"]) for row in rows]
+        known = [row["job_queued"] or self.known.get(row["job"]) for row in rows]
         place = lifetimes.schema.get_field_index("job_queued")
         return lifetimes.set_column(place, "job_queued", pa.array(known, lifetimes.schema.types[place]))
 

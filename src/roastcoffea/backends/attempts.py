@@ -173,6 +173,12 @@ class Attempts:
         for task in tasks:
             self._assign(task, Assignment(address, NO_TIME, NO_TIME, self._kind(task, self._mark(task))))
 
+    def take_waiting_records(self) -> None:
+        """Take the records of attempts that ended while nobody took them."""
+        for task in list(self.scheduler.tasks.values()):
+            if self._mark(task) is not None and isinstance((task.metadata or {}).get(METADATA_KEY), bytes):
+                self._log.write(CHUNK, task.metadata.pop(METADATA_KEY))
+
     def restarted(self) -> None:
         """Forget the attempts lost in a restart of the cluster."""
         self.take_noted()

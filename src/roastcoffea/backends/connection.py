@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from functools import cache
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.redaction import redacted
 
+ALIVE_PAUSE: Final = 0.5
+"""Seconds between questions whether the scheduler still answers."""
+
 SCHEDULER_TIMEOUT: Final = 10.0
 """Seconds for the scheduler to accept a connection or to answer."""
 
@@ -29,6 +33,10 @@ MOST_PORT: Final = 65535
 
 class NoAnswerError(RoastcoffeaError, ConnectionError):
     """The scheduler plugin cannot be reached; the text says why."""
+
+
+class PluginGoneError(NoAnswerError):
+    """The scheduler answers, and has our plugin no more."""
 
 
 class SchedulerSideError(RoastcoffeaError):
@@ -108,6 +116,35 @@ class Connection:
             raise SchedulerSideError(answer["error"])
         return answer["result"]
 
+    def answer_while_alive(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float, silence: float
+    ) -> Any:
+        """Result of one of our functions on the scheduler, as long as the scheduler answers others meanwhile.
+
+        Parameters
+        ----------
+        timeout
+            Most seconds for the result.
+        silence
+            Most seconds without an answer to anything.
+        """
+        end = time.monotonic() + timeout
+        call, alive = self.call(function, arguments), self.call(nothing, {})
+        try:
+            while (left := end - time.monotonic()) > 0:
+                done, _ = wait([call, alive], min(silence, left), FIRST_COMPLETED)
+                if call in done:
+                    return self.result(call, 0)
+                if alive not in done:
+                    raise lost(f"no answer within {min(silence, left):g} s")
+                self.result(alive, 0)
+                done, _ = wait([call], min(ALIVE_PAUSE, silence))
+                alive = self.call(nothing, {})
+            raise lost(f"no answer within {timeout:g} s")
+        finally:
+            call.cancel()
+            alive.cancel()
+
     async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
         """Call one of our functions on the scheduler from the client's loop, whenever it answers."""
         await self.client._run_on_scheduler(_portable(function), **arguments)
@@ -140,6 +177,10 @@ def check_address(address: str) -> None:
 def lost(reason: str) -> NoAnswerError:
     """Error for a connection lost for this reason."""
     return NoAnswerError(f"the connection to the cluster was lost ({reason})")
+
+
+def nothing(dask_scheduler: Any = None) -> None:
+    """Answer."""
 
 
 async def outcome(

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Self
-
-import pyarrow as pa
 
 import roastcoffea
 from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
-from roastcoffea.backends.connection import Connection, pickled
-from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
-from roastcoffea.backends.hosts import hosts_of, with_more, with_withheld
-from roastcoffea.backends.limits import Withheld
-from roastcoffea.backends.recorder import Recorder
+from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
+from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment
+from roastcoffea.backends.display import Display
+from roastcoffea.backends.hosts import hosts_of, with_more
+from roastcoffea.backends.logged import LoggedCluster
+from roastcoffea.backends.past_spans import leave_spans
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.journal import LOG
 from roastcoffea.units import counted
 
 SHORTEST_INTERVAL: Final = 0.05
@@ -36,13 +36,14 @@ LOSS = f"its fine metrics may lack its last {PUSH_SECONDS:g} s"
 COUNTED_OTHERS = (
     "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
 )
+COUNTED_ANEW = "the client was stopped meanwhile, and the workers' counts before that are lost"
 NO_ANSWER = (
     "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
     "lack everything since their last heartbeat"
 )
 
 
-class DaskMetricsBackend(Recorder):
+class DaskMetricsBackend(LoggedCluster):
     """Records the cluster that a client is connected to.
 
     The scheduler's own state (tasks assigned, occupancy, results held, number of workers) is sampled at the interval,
@@ -63,10 +64,6 @@ class DaskMetricsBackend(Recorder):
     TypeError
         The client is asynchronous, or not a client.
     """
-
-    kind = "dask"
-    elsewhere = "it does not run on the cluster of the collector's client"
-    merges_equal_chunks = True
 
     def __init__(self, client: Any, carried: Any = None) -> None:
         if client is None:
@@ -91,16 +88,16 @@ class DaskMetricsBackend(Recorder):
 
     def _reset(self) -> None:
         super()._reset()
-        self.absent = {}
-        self.log = ClusterLog()
         self._asked = AskedJobs(getattr(self.client, "cluster", None))
         self._period = self._deployment = Deployment(
-            self._connection, self.name, self.log, self.note, look=self._asked.look
+            self._connection, self.name, self.note, look=self._asked.look, keep=self._keep
         )
         self._packages: set[str | None] = set()
         self._workers_known = False
-        self._withheld: dict[str, Withheld | None] = {}
-        """Throttling and steal of each worker present at the end."""
+
+    def _keep(self, data: bytes) -> None:
+        if self.keep is not None:
+            self.keep(LOG, data)
 
     # life cycle of a collector
 
@@ -115,12 +112,15 @@ class DaskMetricsBackend(Recorder):
             interval = SHORTEST_INTERVAL
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
-        plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
+        shown = (Display(),) if self._scheduler_package == roastcoffea.__version__ else ()
+        plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS, shown)
+        plugin.leave_spans = pickled(leave_spans)
         self._deployment.open(plugin, WorkerHalf(self.name, token, carried, functions=self.functions))
         self._began = time.time()
 
     def drain(self) -> None:
-        self._deployment.drain()
+        with suppress(NoAnswerError):  # it is tried again a second later, and told at the end
+            self._deployment.drain(patience=SILENCE)
 
     def close(self) -> None:
         self._deployment.close(self._learn_fine_metrics, self._learn_counts)
@@ -150,40 +150,6 @@ class DaskMetricsBackend(Recorder):
         )
         self.note(f"{reason}: the probe's code was sent to them")
         return packed_by_value(thing)
-
-    # records, on the client's clock
-
-    def workers_now(self) -> int:
-        """Workers present now."""
-        return self.log.workers.here
-
-    def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the workers present now, and how many execute a task; None before the first samples."""
-        return self.log.workers.threads
-
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers present between start and stop, or until the last contact with the cluster."""
-        table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.last_contact(start, stop))
-        return with_withheld(self._asked.in_lifetimes(table), self._withheld)
-
-    def pauses(self, start: float, stop: float) -> pa.Table:
-        """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""
-        return self.log.workers.pauses(self.clock_offset, start, self._deployment.last_contact(start, stop))
-
-    def samples(self) -> pa.Table:
-        return self.log.workers.samples(self.clock_offset)
-
-    def sampling(self) -> pa.Table:
-        return self.log.sampling.sampling(self.clock_offset)
-
-    def worker_states(self) -> pa.Table:
-        return self.log.sampling.states(self.clock_offset)
-
-    def tasks(self) -> pa.Table:
-        return self.log.attempts.table(self.clock_offset)
-
-    def notes(self) -> list[str]:
-        return [*self.problems, *self._deployment.notes()]
 
     # spans
 
@@ -238,7 +204,7 @@ class DaskMetricsBackend(Recorder):
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
         self._learn_environment(answer)
-        self.attempts = dict(answer["attempts"])
+        self.attempts = None if self.gaps else dict(answer["attempts"])
         if answer["of_others"]:
             self.absent["span_metrics"] = COUNTED_OTHERS.format(counted(answer["of_others"], "task"))
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
@@ -254,5 +220,7 @@ class DaskMetricsBackend(Recorder):
 
     def _learn_counts(self, answer: Mapping[str, Any]) -> None:
         """Take Dask's counts of each worker once the log is complete: it has the workers that left."""
-        if self.span_metrics is not None:
+        if self.gaps:
+            self.absent["span_metrics_per_worker"] = COUNTED_ANEW
+        elif self.span_metrics is not None:
             self.span_metrics_per_worker = self.log.workers.counted(answer["counted"], answer["spans"])

@@ -10,24 +10,24 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
 from roastcoffea.backends.byvalue import ByValue
-from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
-from roastcoffea.backends.recorder import Period
-from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
+from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, lost, pickled
+from roastcoffea.backends.logged import LoggedPeriod
+from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register, remove_plugin
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.units import counted, were
+from roastcoffea.units import moment
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
@@ -40,16 +40,28 @@ WORKERS_TIMEOUT: Final = 2.0
 GONE: Final = (AttributeError, OSError, RuntimeError)
 """Errors of calling the scheduler after the client or its loop was closed."""
 
+SILENCE: Final = 2.0
+"""Seconds without any answer of the scheduler after which nothing more is fetched at the end."""
+
+STILL_SILENT: Final = 0.5
+"""The same, if the last question was not answered."""
+
 LEAVE_WAIT: Final = 0.25
 """Seconds to wait for the workers to drop our plugin; after that they do so without us."""
 
 THREAD_TIMEOUT: Final = 2.0
-"""Seconds to wait for the draining thread, which may itself wait for a scheduler that does not answer."""
+"""Seconds to wait for the draining thread, unless it waits for a scheduler that does not answer."""
+
+GONE_PLUGIN: Final = "the scheduler no longer has the collector's plugin"
+GAP: Final = (
+    "nothing was recorded for {:.3g} s from {} on: the client was stopped or out of touch for so long that the "
+    "scheduler gave it up"
+)
 
 Answer = Mapping[str, Any]
 
 
-class Deployment(Period):
+class Deployment(LoggedPeriod):
     """The plugins of one client on scheduler and workers, and their log.
 
     Parameters
@@ -58,12 +70,14 @@ class Deployment(Period):
         Connection to the scheduler.
     name : str
         Name of the plugins.
-    log : ClusterLog
-        Receiver of the scheduler's log.
     note : callable
         Receives problems.
     look : callable, optional
         Called about once a second.
+    keep : callable, optional
+        Receives each piece of the log.
+    log : ClusterLog, optional
+        Receiver of the log, if it has parts of its own.
 
     Attributes
     ----------
@@ -77,14 +91,15 @@ class Deployment(Period):
         self,
         connection: Connection,
         name: str,
-        log: ClusterLog,
         note: Callable[[str], None],
+        *,
         look: Callable[[], None] | None = None,
+        keep: Callable[[bytes], None] | None = None,
+        log: ClusterLog | None = None,
     ) -> None:
-        super().__init__(log.received)
+        super().__init__(log=ClusterLog() if log is None else log)
         self.name = name
         self.token = secrets.token_hex(16)
-        self.log = log
         self.last_heard = time.time()
         self.lost: str | None = None
         self.unanswered: str | None = None
@@ -93,9 +108,11 @@ class Deployment(Period):
         self._connection = connection
         self._note = note
         self._look = look
+        self._keep = keep
+        self._resumes = log is None  # parts of a log may number what they write, and begin anew
         self._round_trip = math.inf
         self._received = 0
-        self._failures = 0
+        self._is_silent = False
         self._scheduler_package: str | None = None
         self._some_workers_here = False
         self._registering: Future[Any] | None = None
@@ -114,35 +131,60 @@ class Deployment(Period):
 
     def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
         """Install the plugins, and start to drain the log."""
+        self._plugins = plugin, half
         self._register(plugin, half)
         self.drain()
         with interrupts_held():
             self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
             self._thread.start()
 
-    def drain(self, question: bytes | None = None) -> Answer | None:
+    def drain(self, question: bytes | None = None, patience: float | None = None) -> Answer | None:
         """Take all entries that the scheduler's plugin has so far.
 
-        Return its last answer, with the reply to the question (see `ClusterPlugin.drain`); None if not open.
+        Return its last answer, with the reply to the question (see `ClusterPlugin.drain`); None if not open. `patience`
+        are seconds to wait for each answer, by default those of the connection.
         """
-        with self.reading:
-            answer = self._drain_some(question) if self.is_open else None
+        with self._reading_within(patience):
+            answer = self._drain_some(question, patience) if self.is_open else None
             while answer is not None and answer["more"]:
-                answer = self._drain_some(question)
+                answer = self._drain_some(question, patience)
             return answer
 
     def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
         """Result of a method of the plugin on the scheduler."""
-        call = {"name": self.name, "method": method, "arguments": arguments}
-        answer = self._connection.answer(call_plugin, call, patience)
+        try:
+            answer = self._connection.answer(call_plugin, self._call(method, arguments), patience)
+        except NoAnswerError:
+            self._is_silent = True
+            raise
+        self._is_silent = False
+        return self._checked(answer)
+
+    @contextmanager
+    def _reading_within(self, patience: float | None) -> Iterator[None]:
+        """Hold `reading`; another thread that holds it may wait for an answer."""
+        if not self.reading.acquire(timeout=-1 if patience is None else patience):
+            self._is_silent = True
+            raise lost(f"no answer within {patience:g} s")
+        try:
+            yield
+        finally:
+            self.reading.release()
+
+    def _call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": self.name, "method": method, "arguments": arguments}
+
+    @staticmethod
+    def _checked(answer: Answer | None) -> dict[str, Any]:
         if answer is None:
-            raise NoAnswerError("the scheduler no longer has the collector's plugin")
+            raise PluginGoneError(GONE_PLUGIN)
         return dict(answer)
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Remove the plugins and keep their records; missing records are noted.
 
-        Apart from records that still arrive, this takes no longer than the scheduler's timeout plus a few seconds.
+        Apart from records that still arrive, this takes no longer than the scheduler's timeout plus a few seconds, and
+        no longer than `SILENCE` where the scheduler answers nothing.
 
         Parameters
         ----------
@@ -164,26 +206,12 @@ class Deployment(Period):
         elif self._registering is not None:
             self._leave_in_background()
         self.is_open = False
-        if self._thread is not None:
+        if self._thread is not None and self.lost is None:
             self._thread.join(THREAD_TIMEOUT)
 
     def last_contact(self, start: float, stop: float) -> float:
         """The stop, or the last contact with the cluster if the connection was lost."""
         return min(stop, max(start, self.last_heard)) if self.lost else stop
-
-    def notes(self) -> list[str]:
-        """Problems of the plugins and of their log."""
-        notes = [*self.log.problems, *self.log.received.problems]
-        if self._failures:
-            notes.append(f"the scheduler plugin failed {counted(self._failures, 'time')}: records are missing")
-        if self.refused:
-            notes.append(
-                f"{counted(self.refused, 'message')} of others to the collector's topic {were(self.refused)} refused"
-            )
-        dropped = self.dropped.items()
-        return notes + [
-            f"{counted(rows, 'row')} of {table} {were(rows)} dropped on the scheduler" for table, rows in dropped
-        ]
 
     # implementation
 
@@ -208,10 +236,13 @@ class Deployment(Period):
             self._leave_in_background()
             raise
 
-    def _drain_some(self, question: bytes | None = None) -> Answer | None:
+    def _drain_some(self, question: bytes | None, patience: float | None) -> Answer | None:
         """Take the oldest entries; return the answer that contained them."""
-        asked = time.time()
-        answer = self.ask("drain", limit=DRAIN_BYTES, received=self._received, question=question)
+        try:
+            asked, answer = time.time(), self._ask_for_more(question, patience)
+        except PluginGoneError:
+            self._resume()
+            asked, answer = time.time(), self._ask_for_more(question, patience)
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
             return None
@@ -221,16 +252,32 @@ class Deployment(Period):
         self._take(answer)
         return answer
 
+    def _ask_for_more(self, question: bytes | None, patience: float | None) -> dict[str, Any]:
+        return self.ask("drain", patience, limit=DRAIN_BYTES, received=self._received, question=question)
+
+    def _resume(self) -> None:
+        """Install the plugins again: the scheduler gave up on this client, which was stopped or out of touch."""
+        if not self._resumes or not self.is_open:
+            raise PluginGoneError(GONE_PLUGIN)
+        plugin, half = self._plugins
+        since = self.last_heard
+        plugin.first_text, plugin.silent_since = len(self.log.texts.places), since + self.clock_offset
+        self._register(plugin, half)
+        self._received = 0
+        self._note(GAP.format(time.time() - since, moment(since)))
+
     def _take(self, answer: Answer) -> None:
         """Take complete entries of the log."""
         with interrupts_held():
             if answer["at"] != self._received:
                 raise RoastcoffeaError(f"the scheduler's log continues at byte {answer['at']}, not {self._received}")
             self._received += len(answer["data"])
+            if self._keep is not None and answer["data"]:
+                self._keep(answer["data"])
             self.log.feed(answer["data"])
             self.last_heard = time.time()
             self.dropped = dict(answer["dropped"])
-            self._failures = answer["failures"]
+            self.failures = answer["failures"]
             self.refused = answer["refused"]
 
     def _keep_draining(self) -> None:
@@ -244,16 +291,11 @@ class Deployment(Period):
 
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""
-        patience = self._connection.patience
-        end = time.monotonic() + patience
+        silence = STILL_SILENT if self._is_silent else SILENCE
         answer = None
-        if not self.reading.acquire(timeout=patience):
-            raise lost(f"no answer within {patience:g} s")
-        try:
+        with self._reading_within(silence):
             with _internal_errors(self._note_unanswered, "the workers were asked for the last time"):
-                arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
-                left = max(end - time.monotonic(), patience / 2)
-                answer = self.ask("finish", left, **arguments, received=self._received)
+                answer = self._finish(silence)
                 learn(answer)
             with _internal_errors(self._note, "the last records were fetched"):
                 if answer is not None:
@@ -262,8 +304,21 @@ class Deployment(Period):
                     self.drain()
                 if answer is not None:
                     complete(answer)
-        finally:
-            self.reading.release()
+
+    def _finish(self, silence: float) -> dict[str, Any]:
+        """Last answer of the plugin, after the workers have reported to it."""
+        arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
+        patience = self._connection.patience
+
+        def ask() -> dict[str, Any]:
+            call = self._call("finish", {**arguments, "received": self._received})
+            return self._checked(self._connection.answer_while_alive(call_plugin, call, patience, silence))
+
+        try:
+            return ask()
+        except PluginGoneError:
+            self._resume()
+            return ask()
 
     def _note_unanswered(self, reason: str) -> None:
         self._note(reason)
@@ -272,7 +327,7 @@ class Deployment(Period):
     def _leave(self) -> None:
         with _internal_errors(self._note, "its plugins were removed"):
             try:
-                self._connection.answer(call_plugin, self._stopping(LEAVE_WAIT), self._connection.patience / 2)
+                self._connection.answer(remove_plugin, self._removal(LEAVE_WAIT), SILENCE)
             except NoAnswerError as problem:
                 self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
                 self._leave_in_background()
@@ -286,10 +341,11 @@ class Deployment(Period):
             await asyncio.wait([asyncio.wrap_future(registering)])
         log = logging.getLogger(__name__).info
         with reported(log, "the collector's plugin could not be removed", GONE):
-            await self._connection.call_late(call_plugin, self._stopping(0.0))
+            await self._connection.call_late(remove_plugin, self._removal(0.0))
 
-    def _stopping(self, wait: float) -> dict[str, Any]:
-        return {"name": self.name, "method": "stop", "arguments": {"wait": wait}}
+    def _removal(self, patience: float) -> dict[str, Any]:
+        plugin, _ = self._plugins
+        return {"name": self.name, "patience": patience, "span": plugin.span}
 
 
 def _internal_errors(note: Callable[[str], None], occasion: str) -> reported:

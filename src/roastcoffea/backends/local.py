@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
-from roastcoffea.backends.parsl import ParslManagers, pools_of
-from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess
+from roastcoffea.backends.local_journal import ProcessJournal
+from roastcoffea.backends.parsl import ParslManagers
+from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess, pool_size
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
@@ -63,6 +64,8 @@ class LocalMetricsBackend(Recorder):
     def _reset(self) -> None:
         super()._reset()
         self.processes = ProcessTree()
+        self._host, self._process = socket.gethostname(), os.getpid()
+        self._journal = ProcessJournal()
         self._interval: float | None = None
         self._next_sample = 0.0
         self._merged = 0
@@ -167,9 +170,9 @@ class LocalMetricsBackend(Recorder):
         shifts = {shift["worker"]: shift for shift in rows.group_by("worker").aggregate(spans).to_pylist()}
         start, stop = pc.min(rows["start"]).as_py(), pc.max(rows["stop"]).as_py()
         size = None if step is None else step.size
-        processes, own = [], _name(os.getpid())
+        processes, own = [], self._name(self._process)
         for worker, shift in shifts.items():
-            here = (process for process in self.processes.seen if _name(process.pid) == worker)
+            here = (process for process in self.processes.seen if self._name(process.pid) == worker)
             there = (process for process in here if process.may_have_lived(shift["start_min"], shift["stop_max"]))
             process = next(there, None)
             threads = size if size and worker == own else shift["thread_count_distinct"]
@@ -205,13 +208,13 @@ class LocalMetricsBackend(Recorder):
         facts = self.received.processes
         of_managers = [worker for worker in self._unseen if self._parsl.have(facts.get(worker, {}))]
         hosts = [host_and_process(worker)[0] for worker in self._unseen if worker not in of_managers]
-        here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
+        here, unknown = hosts.count(self._host), hosts.count(None)
         elsewhere = len(hosts) - here - unknown
         notes = {
             "of Parsl, not seen on this host: their resource use is unknown": len(of_managers),
             "not seen (ended too soon, or in a container): assumed present from the first chunk to the last, "
             "with unknown resource use": here,
-            f"on other hosts than {socket.gethostname()}: their lifetimes and resource use are unknown": elsewhere,
+            f"on other hosts than {self._host}: their lifetimes and resource use are unknown": elsewhere,
             "without a name of host and process: their hosts, lifetimes and resource use are unknown": unknown,
         }
         for text, number in notes.items():
@@ -255,22 +258,21 @@ class LocalMetricsBackend(Recorder):
         """Workers present between start and stop."""
         rows: list[dict[str, Any]] = []
         for process, threads in self._workers().items():
-            if self._learned and process.pid == os.getpid():
+            if self._learned and process.pid == self._process:
                 rows += self._own_lifetimes(process, start, stop)
             else:
                 rows.append(self._lifetime(process, threads, start, stop))
         rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
         facts = self.received.processes
         for row in rows:
-            known = facts.get(row["worker"], {})
-            if "batch_system" in known:
+            if "batch_system" in (known := facts.get(row["worker"], {})):
                 row.update(job_columns(known, stop))
         self._parsl.complete(rows, facts, self._busy, start, stop)
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
         """Threads of the workers that were seen."""
-        return self._threads if self._learned else dict.fromkeys(self.processes.family())
+        return self._threads if self._learned else dict.fromkeys(self.processes.family(self._process))
 
     def _busy(self, worker: str) -> list[npt.NDArray[np.float64]]:
         """Starts and ends of the chunks of a worker, in order."""
@@ -279,7 +281,7 @@ class LocalMetricsBackend(Recorder):
         return list(map(np.sort, times))
 
     def _lifetime(self, process: WatchedProcess, threads: int | None, start: float, stop: float) -> dict[str, Any]:
-        starts, stops = self._busy(_name(process.pid))
+        starts, stops = self._busy(self._name(process.pid))
         born = min([process.born, *starts[:1]])
         died = max([process.seen, *stops[-1:]]) if process.ended else stop
         begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
@@ -317,13 +319,13 @@ class LocalMetricsBackend(Recorder):
     def _life(
         self, process: WatchedProcess, threads: int | None, span: tuple[float, float], cpu: float
     ) -> dict[str, Any]:
-        life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu}
-        held = dict(zip(WITHHELD, self._withheld, strict=True)) | self._job
-        return self._identity(_name(process.pid)) | life | held | {"memory_limit": self.hosts[0].memory}
+        life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu, **self._job}
+        life |= {"memory_limit": self.hosts[0].memory, **dict(zip(WITHHELD, self._withheld, strict=True))}
+        return self._identity(self._name(process.pid)) | life
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
         row = self._identity(worker) | {"threads": threads}
-        if row["host"] != socket.gethostname():
+        if row["host"] != self._host:
             return row
         starts, stops = self._busy(worker)
         return row | {"start": float(starts[0]), "stop": float(stops[-1])}
@@ -337,11 +339,11 @@ class LocalMetricsBackend(Recorder):
         """Samples of the workers, worker by worker."""
         rows = []
         for process in self._workers():
-            name = _name(process.pid)
+            name = self._name(process.pid)
             worker = {"worker": name, "memory_limit": self.hosts[0].memory}
             starts, stops = self._busy(name)
             spans = [(-math.inf, math.inf, 1)]
-            if self._learned and process.pid == os.getpid():
+            if self._learned and process.pid == self._process:
                 spans = self._own_threads(-math.inf, math.inf)
             inside = (each for each in process.samples if any(begin <= each.time <= end for begin, end, _ in spans))
             for sample in inside:
@@ -358,7 +360,21 @@ class LocalMetricsBackend(Recorder):
             )
         return notes
 
+    # in a journal
+
+    def facts(self) -> dict[str, Any]:
+        known = {"cpu_at_open": self._cpu_at_open, "job": self._job, "withheld": self._withheld}
+        return super().facts() | known | {"host": self._host, "process": self._process}
+
+    def news(self) -> Iterator[tuple[str, bytes]]:
+        yield from super().news()
+        yield from self._journal.news(self.processes.seen, self._steps)
+
     # implementation
+
+    def _name(self, pid: int) -> str:
+        """Name of a process among the workers, as used by the probe."""
+        return f"{self._host}/{pid}"
 
     def _keep_scanning(self) -> None:
         """Scan until the end. It logs and imports nothing, because the analysis may fork in the meantime."""
@@ -376,21 +392,6 @@ class LocalMetricsBackend(Recorder):
                 self._merged += sum(process.merge_neighbours() for process in self.processes.seen)
                 self._interval *= 2
             self._next_sample = time.monotonic() + self._interval
-
-
-def pool_size(executor: Any) -> int | None:
-    """Processes or threads that work for an executor of coffea; None if not reported."""
-    pools = pools_of(executor)
-    if pools:  # Parsl, where only pools of threads show the size of all
-        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
-    if not hasattr(executor, "pool"):
-        return None
-    return getattr(executor.pool, "_max_workers", None) or int(executor.workers)
-
-
-def _name(pid: int) -> str:
-    """Name of a process among the workers, as used by the probe."""
-    return f"{socket.gethostname()}/{pid}"
 
 
 def host_and_process(worker: str) -> tuple[str | None, int | None]:

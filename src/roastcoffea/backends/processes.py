@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psutil
+
+from roastcoffea.backends.parsl import pools_of
 
 SHORTEST_STEP: Final = 0.05
 """Shortest seconds for a CPU percentage: the operating system counts CPU time in hundredths of a second."""
@@ -53,6 +55,20 @@ class WatchedProcess:
         self._cpu_before = 0.0 if is_new else self._cpu
         self._settled = self._reaped
         self._pending = 0.0
+
+    @classmethod
+    def remembered(cls, pid: int, parent: int, born: float) -> WatchedProcess:
+        """A process that is known from a journal, and not watched."""
+        known = cls.__new__(cls)
+        known.pid, known.parent, known.born, known.seen = pid, parent, born, born
+        known.is_tracker, known.gone, known.samples = False, None, []
+        known._cpu = known._cpu_before = 0.0
+        return known
+
+    def remember(self, seen: float, gone: float | None, cpu: float, samples: Iterable[Sample]) -> None:
+        """Take later facts about it from a journal."""
+        self.seen, self.gone, self._cpu = seen, gone, cpu
+        self.samples += samples
 
     @property
     def cpu_seconds(self) -> float:
@@ -187,13 +203,13 @@ class ProcessTree:
         except (psutil.Error, OSError):
             return None
 
-    def family(self) -> list[WatchedProcess]:
-        """This process and all its descendants."""
-        members = {os.getpid()}
-        for process in self.seen:
-            if process.parent in members:
-                members.add(process.pid)
-        return [process for process in self.seen if process.pid in members]
+    def family(self, process: int | None = None) -> list[WatchedProcess]:
+        """A process (by default this one) and all its descendants."""
+        members = {process or os.getpid()}
+        for one in self.seen:
+            if one.parent in members:
+                members.add(one.pid)
+        return [one for one in self.seen if one.pid in members]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -209,3 +225,13 @@ class Step:
     """CPU time of this process at its start; likewise at its stop."""
     stop: float | None = None
     cpu_stop: float | None = None
+
+
+def pool_size(executor: Any) -> int | None:
+    """Processes or threads that work for an executor of coffea; None if not reported."""
+    pools = pools_of(executor)
+    if pools:  # Parsl, where only pools of threads show the size of all
+        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
+    if not hasattr(executor, "pool"):
+        return None
+    return getattr(executor.pool, "_max_workers", None) or int(executor.workers)

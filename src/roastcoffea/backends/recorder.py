@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.log.journal import RECORDS
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
@@ -31,6 +33,9 @@ SAMPLED: Final = ("samples", "sampling", "worker_states")
 PROFILE: Final = "profile"
 FROM_CHUNKS: Final = ("branch_reads", "sections", PROFILE)
 """Tables that hold parts of the records of chunks."""
+
+FACTS: Final = "facts"
+"""Kind of entries of a journal with what a backend knows."""
 
 TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
 """Tables of a run in the order of their creation: a backend learns its workers from chunks."""
@@ -73,6 +78,9 @@ class Recorder(AbstractMetricsBackend):
     elsewhere: str
     """Why work on an executor out of reach is not recorded."""
 
+    keep: Callable[[str, bytes], None] | None = None
+    """Takes entries for the journal of the run, in addition to those of `news`; None without a journal."""
+
     functions: Any = None
     """What the collector wants of functions that tasks run without a Runner."""
 
@@ -105,6 +113,8 @@ class Recorder(AbstractMetricsBackend):
         self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
         self._began = time.time()
         self._period = Period()
+        self._told = b""
+        """Facts that the journal has."""
 
     # life cycle of a collector
 
@@ -187,6 +197,11 @@ class Recorder(AbstractMetricsBackend):
         return self._period.dropped
 
     @property
+    def gaps(self) -> tuple[tuple[float, float], ...]:
+        """Start and end of times of which nothing was recorded."""
+        return ()
+
+    @property
     def refused(self) -> int:
         """Refused messages of others to the topic of the backend."""
         return self._period.refused
@@ -249,6 +264,33 @@ class Recorder(AbstractMetricsBackend):
         """Note a problem, once."""
         if problem not in self.problems:
             self.problems.append(problem)
+
+    # in a journal
+
+    def facts(self) -> dict[str, Any]:
+        """What else is known, in values of JSON."""
+        hosts = [asdict(host) for host in self.hosts]
+        return {"recorded": self.was_open, "hosts": hosts, "problems": list(self.problems)}
+
+    def news(self) -> Iterator[tuple[str, bytes]]:
+        """Entries for the journal that are new since the last call: the facts, if they have changed."""
+        facts = json.dumps(self.facts()).encode()
+        if facts != self._told:
+            self._told = facts
+            yield FACTS, facts
+
+    def take(self, kind: str, data: bytes) -> None:
+        """Take an entry from the journal of a run that was lost, as when it was new; others are ignored."""
+        if kind == RECORDS:
+            self.received.take(data)
+        elif kind == FACTS:
+            self.learn(json.loads(data))
+
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        """Take facts from a journal."""
+        self._period.was_open = facts["recorded"]
+        self.hosts = tuple(Host(**host) for host in facts["hosts"])
+        self.problems = list(facts["problems"])
 
     def leave_span(self) -> None:
         """End what `open` started in the caller's context."""

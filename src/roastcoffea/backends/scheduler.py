@@ -17,10 +17,11 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
-from roastcoffea.backends.stay import Stay
+from roastcoffea.backends.past_spans import forget_span
+from roastcoffea.backends.stay import Stay, clear_tasks
 from roastcoffea.backends.survey import ask_workers, described, metrics_of_span
 from roastcoffea.backends.workers import ENDED_BY_NANNY, Workers
-from roastcoffea.log.kinds import CHUNK
+from roastcoffea.log.kinds import CHUNK, RESUMED
 from roastcoffea.log.writer import LogWriter, Problems
 
 LAST_REPORT = 2.0
@@ -72,6 +73,15 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         What is missing for a lost worker.
     additions : tuple of Addition
         Additional recorders.
+
+    Attributes
+    ----------
+    first_text : int
+        Texts that the client has from an earlier plugin of this name, which gave up on it.
+    silent_since : float or None
+        Since when it has nothing from that (this clock); None for the first plugin.
+    leave_spans : bytes or None
+        Pickle of the function that removes the counts of spans from workers; without it they stay.
     """
 
     idempotent = True
@@ -86,6 +96,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         loss: str | None = None,
         additions: tuple[Addition, ...] = (),
     ) -> None:
+        self.first_text = 0
+        self.silent_since: float | None = None
+        self.leave_spans: bytes | None = None
         self.name = name
         self.client = client
         self.token = token
@@ -96,7 +109,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     async def start(self, scheduler: Any) -> None:
         self.scheduler = scheduler
-        self.log = LogWriter()
+        self.log = LogWriter(first_text=self.first_text)
+        if self.silent_since is not None:
+            self.log.write_fields(RESUMED, self.silent_since, time.time())
         self.problems = Problems(self.log)
         self.refused = 0
         self.attempts = Attempts(self.name, scheduler, self.log, self.problems, self.run)
@@ -106,6 +121,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
             self._arrived(address)
         for addition in self.additions:
             addition.start(self)
+        if self.silent_since is not None:
+            self.attempts.take_waiting_records()
         self.stay = Stay(self)
 
     # events from distributed
@@ -148,6 +165,13 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     async def close(self) -> None:
         self.stay.end()
+
+    @property
+    def span(self) -> tuple[str, bytes] | None:
+        """What is to be removed with the run; None if nothing is."""
+        if self.run is None or self.run.span is None or self.leave_spans is None:
+            return None
+        return self.run.span, self.leave_spans
 
     # requests of the client
 
@@ -281,6 +305,17 @@ def note_failure(task: asyncio.Future[Any]) -> None:
     """Log on the scheduler that a worker could not be reached."""
     if not task.cancelled() and task.exception() is not None:
         logging.getLogger(__name__).info("a worker plugin was not set up everywhere: %s", task.exception())
+
+
+async def remove_plugin(name: str, patience: float, span: tuple[str, bytes] | None, dask_scheduler: Any = None) -> None:
+    """Have a plugin restore scheduler and workers; if it gave up on the client, restore what it left to it."""
+    plugin = dask_scheduler.plugins.get(name)
+    if plugin is None:
+        await clear_tasks(dask_scheduler, name)
+        if span is not None:
+            dask_scheduler.loop.add_callback(forget_span, dask_scheduler, *span)
+    else:
+        await plugin.stop(patience)
 
 
 async def call_plugin(name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None) -> Any:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
-from roastcoffea.log.marks import clear_metadata, unmark
+from roastcoffea.backends.past_spans import forget_span
+from roastcoffea.log.marks import clear_metadata, forget_record, unmark
 
 TICK = 1.0
 """Seconds between checks if no worker is sampled."""
@@ -37,6 +38,10 @@ class Resident(Protocol):
     client: str
     interval: float | None
     scheduler: Any
+
+    @property
+    def span(self) -> tuple[str, bytes] | None:
+        """Identity of the span of its run, and what removes its counts from workers; None if there is none."""
 
     def tick(self, number: int, late: float, missed: int) -> None:
         """Do the work of this interval; it is late by these seconds, and some intervals may have been missed."""
@@ -78,17 +83,28 @@ class Stay:
             self._grace.cancel()
         self._plugin.ended()
 
-    async def leave(self, wait: float = 0.0) -> None:
-        """Restore the scheduler and the workers; wait at most this many seconds for the workers."""
+    async def leave(self, wait: float = 0.0, *, may_return: bool = False) -> None:
+        """Restore the scheduler and the workers.
+
+        Parameters
+        ----------
+        wait
+            Most seconds to wait for the workers.
+        may_return
+            Whether the client may come back: its tasks keep their marks, by which another plugin knows them.
+        """
         if not self.alive:
             return
         self.end()
         self._scheduler.plugins.pop(self._name, None)
         self._forget_topic()
-        removals = [self._in_background(self._clear_tasks())]
+        removals = [] if may_return else [self._in_background(clear_tasks(self._scheduler, self._name))]
+        if self._plugin.span is not None and not may_return:
+            self._in_background(forget_span(self._scheduler, *self._plugin.span))
         if self._name in self._scheduler.worker_plugins:
             removals.append(self._in_background(self._leave_workers()))
-        await asyncio.wait(removals, timeout=wait)
+        if removals:
+            await asyncio.wait(removals, timeout=wait)
 
     async def _tick(self, interval: float) -> None:
         loop = asyncio.get_running_loop()
@@ -101,7 +117,7 @@ class Stay:
             number += 1
             await asyncio.sleep(max(began + number * interval - loop.time(), 0.0))
             if time.time() - self._drained > LONGEST_SILENCE:
-                self._in_background(self.leave())
+                self._in_background(self.leave(may_return=self._plugin.client in self._scheduler.clients))
                 return
 
     def _leave_without_client(self) -> None:
@@ -132,17 +148,19 @@ class Stay:
             if task is not None:
                 clear_metadata(task, self._name)
 
-    async def _clear_tasks(self) -> None:
-        """Remove our mark from the tasks that the user keeps, in batches."""
-        tasks = iter(list(self._scheduler.tasks.values()))
-        while some := list(itertools.islice(tasks, SWEEP)):
-            for task in some:
-                unmark(task, self._name)
-            await asyncio.sleep(0)
-
     def _forget_topic(self) -> None:
         """Forget the events of this name, which the scheduler would keep forever."""
         topics_of(self._scheduler).pop(self._name, None)
+
+
+async def clear_tasks(scheduler: Any, name: str) -> None:
+    """Remove a collector's mark from the tasks that the user keeps, in batches."""
+    tasks = iter(list(scheduler.tasks.values()))
+    while some := list(itertools.islice(tasks, SWEEP)):
+        for task in some:
+            forget_record(task, name)
+            unmark(task, name)
+        await asyncio.sleep(0)
 
 
 def topics_of(scheduler: Any) -> dict[str, Any]:

@@ -28,6 +28,10 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
+SHARED: Final = "-shared"
+"""End of the default names of what is shared."""
+
+share: Final = click.option("--share", is_flag=True, help="Give hosts, users and paths made-up names.")
 measurement: Final = click.argument("path", type=click.Path(path_type=Path))
 runs: Final = click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 as_json: Final = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")

@@ -13,7 +13,6 @@ Facts about its data that determine the records:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +27,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import Environment, Run, unwatched_run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
-from roastcoffea.storage.reading import content_of, literal, reading
+from roastcoffea.storage.reading import check_times, content_of, json_of, literal, reading
 
 FORMAT: Final = "roastcoffea_measurement_v1"
 METADATA_FILE: Final = "metadata.json"
@@ -37,6 +36,9 @@ TIMES_FILE: Final = "start_end_time.txt"
 FILES: Final = frozenset((METADATA_FILE, METRICS_FILE, TIMES_FILE))
 """All files of a measurement's folder."""
 WRITER: Final = "roastcoffea 0.1.2"
+
+LONGEST_TIMES: Final = 1000
+"""Bytes of two times."""
 
 Row = Mapping[str, Any]
 
@@ -93,7 +95,7 @@ def load_legacy(folder: Path) -> Run:
             raise UnreadableMeasurementError(f"{metadata_file} is not by {WRITER}; pass the folder of a measurement")
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
-        t0, t1 = map(float, content_of(times_file).decode().split(","))
+        t0, t1 = map(float, content_of(times_file, LONGEST_TIMES).decode().split(","))
     with reading(metrics_file):
         metrics = _json(metrics_file)
         return _run(folder.resolve(), metrics, saved, t0, t1)
@@ -107,6 +109,7 @@ def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: flo
     samples = [sample | {"time": sample["time"] - (zone or 0)} for sample in samples]
     seen = [*_known(samples, "time"), *_known(chunks, "start"), *_known(chunks, "stop")]
     start = _start(saved - (zone or 0), t1 - t0, seen)
+    check_times(start, start + (t1 - t0))
     spans = metrics.get("raw_span_metrics")
     others = {name: value for name, value in metrics.items() if name not in DERIVED}
     parts: dict[str, Any] = {
@@ -247,4 +250,4 @@ def _as_if_utc(text: str) -> float:
 
 def _json(path: Path) -> Any:
     # Python wrote NaN and infinities there, which are not measured values
-    return json.loads(content_of(path), parse_constant=lambda _: None)
+    return json_of(path, parse_constant=lambda _: None)

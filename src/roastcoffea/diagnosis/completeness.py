@@ -18,7 +18,7 @@ from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles
 from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
-from roastcoffea.records.run import FAILED, FINISHED, Run, RunnerCall
+from roastcoffea.records.run import FAILED, FINISHED, LOST, Run, RunnerCall
 from roastcoffea.units import FRACTION, are, counted, number
 
 MOST_NAMED: Final = 3
@@ -100,6 +100,8 @@ class Incompleteness:
         The most common error of these attempts, else the error of the run.
     run_error : str or None
         Error that ended the run or one of its Runner calls; None if all finished.
+    ending : str
+        How the run ended, as a verb.
     remedy : str or None
         Line to copy that processes the rest; None if nothing is known to be missing.
     """
@@ -114,6 +116,7 @@ class Incompleteness:
     failed_for_good: int
     error: CommonError | None
     run_error: str | None
+    ending: str
     remedy: str | None
 
     @property
@@ -187,7 +190,7 @@ class Incompleteness:
     def _ended(self) -> str:
         if self.run_error == INTERRUPT:
             return "The run was interrupted"
-        return f"The run failed ({shortened(self.run_error or '')})"
+        return f"The run {self.ending} ({shortened(self.run_error or '')})"
 
     def _names(self) -> str:
         files = [name for _, name, *_ in self.culprits()]
@@ -232,12 +235,15 @@ def incompleteness(
         failed_for_good=len(failed),
         error=commonest(row["error"] for row in failed) or commonest([ended]),
         run_error=None if ended is None else _without_interrupt(ended),
+        ending=run.ending,
         remedy=_line(chunks, files, files_to_repeat),
     )
 
 
 def state_of(run: Run, missing: Incompleteness | None) -> str:
     """State of a run in a few words, such as "complete"; `missing` is None where it is not known what is missing."""
+    if run.outcome == LOST:
+        return LOST
     if run.outcome == FAILED:
         # what interrupts after the last Runner call leaves its output whole
         error = missing.run_error if missing is not None and missing.run_error else run.error or ""
@@ -343,7 +349,7 @@ def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[R
 
 def _error_of(run: Run) -> str | None:
     """Error that ended the run inside a Runner call; an error after the last call leaves the output whole."""
-    if run.outcome == FAILED and any(call.outcome != FINISHED for call in run.calls):
+    if run.ended_early and any(call.outcome != FINISHED for call in run.calls):
         return run.error or "no error text was kept"
     return None
 

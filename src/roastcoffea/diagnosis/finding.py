@@ -227,7 +227,7 @@ class Verdict(list[Finding], Presented):
         if self.absent is not None:
             return absence(self.absent)
         if self._failed:
-            return "No bottleneck was found before the run failed."
+            return "No bottleneck was found before the run ended."
         return "Healthy: no single change would save as much as 5 % of the wall time."
 
     def sheets(self) -> list[Sheet]:

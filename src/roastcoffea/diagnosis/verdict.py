@@ -28,7 +28,7 @@ from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import NO_NAMES, Names
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE, WORD
 
 NOTHING_RAN: Final = "no Runner was called, and no task ran"
@@ -94,7 +94,7 @@ def verdict(  # noqa: PLR0917
         share=None if bound is None else thread_time(run, time_ledger)[bound] / (time_ledger.total or 1.0),
         together=together,
         elapsed=evidence.elapsed,
-        failed=run.outcome == FAILED,
+        failed=run.ended_early,
     )
 
 

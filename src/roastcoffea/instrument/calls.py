@@ -18,7 +18,7 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.names import name_of_processor
 from roastcoffea.instrument.own_code import Files, files_of_functions
 from roastcoffea.records.calls import OF_TASKS
-from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
+from roastcoffea.records.run import FAILED, FINISHED, LOST, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ FUNCTION: Final = "none: tasks of their own"
 IN_EACH: Final = (
     "a Runner call in a thread without a collector was counted in every open collector: open one in that thread"
 )
+
+LOST_CALL: Final = "the client was lost while the call ran"
+"""Error of a call whose end nobody saw."""
 
 LONGEST_NAME: Final = 50
 """Length at which Dask truncates the name of a function."""
@@ -61,6 +64,9 @@ class Watcher(Protocol):
 
     def call_began(self, call: str, files: Files) -> None:
         """Learn the identity of a Runner call that begins, and the files of its processor's functions."""
+
+    def call_runs(self, call: RunnerCall) -> None:
+        """Take the record of a running call, as it would be if the client were lost now."""
 
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
         """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
@@ -176,6 +182,7 @@ class OpenCall:
             watcher.call_began(self.id, self.files_of_functions)
         token = current.set(self)
         self.start, began = time.time(), time.perf_counter()
+        self._tell_running()
         error: BaseException | None = None
         open_calls.append(self)
         try:
@@ -207,12 +214,14 @@ class OpenCall:
         self._items_requested(items)
         with reported(self.watchers.note, "the fileset has no fingerprint", (AttributeError, TypeError, ValueError)):
             self.fileset = fingerprint(items)
+        self._tell_running()
 
     def preprocess_files(self, items: Sequence[Any]) -> None:
         """Record the files passed to the executor for preprocessing."""
         with reported(self.watchers.note, "the files of preprocessing were not counted", Exception):
             self.files = (self.files or 0) + len(items)
             self._items_requested(items)
+        self._tell_running()
 
     def _items_requested(self, items: Sequence[Any]) -> None:
         with reported(self.watchers.note, "the requests of a Runner call were not recorded", Exception):
@@ -221,6 +230,13 @@ class OpenCall:
             return
         for watcher in self.watchers:
             watcher.requests_unknown()
+
+    def _tell_running(self) -> None:
+        """Tell the collectors what is known of the call, in case that the client is lost before it ends."""
+        with reported(self.watchers.note, "a running Runner call was not recorded", Exception):
+            record = dataclasses.replace(self._record(time.time(), None), outcome=LOST, error=LOST_CALL)
+            for watcher in self.watchers:
+                watcher.call_runs(record)
 
     def _record(self, stop: float, error: BaseException | None) -> RunnerCall:
         return RunnerCall(

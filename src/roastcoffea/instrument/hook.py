@@ -143,7 +143,8 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
         prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
         watched = ExecutorCall(found, self, None if call is None else call.id, name)
         collectors = tuple(watcher.topic for watcher in found)
-        mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}})
+        of_call = {} if call is None else {"call": call.id}
+        mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix, **of_call}})
         with whole(found[-1].span_ensured()), whole(mark), whole(watched.transport()):
             probed = watched.probed(function)
             with whole(watched.at_work(self)):

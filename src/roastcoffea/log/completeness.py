@@ -46,11 +46,9 @@ class AskedItems:
         self.files = self.chunks = 0
         self._tables: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
 
-    def add(self, call: str, items: Sequence[Any]) -> int:
-        """Add coffea's items of a Runner call; return how many files became equal to others without their secrets."""
-        chunks = sum(hasattr(item, "entrystart") for item in items)
-        self.chunks += chunks
-        self.files += len(items) - chunks
+    def add(self, call: str, items: Sequence[Any]) -> tuple[pa.Table, int]:
+        """Add coffea's items of a Runner call; return their table, and how many files became equal to others without
+        their secrets."""
         uuids = [getattr(item, "fileuuid", None) for item in items]
         files = [str(item.filename) for item in items]
         clean_files = redacted_each(files)
@@ -64,8 +62,16 @@ class AskedItems:
             "entry_stop": [getattr(item, "entrystop", None) for item in items],
             "site": redacted_each(sites_of(items)),
         }
-        self._tables.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
-        return len(set(files)) - len(set(clean_files))
+        table = pa.table(columns, schema=arrow_schema(ASKED_COLUMNS))
+        self.take(table)
+        return table, len(set(files)) - len(set(clean_files))
+
+    def take(self, table: pa.Table) -> None:
+        """Add rows for items."""
+        files = table["entry_start"].null_count
+        self.files += files
+        self.chunks += len(table) - files
+        self._tables.append(table)
 
     def table(self) -> pa.Table:
         """One row for each item, in order of request."""
@@ -77,11 +83,13 @@ class Losses:
     """Why records of chunks may be missing.
 
     `equal_run_once`: equal chunks are one task. `dropped` and `refused`: numbers of lost chunk records and messages.
+    `otherwise`: why others are missing.
     """
 
     equal_run_once: bool = False
     dropped: int = 0
     refused: int = 0
+    otherwise: str = "for an unknown reason"
 
     def reasons(self, equal: int, others: int) -> Iterator[str]:
         """Why chunks have no record: those equal to another one, and the others."""
@@ -89,7 +97,7 @@ class Losses:
             EQUAL_CHUNKS: equal,
             "records dropped on the scheduler": others and self.dropped,
             "refused entries of the scheduler's log": others and self.refused,
-            "for an unknown reason": max(others - self.dropped - self.refused, 0),
+            self.otherwise: max(others - self.dropped - self.refused, 0),
         }
         return (f"{reason}: {number}" for reason, number in reasons.items() if number)
 

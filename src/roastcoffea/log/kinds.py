@@ -207,5 +207,8 @@ JOB: Final = _declared((*of(TEXT, "worker"), *of("d", "time")), then="what a wor
 CLOSING: Final = _declared((("worker", TEXT), ("time", "d")))
 """A worker that begins to close."""
 
+RESUMED: Final = _declared(of("d", "since", "time"))
+"""The first entry of a plugin that takes the place of one that gave up on the client; nothing is known between."""
+
 LEFT: Final = 0xFFFFFFFF
 """Placeholder for the tasks of a worker that left."""

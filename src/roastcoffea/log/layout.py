@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+import zlib
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,18 @@ import pyarrow as pa
 from roastcoffea.log.kinds import NO_STRING, TEXT, Fields, format_of, packing
 
 Rows = np.ndarray[Any, Any]
+
+MOST_INFLATED: Final = 2**26
+"""Largest decompressed part of an entry, in bytes: a whole log has as many."""
+
+
+def inflated(packed: bytes) -> bytes:
+    """Decompressed part of an entry; ValueError if it is too large to be one of ours."""
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(packed, MOST_INFLATED)
+    if not unpacking.eof:
+        raise ValueError(f"it is cut off, or has more than {MOST_INFLATED} bytes")
+    return found
 
 
 class Texts:

@@ -45,6 +45,12 @@ def unmark(task: Any, collector: str) -> None:
         del task.annotations[ANNOTATION]
 
 
+def forget_record(task: Any, collector: str) -> None:
+    """Remove the record of a task of a collector that nobody takes, unless it belongs to another one as well."""
+    if task.metadata and mark_of(task, collector) is not None and not _others(task, collector):
+        task.metadata.pop(METADATA_KEY, None)
+
+
 def clear_metadata(task: Any, collector: str) -> None:
     """Remove the metadata that the collector's worker plugin and probe left on a task.
 

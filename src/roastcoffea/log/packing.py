@@ -81,6 +81,10 @@ NO_INTEGER: Final = -(1 << 63)
 NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
 """Values sent for unknown ones."""
 
+PLACES: Final = {name: place for place, name in enumerate((*TEXTS, *FIGURES))}
+UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
+"""Where columns are in a record, and values of unknown ones other than NaN."""
+
 BETWEEN_TEXTS: Final = "\n"
 
 LENGTHS: Final = "<5I"
@@ -91,6 +95,8 @@ SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
 CHECK: Final = "<I"
 CHECK_SIZE: Final = 4
 """Packed records begin with their checksum, seeded with the version that both sides must share."""
+MOST_EXPANSION: Final = 255
+"""Sizes of compressed bytes that LZ4 can make of them; it allocates what they claim."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
@@ -188,12 +194,7 @@ class PackedBranches:
 
 def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     """Unpack the result of `packed_records`, with branches as `PackedBranches`; requires NumPy."""
-    import lz4.block
-
-    packed = blob[CHECK_SIZE:]
-    if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
-        raise ValueError("they are damaged, or another version of roastcoffea packed them")
-    data = lz4.block.decompress(packed)
+    data = _checked(blob)
     at = 0
     records: list[dict[str, Any]] = []
     while at < len(data):
@@ -206,11 +207,8 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
             names = _unpack_texts(data[at : at + texts], record)
             at += texts
         if planes:
-            figures = struct.unpack(FIGURES_PACKING, _unpacked_integers(data, at, len(FIGURES), planes).tobytes())
+            record |= _unpacked_figures(data, at, planes)
             at += len(FIGURES) * planes
-            for name, value in zip(FIGURES, figures, strict=True):
-                if value == value and value != NO_INTEGER:  # noqa: PLR0124  (not a number is like nothing)
-                    record[name] = value
         if count:
             integers = _unpacked_integers(data, at, count, width)
             at += count * width
@@ -219,6 +217,74 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
             record[BRANCHES] = _unpacked_branches(names, integers, seconds)
         records.append(record)
     return records
+
+
+def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Unpack only these columns of packed records, for a tenth of the time: no branches, sections or profile.
+
+    What was not measured is left out, as is a record whose values travel as JSON (a text with a line break).
+
+    Parameters
+    ----------
+    blob : bytes
+        Result of `packed_records`.
+    names : sequence of str
+        Text, number and integer columns of chunks.
+    """
+    data = _checked(blob)
+    at = 0
+    records: list[dict[str, Any]] = []
+    while at < len(data):
+        rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
+        at += LENGTHS_SIZE + rest
+        values: list[Any] = []
+        branches = 0
+        if texts:
+            values = data[at : at + texts].decode("utf-8", "surrogatepass").split(BETWEEN_TEXTS)
+            branches = len(values) - len(OF_TEXTS)
+            at += texts
+        if texts and planes:
+            figures = bytearray(FIGURE_SIZE * len(FIGURES))
+            for plane in range(planes):
+                figures[plane::FIGURE_SIZE] = data[at + plane * len(FIGURES) : at + (plane + 1) * len(FIGURES)]
+            known = (*values[: len(TEXTS)], *struct.unpack(FIGURES_PACKING, figures))
+            picked = zip(names, map(known.__getitem__, map(PLACES.__getitem__, names)), strict=True)
+            records.append({name: value for name, value in picked if value == value and value not in UNKNOWN})  # noqa: PLR0124
+        elif count:  # the names of branches are in the part that is passed over
+            break
+        at += len(FIGURES) * planes + count * width
+        if count:
+            at += branches * len(BRANCH_SECONDS) * len(SECONDS_PLANES)
+    return records
+
+
+def _checked(blob: bytes) -> bytes:
+    """Content of packed records.
+
+    Raises
+    ------
+    ValueError
+        They are damaged, or of another version.
+    """
+    import lz4.block
+
+    packed = blob[CHECK_SIZE:]
+    if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
+        raise ValueError("they are damaged, or another version of roastcoffea packed them")
+    if int.from_bytes(packed[:4], "little") > MOST_EXPANSION * len(packed):
+        raise ValueError("they claim to be larger than they can be")
+    content: bytes = lz4.block.decompress(packed)
+    return content
+
+
+def _unpacked_figures(data: bytes, at: int, planes: int) -> dict[str, Any]:
+    """Measured figures of a record."""
+    figures = struct.unpack(FIGURES_PACKING, _unpacked_integers(data, at, len(FIGURES), planes).tobytes())
+    return {
+        name: value
+        for name, value in zip(FIGURES, figures, strict=True)
+        if value == value and value != NO_INTEGER  # noqa: PLR0124  (not a number is like nothing)
+    }
 
 
 def _unpack_texts(data: bytes, record: dict[str, Any]) -> list[str]:

@@ -36,6 +36,7 @@ MOST_BETWEEN: Final = 256
 """Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
 
 CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
+CLASS_OF_COLUMN: Final = tuple((phase.column, phase.time_class) for phase in PHASES)
 
 LARGEST_CODE: Final = 2**62
 
@@ -109,8 +110,8 @@ class Growing(Generic[Item]):
 class Tally:
     """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
 
-    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time, that of the
-    failed ones, CPU time, and the time in each class of phases.
+    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time (and
+    the sum of its squares), that of the failed ones, CPU time, and the time in each class of phases.
     """
 
     chunks: int = 0
@@ -119,6 +120,7 @@ class Tally:
     bytes: int | None = None
     files: int = 0
     wall_seconds: float = 0.0
+    wall_squares: float = 0.0
     failed_seconds: float = 0.0
     cpu_seconds: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
@@ -141,12 +143,13 @@ class Tally:
     def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
         wall = record.get("wall_seconds") or 0.0
         self.wall_seconds += wall
+        self.wall_squares += wall * wall
         self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
         if not gave:
             self.failed_seconds += wall
             return
-        for phase in PHASES:
-            self.seconds[phase.time_class] += record.get(phase.column) or 0.0
+        for column, time_class in CLASS_OF_COLUMN:
+            self.seconds[time_class] += record.get(column) or 0.0
 
 
 class ReceivedRecords:
@@ -234,10 +237,13 @@ class ReceivedRecords:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
         return numbered_attempts(ours.sort_by("start"))
 
+    def calls(self) -> set[str]:
+        """Runner calls, or what stands for one, that any attempt of a chunk was of."""
+        return set(self._chunks.table()["call"].unique().drop_null().to_pylist())
+
     def calls_of_tasks(self) -> set[str]:
         """What stands for a Runner call where tasks ran functions without one."""
-        known = self._chunks.table()["call"].unique().drop_null().to_pylist()
-        return {call for call in known if call.startswith(OF_TASKS)}
+        return {call for call in self.calls() if call.startswith(OF_TASKS)}
 
     def branch_reads(self, chunks: pa.Table) -> pa.Table:
         """Branches that these attempts read."""

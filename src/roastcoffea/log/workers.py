@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
@@ -25,9 +24,10 @@ from roastcoffea.log.kinds import (
     NO_STRING,
     PAUSE,
     PROCESS_CPU,
+    RESUMED,
     SAMPLE,
 )
-from roastcoffea.log.layout import Layout, Rows, Texts
+from roastcoffea.log.layout import Layout, Rows, Texts, inflated
 from roastcoffea.log.plausible import MOST_CORES
 from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
@@ -37,6 +37,9 @@ EXECUTING: Final = [name for name, _ in SAMPLE.fields].index("executing")
 
 AROUND_RUN: Final = 10.0
 """Seconds before and after the run in which its plugins may have counted."""
+
+OF_READING: Final = ("of_job", "again", "cpu_before")
+"""What is known of a lifetime in addition to its columns."""
 
 Counts = dict[tuple[Hashable, ...], float]
 Row = dict[str, Any]
@@ -62,6 +65,7 @@ class WorkerLog:
             CLOSING: self._take_closing,
             COUNTED: self._take_counted,
             SAMPLE: self._take_sample,
+            RESUMED: self._take_resumed,
         }
         self._texts = texts
         self._clocks = clocks
@@ -74,15 +78,36 @@ class WorkerLog:
         self._pausing: dict[str, Row] = {}
         self._counted: dict[tuple[str, int], Counts] = {}
         self._impossible = 0
+        self._before: dict[str, Row] = {}
+        self.gaps: list[tuple[float, float]] = []
+        """Start and end of times of which nothing is known, on the scheduler's clock."""
 
     # reading
 
     def _take_arrival(self, payload: bytes) -> None:
         row = self._layouts[ARRIVAL].row(payload)
         row |= {name: row[name] or None for name in ("process", "memory_limit")}
+        before = self._before.pop(row["worker"], None)
+        if before is not None and before["process"] == row["process"]:
+            before |= {"stop": None, "again": row["time"]}
+            self._present[row["worker"]] = before
+            return
         row |= {"start": row.pop("time"), "stop": None, "cpu_seconds": None, "killed_memory": None}
         self._present[row["worker"]] = row
         self._lifetimes.append(row)
+
+    def _take_resumed(self, payload: bytes) -> None:
+        """After a gap, the workers that are here arrive again; those that do not have left in it."""
+        since, time = self._layouts[RESUMED].values(payload)
+        if not (math.isfinite(since) and math.isfinite(time)):
+            raise ValueError("it has no times")
+        last_cpu = self._last_cpu()
+        for worker, row in self._present.items():
+            self._end_pause(worker, since)
+            row |= {"stop": since, "cpu_before": self._cpu_of(row, last_cpu)}
+        self._before, self._present = self._present, {}
+        self._executing.clear()
+        self.gaps.append((since, time))
 
     def _take_departure(self, payload: bytes) -> None:
         row = self._layouts[DEPARTURE].row(payload)
@@ -131,7 +156,7 @@ class WorkerLog:
         """Dask's counts of a worker that left; an earlier one at the same address has its own."""
         layout = self._layouts[COUNTED]
         worker = layout.row(payload)["worker"]
-        counts = json.loads(zlib.decompress(payload[layout.size :]))
+        counts = json.loads(inflated(payload[layout.size :]))
         place = worker, len(self._of_worker(worker))
         self._counted[place] = {_hashable(key): float(amount) for key, amount in counts}
 
@@ -195,15 +220,13 @@ class WorkerLog:
         self._impossible, rows = 0, []
         for lifetime in self._lifetimes:
             begin, end = _within(lifetime, offset, start, stop)
-            cpu = lifetime["cpu_seconds"]
-            if cpu is None:
-                cpu = last_cpu.get((lifetime["worker"], lifetime["start"]))
+            cpu = self._cpu_of(lifetime, last_cpu)
             if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + AROUND_RUN):
                 cpu, self._impossible = None, self._impossible + 1
             clock = clocks.get(lifetime["worker"], math.nan)
             known, closing = lifetime.get("of_job"), lifetime.get("closing")
             rows.append(
-                {name: value for name, value in lifetime.items() if name != "of_job"}
+                {name: value for name, value in lifetime.items() if name not in OF_READING}
                 | ({} if known is None else job_columns(known[0], known[1] - offset))
                 | {"closing": None if closing is None else max(closing - offset, start)}
                 | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu}
@@ -230,6 +253,14 @@ class WorkerLog:
         }
         return table_of_columns(SAMPLE_COLUMNS, columns)
 
+    def _cpu_of(self, lifetime: Row, last_cpu: Mapping[tuple[str, float], float]) -> float | None:
+        """CPU time of a worker in all times that it was recorded; after a gap it is counted anew."""
+        cpu: float | None = lifetime["cpu_seconds"]
+        if cpu is None:
+            cpu = last_cpu.get((lifetime["worker"], _counted_from(lifetime)))
+        before: float | None = lifetime.get("cpu_before")
+        return before if cpu is None else cpu + (before or 0.0)
+
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """Last CPU time reported by each worker, by its address and arrival."""
         samples = self._layouts[SAMPLE].rows(self._samples)
@@ -237,7 +268,7 @@ class WorkerLog:
         samples = samples[np.lexsort((samples["last_seen"], samples["worker"]))]
         arrivals: dict[str, list[float]] = {}
         for lifetime in self._lifetimes:
-            arrivals.setdefault(lifetime["worker"], []).append(lifetime["start"])
+            arrivals.setdefault(lifetime["worker"], []).append(_counted_from(lifetime))
         last: dict[tuple[str, float], float] = {}
         for number, address in enumerate(self._texts.known):
             first, after = np.searchsorted(samples["worker"], [number, number + 1])
@@ -247,6 +278,11 @@ class WorkerLog:
                 if row >= 0 and reported[row] >= start:
                     last[address, start] = float(samples["cpu_seconds"][first + row])
         return last
+
+
+def _counted_from(lifetime: Row) -> float:
+    """When the CPU time of a worker was 0: at its arrival, or after the last gap."""
+    return float(lifetime.get("again") or lifetime["start"])
 
 
 def _checked_job(known: Any) -> dict[str, Any]:

@@ -26,9 +26,17 @@ MOST_PROBLEMS = 20
 
 
 class LogWriter:
-    """Entries as bytes in order of writing, with a limit on those waiting to be drained."""
+    """Entries as bytes in order of writing, with a limit on those waiting to be drained.
 
-    def __init__(self, cap: int = LOG_CAP) -> None:
+    Parameters
+    ----------
+    cap : int
+        That limit, in bytes.
+    first_text : int
+        Number of the first text: how many the client already has from an earlier log.
+    """
+
+    def __init__(self, cap: int = LOG_CAP, first_text: int = 0) -> None:
         self.cap = cap
         self.size = 0
         self.dropped: dict[str, int] = {}
@@ -36,7 +44,7 @@ class LogWriter:
         self._blocks: deque[bytes] = deque()
         self._block = bytearray()
         self._numbers: dict[str, int] = {}
-        self._next_number = 0
+        self._next_number = first_text
         self._given = b""
         self._given_from = 0
 

@@ -18,7 +18,7 @@ from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import Gaps, Run
 from roastcoffea.records.tasks import KINDS, OUTCOMES
 from roastcoffea.records.workers import PAUSE_COLUMNS
 
@@ -32,6 +32,8 @@ class Records(NamedTuple):
     workers: list[str]
     presence: Presence
     pauses: Presence
+    gaps: Presence
+    """Times of which nothing was recorded, for each worker."""
     together: Integers
     """Number of each worker's recorded run: workers with the same number could take over each other's tasks."""
     born: Numbers
@@ -47,10 +49,11 @@ class Records(NamedTuple):
         pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
         presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
         paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
+        gaps = _gaps(run, lifetimes, workers)
         together = np.zeros(len(workers), np.int64)
         if run.merged:
             together[places(lifetimes["worker"], workers)] = codes(lifetimes["run"])
-        return cls(run, chunks, counted, workers, presence, paused, together, _born(run, lifetimes, workers))
+        return cls(run, chunks, counted, workers, presence, paused, gaps, together, _born(run, lifetimes, workers))
 
     def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
         """Bins over the run, one row per worker; or one row for this worker or for all, and one for the rest."""
@@ -72,6 +75,15 @@ def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Integers) 
     begun, ended = (statistics.measured_values(spans[name]) for name in ("start", "stop"))
     starts, stops = statistics.clipped(begun, ended, run.start, run.stop)
     return Presence(places(spans["worker"], workers), starts, np.maximum(starts, stops), threads)
+
+
+def _gaps(run: Run, lifetimes: pa.Table, workers: list[str]) -> Presence:
+    """Times of which nothing was recorded, for each worker of that run."""
+    of_runs: dict[str | None, Gaps] = {part.id: part.gaps for part in run.merged} or {None: run.gaps}
+    run_of = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["run"].to_pylist(), strict=True)) if run.merged else {}
+    spans = [(place, *gap) for place, name in enumerate(workers) for gap in of_runs.get(run_of.get(name), ())]
+    worker, start, stop = np.array(spans, np.float64).reshape(-1, 3).T
+    return Presence(worker.astype(np.int64), start, stop, np.ones(len(spans), np.int64))
 
 
 def _born(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:

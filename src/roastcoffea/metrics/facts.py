@@ -25,6 +25,7 @@ from roastcoffea.metrics.statistics import (
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import FINISHED, Run, SpanMetrics
+from roastcoffea.units import SECOND
 
 WITH_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
 FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
@@ -236,8 +237,11 @@ def assigned_chunks(run: Run) -> int | None:
 
 
 def lost_rows(run: Run, *names: str) -> list[str]:
-    """Number of lost rows of these records, in words."""
-    return [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
+    """Number of lost rows of these records, and for how long there are none, in words."""
+    dropped = [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
+    gaps = [*run.gaps, *(gap for part in run.merged for gap in part.gaps)]
+    unknown = sum(stop - start for start, stop in gaps)
+    return [*dropped, f"nothing was recorded for {SECOND.text(unknown)}"] if gaps else dropped
 
 
 def among(chunks: pa.Table, counted: pa.Table) -> Flags:

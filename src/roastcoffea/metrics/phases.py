@@ -32,6 +32,7 @@ MISPLACED: Final = "idle: misplaced"
 TAIL: Final = "idle: tail"
 CLIENT: Final = "idle: client"
 
+UNRECORDED: Final = "not recorded"
 RESIDUAL: Final = "residual"
 TOTAL: Final = "total"
 
@@ -177,6 +178,8 @@ TIME_CLASSES: Final = (
               "Free slots with nothing left to run while other threads still worked."),
     TimeClass(CLIENT, "idle", IDLING, "client", "threads",
               "Free slots with no task anywhere: the client was preparing or merging, or had not started."),
+    TimeClass(UNRECORDED, "unaccounted", IDLING, None, None,
+              "Slots without a recorded task while the client was stopped, and nothing was recorded."),
     TimeClass(RESIDUAL, "unaccounted", IDLING, None, None,
               "Total minus all classes; close to 0 if everything is accounted for."),
 )

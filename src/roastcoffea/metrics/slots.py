@@ -19,6 +19,7 @@ from roastcoffea.metrics.phases import (
     STARTUP,
     TAIL,
     TRANSFER,
+    UNRECORDED,
     WORKER_OVERHEAD,
 )
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
@@ -107,6 +108,7 @@ def idle_slots(
     axes: Axes,
     first: Presence = NONE,
     *,
+    gaps: Presence = NONE,
     together: Integers | None = None,
 ) -> Slots:
     """Idle time by cause.
@@ -114,16 +116,16 @@ def idle_slots(
     At each moment the free slots of a worker are matched with its ready tasks, then with tasks that wait for their
     inputs, then with assignments and reports in flight; while its `first` task is overdue, all these are its start-up.
     A paused worker starts and fetches nothing: all its free slots are paused, and its ready tasks are a surplus for
-    other workers. The slots that remain over all workers are matched with tasks queued at the scheduler, then with the
-    surplus of ready tasks; the rest is the tail while any task is on a worker or in flight, and the client's otherwise.
-    Each cause is split between workers in proportion to their free slots. If `together` numbers the workers, those with
-    the same number count as all workers.
+    other workers. Of free slots in `gaps` nothing is known. The slots that remain over all workers are matched with
+    tasks queued at the scheduler, then with the surplus of ready tasks; the rest is the tail while any task is on a
+    worker or in flight, and the client's otherwise. Each cause is split between workers in proportion to their free
+    slots. If `together` numbers the workers, those with the same number count as all workers.
     """
-    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP)}
+    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP, UNRECORDED)}
     beyond = 0
     left, surplus = [], []
     for block in _blocks(attempts, presence):
-        steps = _steps(attempts, (presence, pauses, first), block, axes)
+        steps = _steps(attempts, (presence, pauses, first, gaps), block, axes)
         free, ready = _fill(steps, axes, seconds)
         left.append(_changes(steps, free))
         surplus.append(_changes(steps, ready))
@@ -161,6 +163,7 @@ class _Steps(NamedTuple):
     threads: Integers
     paused: Flags
     starting: Flags
+    unrecorded: Flags
 
 
 class _Changes(NamedTuple):
@@ -198,9 +201,9 @@ def _steps(attempts: Moments, of_workers: tuple[Presence, ...], block: _Block, a
     changes = np.array(list(EDGES.values()), np.int8)
     busy, ready, arriving, in_flight = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
     places = places[last]
-    threads, paused, starting = (_level(spans, places, axes) for spans in of_workers)
+    threads, paused, starting, unrecorded = (_level(spans, places, axes) for spans in of_workers)
     worker, time = (places >> TIME_BITS) + first, places & ((1 << TIME_BITS) - 1)
-    return _Steps(worker, time, busy, ready, arriving, in_flight, threads, paused > 0, starting > 0)
+    return _Steps(worker, time, busy, ready, arriving, in_flight, threads, paused > 0, starting > 0, unrecorded > 0)
 
 
 def _of_block(spans: Presence, first: int, last: int) -> Presence:
@@ -224,8 +227,10 @@ def _level(spans: Presence, places: Integers, axes: Axes) -> Integers:
 def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Integers, Integers]:
     """Count the causes within a worker; return the remaining free slots and its surplus of ready tasks."""
     free = np.maximum(steps.threads - steps.busy, 0)
-    able = np.where(steps.paused, 0, free)
-    _count(steps, free - able, axes, seconds[PAUSED])
+    known = np.where(steps.unrecorded, 0, free)
+    _count(steps, free - known, axes, seconds[UNRECORDED])
+    able = np.where(steps.paused, 0, known)
+    _count(steps, known - able, axes, seconds[PAUSED])
     surplus = steps.ready - np.minimum(able, steps.ready)
     for cause, waiting in ((WORKER_OVERHEAD, steps.ready), (TRANSFER, steps.arriving), (IN_FLIGHT, steps.in_flight)):
         filled = np.minimum(able, waiting)

@@ -100,6 +100,8 @@ class TimeLedger(Ledger[float]):
         names = [name for name in COUNTED if name not in self.unknown]
         if phases.LOCK in names and not pc.any(pc.not_equal(self.rows[phases.WAIT], 0)).as_py():
             names.remove(phases.WAIT)
+        if not pc.any(pc.not_equal(self.rows[phases.UNRECORDED], 0)).as_py():
+            names.remove(phases.UNRECORDED)
         self._names = names
         sums = {name: float(pc.sum(self.rows[name], min_count=0).as_py()) for name in names}
         self.total = None if self.absent is not None else sum(self.capacity.values())
@@ -117,6 +119,8 @@ class TimeLedger(Ledger[float]):
             raise NotMeasuredError(self.unknown[name])
         if name == phases.WAIT and name not in self:
             return sum(self.measured(part) for part in phases.PARTS_OF_WAIT)
+        if name == phases.UNRECORDED and self.total is not None:
+            return self.get(name, 0.0)
         return self[name]
 
     def __getitem__(self, name: str) -> float:
@@ -252,7 +256,7 @@ def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
     moments, together = busy.moments, records.together
     of_pools = records.run.tasks is None
     first = until_first_attempts(moments) if of_pools else first_tasks(moments, len(records.workers), together)
-    return idle_slots(moments, records.presence, records.pauses, where, first, together=together)
+    return idle_slots(moments, records.presence, records.pauses, where, first, gaps=records.gaps, together=together)
 
 
 def _busy(records: Records) -> Busy:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ import pyarrow as pa
 from dask.utils import key_split
 
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS
-from roastcoffea.log.layout import Layout
+from roastcoffea.log.layout import Layout, inflated
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.records.tasks import KINDS, OTHER, PROCESSOR
 from roastcoffea.redaction import redacted
@@ -255,7 +254,7 @@ class TaskLog:
         self._states += rows
 
     def _take_views(self, payload: bytes) -> None:
-        worker, rows = json.loads(zlib.decompress(payload))
+        worker, rows = json.loads(inflated(payload))
         for row in rows:  # all are checked before any is taken
             row["number"] = int(row["number"])
             row["key"] = hashable(row["key"]) if "key" in row else None

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE_FIELDS, STATES
@@ -19,7 +18,8 @@ from roastcoffea.log.layout import Layout, Texts
 from roastcoffea.monitor.history import LINKS, History, Named, Rows, hashable
 from roastcoffea.monitor.watch import Watched
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
-from roastcoffea.storage.reading import content_of, has_format, opened, reading
+from roastcoffea.storage.parquet import Room, read_parquet
+from roastcoffea.storage.reading import has_format, json_of, reading
 from roastcoffea.storage.store import MONITOR_FILE, MONITOR_FORMAT
 from roastcoffea.storage.tables import table_file, write_table
 
@@ -83,16 +83,15 @@ def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
     if not file.exists():
         raise MeasurementError(f"{path} is not a saved TaskMonitor: it has no {MONITOR_FILE}; pass the folder of one")
     with reading(file):
-        document = json.loads(content_of(file))
+        document = json_of(file)
         if document["format"] != MONITOR_FORMAT or document["schema"] > SCHEMA:
             raise ValueError(
                 f"it is {document['format']} {document['schema']}; this version reads {MONITOR_FORMAT} {SCHEMA}"
             )
         periods = document["periods"]
-    tables: dict[str, pa.Table] = {}
+    room, tables = Room(), {}
     for name in TABLES:
-        with reading(table_file(path, name)), opened(table_file(path, name)) as stored:
-            tables[name] = pq.read_table(stored, page_checksum_verification=True)
+        tables[name] = read_parquet(table_file(path, name), {}, room)
     with reading(path):
         watched = [_watched(period, _of_period(tables, number)) for number, period in enumerate(periods)]
         return watched, float(document["interval"]), list(map(str, document["problems"]))

@@ -73,7 +73,9 @@ class Watch:
         self._run_spec = run_spec
         self._log = ClusterLog()
         self._tasks = TaskLog(self._log)
-        self._deployment = Deployment(Connection(client), f"roastcoffea-{uuid.uuid4().hex[:12]}", self._log, self.note)
+        self._deployment = Deployment(
+            Connection(client), f"roastcoffea-{uuid.uuid4().hex[:12]}", self.note, log=self._log
+        )
         self._final: Watched | None = None
 
     def open(self) -> None:

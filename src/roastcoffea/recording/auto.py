@@ -217,7 +217,7 @@ class Recorder:
         client = executor.client if isinstance(executor, DaskExecutor) else None
         collector = MetricsCollector(client, profile=self.profile, name=self.name)
         collector.of_all_contexts = False
-        collector.outside[OUTSIDE] = OF_CALLS_ALONE
+        collector._records.outside[OUTSIDE] = OF_CALLS_ALONE
         self._open[id(collector)] = collector
         return collector
 

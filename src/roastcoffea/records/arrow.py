@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -12,6 +12,9 @@ from roastcoffea.records.columns import Column, Kind
 
 if TYPE_CHECKING:
     import pandas as pd
+
+PART_ROWS: Final = 10_000
+"""Most rows of a part of a table."""
 
 ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.string(),
@@ -37,6 +40,24 @@ def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa
     """Table of records from one array per column, in any order."""
     schema = arrow_schema(columns)
     return pa.table({name: values[name] for name in schema.names}, schema=schema)
+
+
+def packed_parts(table: pa.Table) -> Iterator[bytes]:
+    """A table as bytes, in parts of bounded size."""
+    for batch in table.to_batches(max_chunksize=PART_ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_batch(batch)
+        yield sink.getvalue().to_pybytes()
+
+
+def unpacked_part(data: bytes, schema: pa.Schema) -> pa.Table:
+    """A part of a table that has this schema; ValueError for one that has another."""
+    table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    table.validate(full=True)
+    if not table.schema.equals(schema):
+        raise ValueError(f"its columns are {', '.join(table.schema.names)}")
+    return table
 
 
 def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:

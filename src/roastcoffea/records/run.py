@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
+LOST: Final = "lost"
+"""Outcomes: a run is lost with its client, before it ended; a journal may have what was recorded until then."""
 
 OUTSIDE: Final = "outside"
 """Key in `absent` of what is excluded from the run on purpose."""
 
 LONGEST_NAME: Final = 60
 """Letters of a run's name where it stands for the run."""
+
+Gaps = tuple[tuple[float, ...], ...]
+"""Start and end of times of which nothing was recorded, as the client was stopped."""
 
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
 
@@ -81,6 +86,7 @@ class MergedRun:
     error: str | None
     backend: str
     client_host: str | None
+    gaps: Gaps = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -126,6 +132,7 @@ class Run:
     coffea_report: Any = None
     """Argument of `set_coffea_report`; None if it was not called."""
     custom_metrics: Any = None
+    gaps: Gaps = ()
     attempts: Mapping[str, int] | None = None
     """Attempts of tasks by kind, as counted by the scheduler; None if not counted."""
     scheduler_clock_offset: float | None = None
@@ -137,6 +144,18 @@ class Run:
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    shared: bool = False
+    """Whether its hosts, users and paths have made-up names."""
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it failed or was lost, so that it may lack a part of its work."""
+        return self.outcome in {FAILED, LOST}
+
+    @property
+    def ending(self) -> str:
+        """How it ended, as a verb."""
+        return "was lost" if self.outcome == LOST else self.outcome
 
     def __repr__(self) -> str:
         chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"

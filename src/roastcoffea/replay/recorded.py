@@ -18,7 +18,7 @@ from roastcoffea.metrics.facts import counted_chunks, recorded, rows_where, with
 from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.dask_costs import costs_of
@@ -169,7 +169,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
         events=int(pc.sum(chunks["events"], min_count=0).as_py()),
         core_wait=_core_wait(chunks),
         branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
-        failed=run.outcome == FAILED,
+        failed=run.ended_early,
         doubts=tuple(_doubts(run, known.ledger, lifetimes, tasks, chunks)),
     )
 
@@ -192,7 +192,7 @@ def _core_wait(chunks: pa.Table) -> float | None:
 
 def _doubts(run: Run, ledger: TimeLedger | None, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
     """Caveats of predictions."""
-    found = ["the recorded run failed, and is incomplete"] if run.outcome == FAILED else []
+    found = [f"the recorded run {run.ending}, and is incomplete"] if run.ended_early else []
     if chunks["core_wait_seconds"].null_count:
         found.append("waiting for cores was not recorded: times of chunks may include other load")
     if only(host.cores for host in run.environment.hosts) is None:

@@ -14,9 +14,10 @@ from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
-from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, Family
+from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
+from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
@@ -74,9 +75,11 @@ class Share(NamedTuple):
     @property
     def label(self) -> str:
         """Its main classes, else its family."""
-        return self.main or (
-            WAITING if self.family is TROUBLE and FAILED_WORK not in self.classes else self.family.label
-        )
+        if self.main:
+            return self.main
+        if self.family is TROUBLE and FAILED_WORK not in self.classes:
+            return WAITING
+        return f"{self.family.label}, {UNRECORDED}" if UNRECORDED in self.classes else self.family.label
 
 
 class Lacking(NamedTuple):
@@ -149,14 +152,14 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     """The first look at a run."""
     verdict: Verdict | None = metrics.get("verdict")
     missing = _missing(metrics)
-    fruitless = run.outcome == FAILED and not metrics.get("num_chunks")
+    fruitless = run.ended_early and not metrics.get("num_chunks")
     state = state_of(run, missing)
     empty = state in {NOTHING, NO_RUNNER}
     return Digest(
         name=name_of(run) or f"run {run.id[:8]}",
         state=state,
         coverage=_coverage(run, metrics),
-        error=shortened(run.error or "no error text was kept") if run.outcome == FAILED else "",
+        error=shortened(run.error or "no error text was kept") if run.ended_early else "",
         lacking=None if missing is None or missing.complete else _lacking(missing),
         facts=list(_facts(run, metrics)),
         tiles=[tile for tile in _tiles(run, metrics) if not empty or tile.label == ELAPSED],
@@ -231,6 +234,7 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
     yield from [f"as reported by {run.reported_by}"] if run.reported is not None else []
     yield minute(run.start)
+    yield from [SHARED] if run.shared else []
 
 
 def _workers(run: Run, metrics: Metrics) -> Iterator[str]:

@@ -22,6 +22,7 @@ from rich.text import Text
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.report.progress import BETWEEN, NAME, Progress, Rates, line_of
+from roastcoffea.report.terminal import printable
 
 INTERVAL: Final = 0.5
 """Seconds between two looks."""
@@ -203,7 +204,7 @@ class BottomRow:
         lines = [line for own in area.lines.values() for line in own]
         size = os.get_terminal_size(self._terminal)
         room = size.lines - FEWEST_ROWS + 1
-        drawn = [self._styled(fitted(line, size.columns - 1)) for line in lines[: max(room, 0)]]
+        drawn = [self._styled(fitted(printable(line), size.columns - 1)) for line in lines[: max(room, 0)]]
         before, held = area.size, area.rows
         first = size.lines - len(drawn)
         top = min(first, size.lines - held) if before == size else first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from roastcoffea.redaction import neutral
 from roastcoffea.report.sheets import Heading, Sheet, flat
 from roastcoffea.units import number
 
@@ -19,7 +20,7 @@ def markdown(sheets: Iterable[Sheet]) -> str:
 
 def plain(text: str) -> str:
     """Text escaped for Markdown, in one line."""
-    line = " ".join(text.split())
+    line = neutral(" ".join(text.split()))
     return "".join(f"\\{letter}" if letter in SIGNS else letter for letter in line)
 
 

@@ -8,12 +8,10 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from roastcoffea.redaction import neutral
 from roastcoffea.units import number
 
 OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
-
-TURNS: Final = {place: f"\\u{place:04x}" for place in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-"""Characters that turn the direction of all that follows, as escapes."""
 
 
 def text(content: object) -> Markup:
@@ -23,8 +21,12 @@ def text(content: object) -> Markup:
     """
     if isinstance(content, Markup):
         return content
-    escaped = str(escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}").translate(TURNS)))
-    return Markup(escaped.translate(OF_FORMULAS))
+    return Markup(str(attribute(content)).translate(OF_FORMULAS))
+
+
+def attribute(content: object) -> Markup:
+    """Content in an attribute or a title."""
+    return content if isinstance(content, Markup) else escape(neutral(str(content)))
 
 
 def prose(content: object) -> Markup:
@@ -47,5 +49,5 @@ def _environment() -> Environment:
     blocks: dict[str, Any] = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True}
     templates = PackageLoader(__package__)
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
-    environment.filters |= {"number": number, "prose": prose}
+    environment.filters |= {"e": attribute, "number": number, "prose": prose}
     return environment

@@ -11,6 +11,7 @@ TRANSFERRED: Final = "transferred"
 UNACCOUNTED: Final = "unaccounted"
 NOT_MEASURED: Final = "not measured"
 NO_PROBLEMS: Final = "measurement problems: none"
+SHARED: Final = "names of hosts, users and paths are made up"
 
 
 def absence(reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ SPAN: Final = 60.0
 
 ENOUGH_CHUNKS: Final = 10
 """Chunks that must end in the last minute to estimate the time left from it; else all chunks so far serve."""
+
+OF_90_PERCENT: Final = 1.645
+MOST_WRONG: Final = 10.0
+"""How many times longer than estimated a run may take at most, where too few chunks have ended to say more."""
 
 IDLE: Final = "idle"
 WORDS: Final = {one.name: one.word for one in TIME_CLASSES}
@@ -40,6 +45,8 @@ class Progress(NamedTuple):
     """Threads of all workers now, and how many execute a task."""
     wall_seconds: float = 0.0
     """Of attempts of chunks that ended, as are the next ones."""
+    wall_squares: float = 0.0
+    """Sum of the squares of these times: tells how they scatter."""
     failed_seconds: float = 0.0
     cpu_seconds: float = 0.0
     seconds: Mapping[str, float] = MappingProxyType({})
@@ -52,8 +59,8 @@ NOTHING: Final = Progress()
 class Rates:
     """What the run does in a second, over the last minute or from the beginning."""
 
-    def __init__(self) -> None:
-        self.began = time.monotonic()
+    def __init__(self, began: float | None = None) -> None:
+        self.began = time.monotonic() if began is None else began
         self._points: deque[tuple[float, Progress]] = deque([(self.began, NOTHING)])
         self._asked: float | None = None
 
@@ -90,6 +97,35 @@ class Rates:
             done, seconds = now.chunks, last - self._asked
         at_once = now.threads[0] if now.threads else now.workers or 1
         return seconds * (now.chunks_asked - now.chunks) / done if done >= at_once and seconds > 0 else None
+
+    @property
+    def left_between(self) -> tuple[float, float] | None:
+        """Between how many seconds at least 90 % of runs like this one end; None where that is not known.
+
+        The number of chunks that end in a time scatters as their durations do, and the run waits for the longest of the
+        last ones. What changes later, such as storage that becomes slow, is not foreseen.
+        """
+        left = self.left
+        if left is None or self._asked is None:
+            return None
+        now = self._points[-1][1]
+        done = now.chunks - self._points[0][1].chunks
+        if done < ENOUGH_CHUNKS:
+            done = now.chunks
+        mean, deviation = self._chunk_seconds()
+        scatter = deviation / mean if deviation else 1.0  # chunks that end at random, where nothing is known of them
+        at_once = now.threads[0] if now.threads else 1
+        waves = at_once**2 / 12 / done**2  # chunks that began together end together: up to one of each thread is amiss
+        error = OF_90_PERCENT * math.sqrt(scatter**2 * (1 / done + 1 / (now.chunks_asked - now.chunks)) + waves)
+        longest = deviation * (math.log(max(at_once, 1)) + 1.5)
+        return max(left - mean, 0.0) / (1 + error), left / max(1 - error, 1 / MOST_WRONG) + longest
+
+    def _chunk_seconds(self) -> tuple[float, float]:
+        """Mean and standard deviation of the time of an attempt; zeros where nothing is known of it."""
+        now = self._points[-1][1]
+        attempts = now.chunks + now.failed
+        mean = now.wall_seconds / attempts if attempts else 0.0
+        return mean, math.sqrt(max(now.wall_squares / attempts - mean**2, 0.0)) if mean else 0.0
 
     def busy(self, *, whole: bool = False) -> dict[str, float]:
         """Share of thread time by cause, of chunks that ended in that time and of idle threads; empty without chunks.
@@ -138,9 +174,9 @@ def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
     parts = [
         _done(progress),
         f"{number(progress.failed)} failed" if progress.failed else "",
-        f"ETA {_clock(left)}" if left is not None else "",
+        f"ETA {clock(left)}" if left is not None else "",
         f"efficiency {100 * efficiency:.0f} %" if efficiency is not None else "",
-        _bottleneck(shares),
+        bottleneck(shares),
         KILOHERTZ.text(events / 1000) if progress.chunks else "",
         GIGABIT_PER_SECOND.text(8e-9 * size) if progress.chunks and size is not None else "",
         counted(progress.workers, "worker") if progress.workers is not None else "",
@@ -149,18 +185,18 @@ def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
     return f"{NAME}  {BETWEEN.join(filter(None, parts))}"
 
 
-def _bottleneck(shares: Mapping[str, float]) -> str:
-    """What takes most of the thread time; empty where that is not known."""
+def bottleneck(shares: Mapping[str, float]) -> str:
+    """Words for what takes most of the thread time; empty where that is not known."""
     most, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
     return "" if not share else f"threads idle {100 * share:.0f} %" if most == IDLE else f"limited by {most}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Time that is left, as clocks show it.
 
     Examples
     --------
-    >>> _clock(130), _clock(7505)
+    >>> clock(130), clock(7505)
     ('2:10', '2:05:05')
     """
     minutes, rest = divmod(round(seconds), 60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
@@ -12,17 +11,20 @@ from rich.cells import cell_len
 
 import roastcoffea
 from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
-from roastcoffea.records.run import FAILED
+from roastcoffea.records.run import FAILED, LOST
 from roastcoffea.report.sheets import Column, Sheet
 from roastcoffea.report.terminal import GAP
+from roastcoffea.storage.reading import json_of
 from roastcoffea.storage.store import METRICS_FILE, StoredRun
 from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, minute, scaled
 
 UNREADABLE: Final = "unreadable"
 NO_CALL: Final = "nothing run"
-OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABLE)
+OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, LOST, NO_CALL, UNREADABLE)
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
+TOO_LARGE: Final = 1e30
+"""Number that no run has; another program may have written it."""
 MISSING: Final = ("num_missing_chunks", "num_missing_files")
 
 
@@ -101,20 +103,23 @@ def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
     if stored.error is not None:
         return {}, False
     try:
-        document = json.loads((stored.path / METRICS_FILE).read_bytes())
+        document = json_of(stored.path / METRICS_FILE)
         found = {name: metric["value"] for name, metric in document["metrics"].items()}
         return found, document.get("version") != roastcoffea.__version__
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):
         return {}, False
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) < TOO_LARGE else None
 
 
 def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
     if stored.error is not None:
         return UNREADABLE
+    if stored.outcome == LOST:
+        return LOST
     if stored.outcome == FAILED:
         return INTERRUPTED if (stored.run_error or "").partition(":")[0].strip() == INTERRUPT else BROKEN
     if stored.reported is None and not stored.processors:

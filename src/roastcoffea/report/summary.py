@@ -18,10 +18,10 @@ from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.report.allocation import allocation
 from roastcoffea.report.failures import failures
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
@@ -199,18 +199,18 @@ def heading(run: Run) -> Heading:
     return Heading(
         title=title_of(run),
         label="roastcoffea",
-        lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
+        lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}", *[SHARED] * run.shared],
         alarm=_alarm(run),
         notes=[] if run.reported is None else [reporter],
     )
 
 
 def _alarm(run: Run) -> str:
-    if run.outcome != FAILED:
+    if not run.ended_early:
         return ""
     if is_interrupt(run.error):
         return "This run was interrupted"
-    return f"This run failed: {run.error or 'no error text was kept'}"
+    return f"This run {run.ending}: {run.error or 'no error text was kept'}"
 
 
 # Metrics by group

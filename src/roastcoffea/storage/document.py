@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple, TypedDict
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.run import Environment, Host, MergedRun, Run, RunnerCall
+from roastcoffea.records.run import Environment, Gaps, Host, MergedRun, Run, RunnerCall
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
-from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
+from roastcoffea.storage.reading import check_fields, check_times, deeper_than, fits, json_of, reading
 from roastcoffea.storage.tables import TABLES, Tables, fields_of
 from roastcoffea.storage.upgrades import LAST_TAGGED, SCHEMA, Body
 
@@ -23,8 +23,6 @@ RUN_FILE: Final = "run.json"
 
 DEEPEST_JSON: Final = 4 * DEEPEST
 """Most levels of nesting in `run.json`: a dictionary of schema 7 with non-text keys takes three."""
-LATEST_TIME: Final = 253_370_764_800
-"""The year 9999, near the end of what `datetime` can show."""
 
 
 class Described(TypedDict):
@@ -48,12 +46,12 @@ def write_document(folder: Path, run: Run, tables: Tables) -> None:
         name: {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
         for name, table in tables.items()
     }
-    document = {"format": FORMAT, "schema": SCHEMA, "tables": described, "run": _body(run)}
+    document = {"format": FORMAT, "schema": SCHEMA, "tables": described, "run": body_of(run)}
     with synced_file(folder / RUN_FILE) as file:
         file.write(json.dumps(document, allow_nan=False, indent=1).encode())
 
 
-def _body(run: Run) -> Body:
+def body_of(run: Run) -> Body:
     """JSON form of everything except the tables; its problems list what could not be kept."""
     parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
     parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
@@ -72,7 +70,7 @@ def fields_by_name(record: Any) -> dict[str, Any]:
 def read_document(path: Path) -> Document:
     """Content of a `run.json`."""
     with reading(path):
-        found = json.loads(content_of(path))
+        found = json_of(path)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise UnreadableMeasurementError(f"{path} was not written by roastcoffea; pass the folder of a measurement")
         schema = found["schema"]
@@ -83,7 +81,7 @@ def read_document(path: Path) -> Document:
             raise ValueError(f"unknown schema {schema}")
         if deeper_than(found, DEEPEST_JSON):
             raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
-        body = untagged(found["run"]) if schema <= LAST_TAGGED else _restored(found["run"])
+        body = untagged(found["run"]) if schema <= LAST_TAGGED else restored_body(found["run"])
         document = Document(body, found["tables"], schema)
         _check_times(document.body)
         if schema == SCHEMA:
@@ -96,7 +94,7 @@ def read_document(path: Path) -> Document:
         return document
 
 
-def _restored(form: Mapping[str, Any]) -> Body:
+def restored_body(form: Mapping[str, Any]) -> Body:
     """Body of a run from its JSON form."""
     body = {name: restored(value) for name, value in form.items()}
     if body.get("reported") is not None:
@@ -107,8 +105,7 @@ def _restored(form: Mapping[str, Any]) -> Body:
 def _check_times(body: Body) -> None:
     """Raise if a run has no outcome, or invalid times."""
     check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
-    if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
-        raise ValueError("start and stop are not times")
+    check_times(body["start"], body["stop"])
 
 
 def check_body(body: Body) -> None:
@@ -131,6 +128,10 @@ def check_body(body: Body) -> None:
         _check_times(run)
 
 
+def _gaps(body: Body) -> Gaps:
+    return tuple(map(tuple, body.get("gaps", ())))
+
+
 def run_of(body: Body, tables: Tables) -> Run:
     """Run of the present schema."""
     environment = body["environment"]
@@ -138,7 +139,8 @@ def run_of(body: Body, tables: Tables) -> Run:
     parts: dict[str, Any] = {
         "environment": Environment(**{**environment, "hosts": hosts}),
         "calls": tuple(RunnerCall(**call) for call in body["calls"]),
-        "merged": tuple(MergedRun(**run) for run in body.get("merged", [])),
+        "merged": tuple(MergedRun(**{**run, "gaps": _gaps(run)}) for run in body.get("merged", [])),
         "problems": tuple(body["problems"]),
+        "gaps": _gaps(body),
     }
     return Run(**{**body, **parts, **fields_of(tables)})

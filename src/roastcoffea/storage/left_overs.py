@@ -5,21 +5,18 @@ Hidden names contain the writing process, so that its left-overs are found.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
 import shutil
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
 from roastcoffea.errors import MeasurementError, UnreadableMeasurementError
+from roastcoffea.log.processes import UNKNOWN, began, is_alive, machine
 
 T = TypeVar("T")
 
@@ -35,8 +32,6 @@ LONGEST_SAVE: Final = 7 * 86_400
 _BY_PROCESS: Final = re.compile(r"\.roastcoffea-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)-[0-9a-f]{8}")
 _OLDER: Final = re.compile(r"\.roastcoffea-[0-9a-f]{16}")
 """Hidden names of versions that did not record the process."""
-
-_UNKNOWN: Final = 0
 
 MOST_READS: Final = 10
 """Times that a folder is read again because it was replaced in the meantime."""
@@ -65,7 +60,7 @@ def changed(path: Path) -> float:
 def hidden_path(parent: Path) -> Path:
     """New path for output of this process."""
     process = os.getpid()
-    return parent / f"{PREFIX}{_machine()}-{process}-{_began(process) or _UNKNOWN}-{secrets.token_hex(4)}"
+    return parent / f"{PREFIX}{machine()}-{process}-{began(process) or UNKNOWN}-{secrets.token_hex(4)}"
 
 
 def writer_lives(hidden: Path) -> bool | None:
@@ -73,42 +68,13 @@ def writer_lives(hidden: Path) -> bool | None:
     by = _BY_PROCESS.fullmatch(hidden.name)
     if by is None and hidden.is_dir():
         return None  # it may be the only copy of a measurement, and does not record its name
-    if by is not None and by["machine"] == _machine():
-        began = _began(int(by["process"]))
-        if began is None or _UNKNOWN not in (began, int(by["began"])):
-            return began == int(by["began"])
-    return False if time.time() - changed(hidden) > LONGEST_SAVE else None
+    alive = None if by is None else is_alive(by["machine"], int(by["process"]), int(by["began"]))
+    return False if alive is None and time.time() - changed(hidden) > LONGEST_SAVE else alive
 
 
 def older_left_overs(parent: Path) -> list[Path]:
     """Hidden folders of versions that did not record their destination."""
     return [hidden for hidden in hidden_in(parent) if _OLDER.fullmatch(hidden.name) and hidden.is_dir()]
-
-
-@cache
-def _machine() -> str:
-    """Equal for processes that see each other's process ids, and for no others."""
-    parts = [socket.gethostname()]
-    for read, path in ((Path.read_text, "/proc/sys/kernel/random/boot_id"), (os.readlink, "/proc/self/ns/pid")):
-        with suppress(OSError):
-            parts.append(str(read(Path(path))))
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
-
-
-def _began(process: int) -> int | None:
-    """Start of a process in the system's units, or _UNKNOWN; None if there is no such process."""
-    if sys.platform != "linux":
-        import psutil
-
-        try:
-            return int(psutil.Process(process).create_time())
-        except psutil.Error as error:
-            return None if isinstance(error, psutil.NoSuchProcess) else _UNKNOWN
-    try:
-        state, *numbers = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None if Path("/proc/self/stat").exists() else _UNKNOWN
-    return None if state in (b"Z", b"X") else int(numbers[18])
 
 
 def tidy(parent: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, Final, Union, get_args, get_origin, get_type_hints
 
+import psutil
 import pyarrow as pa
 
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
@@ -28,6 +29,13 @@ _OF_CONTENT: Final = (ArithmeticError, AttributeError, LookupError, TypeError, V
 
 LARGEST_FILE: Final = 2**30
 """Largest file that is read at once, in bytes; the largest `run.json` seen had some tens of MB."""
+OF_CHARACTER: Final = 3
+OF_VALUE: Final = {b",": 150, b"{": 300, b"[": 100}
+"""Bytes of memory for each character of JSON, and for each value in a list or object: they are small ones at worst."""
+BEGINNING: Final = 1000
+"""Bytes of a damaged file in which its format is looked for."""
+LONGEST_LITERAL: Final = 4096
+"""Most characters of a Python literal: the parser needs a hundred times that, and may exhaust its stack."""
 
 
 @contextmanager
@@ -58,25 +66,46 @@ def opened(path: Path) -> BinaryIO:
         raise
 
 
-def content_of(path: Path) -> bytes:
+def content_of(path: Path, most: int | None = None) -> bytes:
     """Content of a regular file; ValueError if it is too large to be one of ours."""
+    most = LARGEST_FILE if most is None else most
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > LARGEST_FILE:
-            raise ValueError(f"it has {size} bytes; the maximum is {LARGEST_FILE}")
+        if size > most:
+            raise ValueError(f"it has {size} bytes; the maximum is {most}")
         return file.read()
+
+
+def json_of(path: Path, **settings: Any) -> Any:
+    """Parsed JSON of a regular file.
+
+    Raises
+    ------
+    MemoryError
+        If its values need more memory than there is.
+    """
+    content = content_of(path)
+    needed = len(content) * OF_CHARACTER + sum(size * content.count(sign) for sign, size in OF_VALUE.items())
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise MemoryError(f"its values need up to {needed} bytes of memory; {available} are available")
+    return json.loads(content, **settings)
 
 
 def has_format(file: Path, mark: str) -> bool:
     """Whether a file is JSON of a format; for a damaged one, its beginning decides, where our writers put it."""
     content = b""
     try:
-        content = content_of(file)
-        found = json.loads(content)
-    except (OSError, ValueError, RecursionError):
+        with opened(file) as opened_file:
+            content = opened_file.read(BEGINNING)
+        found = json_of(file)
+    except (MemoryError, OSError, ValueError, RecursionError):
         return re.match(rb'\s*\{\s*"format":\s*"%s"' % re.escape(mark.encode()), content) is not None
     return isinstance(found, dict) and found.get("format") == mark
 
+
+LATEST_TIME: Final = 253_370_764_800
+"""The year 9999, near the end of what `datetime` can show."""
 
 MOST_BITS: Final = 63
 """Largest integer in a record, in bits: tables and other programs have no larger ones."""
@@ -135,11 +164,19 @@ def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
 def literal(text: str) -> Hashable:
     """Value of a Python literal that can be a key; ValueError for any other text."""
     try:
+        if len(text) > LONGEST_LITERAL:
+            raise ValueError(f"it has {len(text)} characters")
         value: Hashable = ast.literal_eval(text)
         hash(value)
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{text[:100]!r} is not a literal that can be a key") from error
     return value
+
+
+def check_times(start: float, stop: float) -> None:
+    """Raise ValueError if these cannot be the times of a run."""
+    if not (0 <= start < LATEST_TIME and 0 <= stop < LATEST_TIME):
+        raise ValueError("start and stop are not times")
 
 
 def deeper_than(value: Any, levels: int) -> bool:

@@ -19,8 +19,9 @@ from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, name_from, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
+from roastcoffea.storage.parquet import Room, check_end
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, check_columns, check_end, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
 from roastcoffea.storage.upgrades import SCHEMA, upgraded
 
 METRICS_FILE: Final = "metrics.json"
@@ -173,7 +174,8 @@ def _load(folder: Path) -> Run:
             raise MissingMeasurementError(not_a_measurement(folder))
         raise MissingMeasurementError(f"{folder} is not a measurement: it has no {RUN_FILE}; pass the folder of one")
     document = read_document(file)
-    tables = {name: read_table(folder, name, table["rows"]) for name, table in document.tables.items()}
+    room = Room()
+    tables = {name: read_table(folder, name, table["rows"], room) for name, table in document.tables.items()}
     with reading(file):
         body, tables = upgraded(document.body, tables, document.schema)
         if document.schema < SCHEMA:  # others are checked already
@@ -210,7 +212,7 @@ def _stored_now(path: Path) -> StoredRun:
     body, damage = document.body, None
     try:
         for name in document.tables:
-            check_end(path, name)
+            check_end(table_file(path, name))
     except MeasurementError as error:
         damage = str(error)
     with reading(path / RUN_FILE):

@@ -7,15 +7,15 @@ unit. Counts under other keys use the same columns: "parts: ('a', 'b')" is an ac
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import UnreadableMeasurementError
@@ -34,7 +34,8 @@ from roastcoffea.records.workers import (
     WORKER_STATE_COLUMNS,
 )
 from roastcoffea.storage.folders import synced_file
-from roastcoffea.storage.reading import literal, opened, reading
+from roastcoffea.storage.parquet import Room, read_parquet
+from roastcoffea.storage.reading import literal, reading
 
 Tables = dict[str, pa.Table]
 
@@ -58,18 +59,19 @@ SPANS: Final = "span_metrics"
 WORKER_SPANS: Final = "span_metrics_per_worker"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS, WORKER_SPANS: WORKER_SPAN_COLUMNS}
 
-LAST_BYTES: Final = b"PAR1"
-"""End of each Parquet file."""
-SMALLEST_VALUE: Final = 4
-"""Least bytes of a value in memory: the offset of a text."""
-ALWAYS_FITS: Final = 1 << 28
-"""Bytes that any machine has: asking for its memory takes as long as reading a small table."""
-
 FEW_BYTES: Final = 100_000
 """Size of a table below which compression saves next to nothing, and makes reading take twice as long."""
 
-FEW_ROWS: Final = 100_000
-"""Rows below which a table is read in one thread: sharing out its columns takes longer than reading them."""
+MOST_COUNTS: Final = 50_000
+"""Most rows of Dask's own metrics in addition to one for each byte of their file: each becomes an object."""
+
+_HEX = "[0-9a-fA-F]"
+_CODE = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
+_TEXT = rf'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{_CODE}))*"'
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,301})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity"
+_VALUE = rf"\s*{_TEXT}\s*:\s*(?:{_TEXT}|{_NUMBER}|true|false|null)\s*"
+VALUES: Final = rf"^\s*\{{(?:{_VALUE}(?:,{_VALUE})*|\s*)\}}\s*$"
+"""JSON of the values of a chunk: an object without further ones in it."""
 
 PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
@@ -78,6 +80,8 @@ PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2
 SEVERAL: Final = "parts: "
 LITERAL: Final = "literal: "
 """Prefixes of the Python literal of an activity's parts, and of a part that is not text."""
+BATCH: Final = 10_000
+"""Rows that become objects at a time."""
 COUNTED: Final = ("bytes", "count")
 """Units of integers."""
 
@@ -157,8 +161,9 @@ def _parts(text: str) -> tuple[Hashable, ...]:
 
 
 def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], float]]:
-    for row in table.to_pylist():
-        key = tuple(chain.from_iterable(_parts(row[part]) for part in PARTS if row[part] is not None))
+    parts = cache(_parts)  # a text is that of many rows
+    for row in chain.from_iterable(batch.to_pylist() for batch in table.to_batches(max_chunksize=BATCH)):
+        key = tuple(chain.from_iterable(parts(row[part]) for part in PARTS if row[part] is not None))
         amount = row["amount"]
         # the column has floats: restore Dask's integers
         yield row.get("worker"), key, int(amount) if row["unit"] in COUNTED and amount.is_integer() else amount
@@ -187,14 +192,6 @@ def table_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.parquet"
 
 
-def check_end(folder: Path, name: str) -> None:
-    """Raise where a table's file is missing, or its end is: a copy of it is not finished."""
-    with reading(table_file(folder, name)), opened(table_file(folder, name)) as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - len(LAST_BYTES), 0))
-        if file.read() != LAST_BYTES:
-            raise ValueError("its end is missing")
-
-
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
     """Write a table to its new file."""
     compression = "none" if table.nbytes < FEW_BYTES else "zstd"
@@ -202,30 +199,23 @@ def write_table(folder: Path, name: str, table: pa.Table) -> None:
         pq.write_table(table, file, compression=compression, write_page_checksum=True, use_compliant_nested_type=False)
 
 
-def read_table(folder: Path, name: str, rows: int) -> pa.Table:
-    """Table of a file with this number of rows."""
-    path = table_file(folder, name)
+def read_table(folder: Path, name: str, rows: int, room: Room) -> pa.Table:
+    """Table of a file with this number of rows; those of one folder share a room."""
+    columns, path = TABLES[name], table_file(folder, name)
     with reading(path):
-        with opened(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as stored:
-            _check_rows(stored.metadata.num_rows, rows)
-            _check_memory(rows, SMALLEST_VALUE * rows * stored.metadata.num_columns)
-            table = stored.read(use_threads=rows > FEW_ROWS) if rows else stored.schema_arrow.empty_table()
-        _check_rows(table.num_rows, rows)
-        # another program may have rewritten it with similar types
-        ours = {field.name: field for field in arrow_schema(TABLES[name])}
-        schema = pa.schema([ours.get(field.name, field) for field in table.schema])
-        return table if table.schema.equals(schema, check_metadata=True) else table.cast(schema)
+        if name in SPAN_FORMS and rows > MOST_COUNTS + path.stat().st_size:
+            raise ValueError(f"it claims to hold {rows} counts, which no measurement has")
+        table = read_parquet(path, {field.name: field for field in arrow_schema(columns)}, room, rows)
+        for column in columns:
+            if column.kind == "values" and column.name in table.column_names:
+                _check_values(table[column.name], column.name)
+        return table
 
 
-def _check_memory(rows: int, needed: int) -> None:
-    """Raise if so many rows cannot fit into memory: a few bytes can claim any number of them."""
-    if needed > ALWAYS_FITS and needed > (memory := psutil.virtual_memory().total):
-        raise MemoryError(f"{rows} rows need {needed} bytes of memory; {memory} are available")
-
-
-def _check_rows(found: int, expected: int) -> None:
-    if found != expected:
-        raise ValueError(f"{found} rows instead of {expected}")
+def _check_values(texts: pa.ChunkedArray, name: str) -> None:
+    """Raise if a text is not JSON of values by name."""
+    if pc.all(pc.match_substring_regex(texts, VALUES)).as_py() is False:
+        raise ValueError(f"{name} has a text that is not a JSON object of numbers and texts")
 
 
 def check_columns(table: pa.Table, name: str, where: str) -> None:

@@ -136,9 +136,9 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         left_out = f"{counted(empty, 'run')} in which nothing ran {'was' if empty == 1 else 'were'} left out"
         return replace(found, problems=(*found.problems, left_out))
     renamed = _with_workers_of_their_own(runs)
-    tables = {table: _table(renamed, table) for table in RECORDS}
-    failed = [run for run in runs if run.outcome == FAILED]
-    shared = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
+    tables: dict[str, Any] = {table: _table(renamed, table) for table in RECORDS}
+    failed = [run for run in runs if run.ended_early]
+    alike: dict[str, Any] = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
     return Run(
         id=_identity(runs),
         name=name or _common(run.name for run in runs),
@@ -152,11 +152,12 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         merged=tuple(part for run in runs for part in run.merged or (_part(run),)),
         attempts=_sum(run.attempts for run in runs),
         dropped=_sum(run.dropped for run in runs) or {},
-        absent=_absent(runs, shared),
+        absent=_absent(runs, alike),
         problems=tuple(_problems(runs)),
         span_metrics=_sum(run.span_metrics for run in runs),
         span_metrics_per_worker=_per_worker(renamed),
-        **shared,
+        shared=all(run.shared for run in runs),
+        **alike,
         **tables,
     )
 

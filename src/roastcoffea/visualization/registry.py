@@ -23,7 +23,7 @@ from roastcoffea.diagnosis.completeness import state_of
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import name_of
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.visualization.colours import DARK, LIGHT, Scheme
 from roastcoffea.visualization.draw import NAMELESS, short
@@ -145,7 +145,7 @@ class Plot:
         """What is drawn, and of which run, with its state; data in the older shapes are of none."""
         run: Run = inputs.value(RUN)
         name = name_of(run)
-        if not name and run.outcome != FAILED:
+        if not name and not run.ended_early:
             return self.title
         try:
             missing = inputs.value("incompleteness")

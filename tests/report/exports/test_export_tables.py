@@ -16,6 +16,7 @@ from parsed import SPREADSHEET as HOSTILE
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.redaction import neutral
 from roastcoffea.report.exports import tables
 from roastcoffea.report.exports.formats import FORMATS
 
@@ -108,7 +109,7 @@ def test_text_in_csv_is_never_a_formula_and_comes_back(hostile: Measurement, tmp
     for column in ("dataset", "error"):
         cells = [row[column] for row in rows]
         assert [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))] == []
-        assert sorted(cell.removeprefix("'") for cell in cells) == sorted(HOSTILE)
+        assert sorted(cell.removeprefix("'") for cell in cells) == sorted(map(neutral, HOSTILE))
     assert "no spreadsheet runs it" in json.loads((folder / "columns.json").read_text())["note"]
 
 

@@ -17,8 +17,9 @@ from roastcoffea.report.exports.formats import FORMATS, default_name
     "Folder (csv, parquet, json) or file to write; by default named after the measurement, in this folder.",
     click.Path(path_type=Path),
 )
+@shell.share
 @shell.overwrite("existing output")
-def command(*, path: Path, file_format: str, output: Path | None, overwrite: bool) -> None:
+def command(*, path: Path, file_format: str, output: Path | None, share: bool, overwrite: bool) -> None:
     """Write the measurement in PATH for other programs.
 
     csv, parquet and json write a folder with a file per table, including metrics, and columns.json with the meanings of
@@ -29,4 +30,5 @@ def command(*, path: Path, file_format: str, output: Path | None, overwrite: boo
     from roastcoffea.studies.merging import measurement_at
 
     measurement = measurement_at(path)
-    shell.say(measurement.export(output or default_name(path, FORMATS[file_format]), file_format, overwrite))
+    target = output or default_name(path, shell.SHARED * share + FORMATS[file_format])
+    shell.say(measurement.export(target, file_format, overwrite, share=share))

@@ -16,7 +16,7 @@ NARROWEST = 80
 """Columns that the list needs."""
 UNLIMITED = 10_000
 """Columns where the output is no terminal, and COLUMNS is not set."""
-OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "unreadable")
+OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "lost", "nothing run", "unreadable")
 
 
 @click.command
@@ -44,11 +44,23 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
         nothing = f"There are no {'such ' * bool(stored)}measurements in {folder}."
         shell.say(not_a_measurement(folder) if not stored and is_monitor(folder) else nothing)
         return 0
+    _mention_lost()
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
     width = _width()
     print_sheets([sheet_of_runs(in_order(entries, by), width - INDENT[3]), Sheet(lead=errors)], width=width)
     return 0
+
+
+def _mention_lost() -> None:
+    """Tell how many runs can be recovered."""
+    from roastcoffea.log.journals import journals_in
+    from roastcoffea.recording.black_box import state_folder
+    from roastcoffea.units import counted
+
+    lost = sum(not journal.is_written for journal in journals_in(state_folder())[0])
+    if lost:
+        shell.say(f"{counted(lost, 'lost run')} can be recovered: roastcoffea recover", err=True)
 
 
 def _width() -> int:

@@ -13,7 +13,8 @@ from roastcoffea.cli import shell
 @shell.measurement
 @click.option("--all", "everything", is_flag=True, help="Print all tables.")
 @click.option("--group", help="Print the tables of one group.")
-def command(path: Path, everything: bool, group: str | None) -> None:
+@shell.share
+def command(*, path: Path, everything: bool, group: str | None, share: bool) -> None:
     """Print the measurement in PATH on one screen: what ran, where time and bytes went, what to change.
 
     \b
@@ -24,7 +25,8 @@ def command(path: Path, everything: bool, group: str | None) -> None:
     from roastcoffea.studies.merging import measurement_at
 
     try:
-        measurement_at(path).print_summary(all=everything, group=group)
+        measurement = measurement_at(path)
+        (measurement.share() if share else measurement).print_summary(all=everything, group=group)
     except ValueError as error:
         if group is None:
             raise

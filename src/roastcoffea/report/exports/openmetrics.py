@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from roastcoffea import units
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.records.run import Run
+from roastcoffea.redaction import neutral
 from roastcoffea.units import BYTE, COUNT, SECOND, Unit
 
 PREFIX: Final = "roastcoffea_"
@@ -137,4 +138,4 @@ def _name(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return neutral(text).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from numbers import Real
@@ -19,6 +20,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
+from roastcoffea.redaction import STEERING, neutral
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.reading import has_format
 
@@ -37,8 +39,8 @@ FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 
 CSV_NOTE: Final = (
     "Text that begins with one of = + - @ ' or with a tab or line break has a ' in front, so that no spreadsheet runs "
-    "it as a formula: remove one ' from text that begins with '. Lists and values by name are JSON. Cells without a "
-    "measurement are empty."
+    "it as a formula: remove one ' from text that begins with '. Control characters are escapes. Lists and values by "
+    "name are JSON. Cells without a measurement are empty."
 )
 METRIC_COLUMNS: Final[Mapping[str, str]] = {
     "name": "name of the metric",
@@ -152,9 +154,13 @@ def _write_json(table: pa.Table, file: BinaryIO) -> None:
     begin = "[\n"
     for row in _rows(table):
         line = {name: _standard(value) for name, value in row.items()}
-        file.write((begin + _encoded(line)).encode())
+        file.write((begin + re.sub(STEERING, _escape, _encoded(line))).encode())
         begin = ",\n"
     file.write(b"[]\n" if begin == "[\n" else b"\n]\n")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
@@ -174,8 +180,10 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 def _cell(value: Any) -> Any:
     """Value as a cell; text is never a formula."""
     if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+        return neutral(json.dumps(value, ensure_ascii=False))
+    if not isinstance(value, str):
+        return value
+    return f"'{neutral(value)}" if value.startswith(FORMULA_SIGNS) else neutral(value)
 
 
 def _standard(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.records.run import FAILED
 from roastcoffea.report.summary import title_of
 from roastcoffea.storage.store import is_measurement, list_runs
 from roastcoffea.studies.compare.observations import Observation, observed
@@ -53,8 +52,8 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
     runs: list[Observation] = []
     left_out: list[str] = []
     for name, measurement in _measurements(given, folder):
-        if measurement.outcome == FAILED:
-            left_out.append(f"{name or title_of(measurement.run)} failed: {measurement.error}")
+        if measurement.run.ended_early:
+            left_out.append(f"{name or title_of(measurement.run)} {measurement.run.ending}: {measurement.error}")
             continue
         if not measurement.run.calls and not measurement.run.chunks and measurement.run.reported is None:
             raise ComparisonError(f"{name or title_of(measurement.run)} cannot be compared: no Runner was called in it")

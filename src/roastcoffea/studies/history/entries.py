@@ -13,7 +13,7 @@ from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt, sho
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import Run
 from roastcoffea.studies.compare.observations import facts_of_run
 from roastcoffea.studies.compare.per_event import COSTS, EVENTS
 from roastcoffea.units import BYTE, KILOHERTZ, SECOND, Unit, moment
@@ -124,9 +124,9 @@ def _datasets(run: Run, metrics: Metrics) -> list[str]:
 def _state(measurement: Measurement) -> tuple[str, str | None]:
     """How a run ended, and why it is not used."""
     run = measurement.run
-    if run.outcome == FAILED:
+    if run.ended_early:
         error = shortened(run.error or "no error was recorded")
-        return FAILED, "it was interrupted" if is_interrupt(error) else f"it failed: {error}"
+        return run.outcome, "it was interrupted" if is_interrupt(error) else f"it {run.ending}: {error}"
     try:
         missing: Incompleteness = measurement.metrics.evaluator.value("incompleteness")
     except NotMeasuredError:

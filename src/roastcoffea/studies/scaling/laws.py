@@ -11,7 +11,6 @@ from scipy.optimize import nnls
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
-from roastcoffea.records.run import FAILED
 from roastcoffea.replay.recorded import only
 
 INTERVAL: Final = (0.025, 0.975)
@@ -115,7 +114,7 @@ def scaled(name: str, measurement: Measurement, unit: str) -> Scaled:
         missing=1 - metrics["avg_workers"] / workers,
         seconds=metrics["elapsed_time_seconds"],
         events=events,
-        failed=measurement.outcome == FAILED,
+        failed=measurement.run.ended_early,
         chunksizes=frozenset(call.options.get("chunksize") for call in run.calls),
         cores=None if cores is None else cores * len(hosts),
         scatter=float(sample_deviation(wall) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0,

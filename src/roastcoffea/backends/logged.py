@@ -1,0 +1,139 @@
+"""A Dask cluster as the log of its scheduler's plugin tells it, while the log is drained or from a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from roastcoffea.backends.asked_jobs import AskedJobs
+from roastcoffea.backends.hosts import with_withheld
+from roastcoffea.backends.limits import Withheld
+from roastcoffea.backends.recorder import Period, Recorder
+from roastcoffea.log.journal import LOG
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.units import counted, were
+
+
+@dataclass(eq=False)
+class LoggedPeriod(Period):
+    """A period of which a scheduler's plugin keeps a log.
+
+    Attributes
+    ----------
+    log : ClusterLog
+        What was drained so far.
+    failures : int
+        Errors inside the plugin so far.
+    """
+
+    log: ClusterLog = field(default_factory=ClusterLog)
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        self.received = self.log.received
+
+    def last_contact(self, start: float, stop: float) -> float:  # noqa: ARG002  (for those with a connection)
+        """The stop, or the last contact with the cluster if the connection was lost."""
+        return stop
+
+    def notes(self) -> list[str]:
+        """Problems of the plugins and of their log."""
+        notes = [*self.log.problems, *self.log.received.problems]
+        if self.failures:
+            notes.append(f"the scheduler plugin failed {counted(self.failures, 'time')}: records are missing")
+        if self.refused:
+            refused = counted(self.refused, "message")
+            notes.append(f"{refused} of others to the collector's topic {were(self.refused)} refused")
+        dropped = self.dropped.items()
+        return notes + [
+            f"{counted(rows, 'row')} of {table} {were(rows)} dropped on the scheduler" for table, rows in dropped
+        ]
+
+
+class LoggedCluster(Recorder):
+    """Tables of a cluster, from the log of its scheduler's plugin."""
+
+    kind = "dask"
+    elsewhere = "it does not run on the cluster of the collector's client"
+    merges_equal_chunks = True
+
+    _period: LoggedPeriod
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.absent = {}
+        self._asked = AskedJobs(None)
+        self._period = LoggedPeriod()
+        self._withheld: dict[str, Withheld | None] = {}
+        """Throttling and steal of each worker present at the end."""
+
+    @property
+    def log(self) -> ClusterLog:
+        """The log so far."""
+        return self._period.log
+
+    # records, on the client's clock
+
+    @property
+    def gaps(self) -> tuple[tuple[float, float], ...]:
+        return tuple((since - self.clock_offset, time - self.clock_offset) for since, time in self.log.workers.gaps)
+
+    def workers_now(self) -> int:
+        """Workers present now."""
+        return self.log.workers.here
+
+    def threads_now(self) -> tuple[int, int] | None:
+        """Threads of the workers present now, and how many execute a task; None before the first samples."""
+        return self.log.workers.threads
+
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        """Workers present between start and stop, or until the last contact with the cluster."""
+        table = self.log.workers.lifetimes(self.clock_offset, start, self._period.last_contact(start, stop))
+        return with_withheld(self._asked.in_lifetimes(table), self._withheld)
+
+    def pauses(self, start: float, stop: float) -> pa.Table:
+        """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""
+        return self.log.workers.pauses(self.clock_offset, start, self._period.last_contact(start, stop))
+
+    def samples(self) -> pa.Table:
+        return self.log.workers.samples(self.clock_offset)
+
+    def sampling(self) -> pa.Table:
+        return self.log.sampling.sampling(self.clock_offset)
+
+    def worker_states(self) -> pa.Table:
+        return self.log.sampling.states(self.clock_offset)
+
+    def tasks(self) -> pa.Table:
+        return self.log.attempts.table(self.clock_offset)
+
+    def notes(self) -> list[str]:
+        return [*self.problems, *self._period.notes()]
+
+    # in a journal
+
+    def facts(self) -> dict[str, Any]:
+        period = self._period
+        counts = {"dropped": dict(period.dropped), "refused": period.refused, "failures": period.failures}
+        known = {
+            "clock_offset": period.clock_offset,
+            "withheld": dict(self._withheld),
+            "asked": dict(self._asked.known),
+        }
+        return super().facts() | counts | known
+
+    def take(self, kind: str, data: bytes) -> None:
+        if kind == LOG:
+            self.log.feed(data)
+        else:
+            super().take(kind, data)
+
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        super().learn(facts)
+        for name in ("clock_offset", "dropped", "refused", "failures"):
+            setattr(self._period, name, facts[name])
+        self._withheld = {worker: amounts and tuple(amounts) for worker, amounts in facts["withheld"].items()}
+        self._asked.known = dict(facts["asked"])

@@ -1,0 +1,291 @@
+"""A journal: entries that go to disk at once, so that they survive the process that took them.
+
+A journal is a folder of Arrow IPC streams, numbered in the order of writing. Each has the same header, as JSON in the
+metadata of its schema, and rows of a time, a kind and bytes. `log.journals` reads them.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import socket
+import struct
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+import roastcoffea
+from roastcoffea.errors import reported
+from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.cleaning import without_secrets
+from roastcoffea.log.processes import UNKNOWN, began, machine
+
+SCHEMA: Final = 1
+"""Number of this form of journals."""
+
+HEADER_KEY: Final = b"roastcoffea"
+ENDING: Final = ".arrows"
+COLUMNS: Final = pa.schema(
+    [("time", pa.float64()), ("kind", pa.string()), ("data", pa.binary()), ("check", pa.uint32())]
+)
+"""Of each entry: Unix time, kind, data, and checksum."""
+
+LOG: Final = "log"
+"""Kind of what a scheduler's plugin gave: entries of `log.kinds`, for `ClusterLog.feed`."""
+
+RECORDS: Final = "records"
+"""Kind of packed records of attempts, for `ReceivedRecords.take`."""
+
+TICK: Final = 1.0
+"""Seconds between looks for what is to be written."""
+
+LEAST_PAUSE: Final = 0.2
+"""Least seconds between two writes."""
+
+SIGN_OF_LIFE: Final = 10.0
+"""Seconds after which a journal without news is touched."""
+
+MOST_PENDING: Final = 64_000_000
+"""Most bytes that wait for a disk that does not answer; with more the journal ends."""
+
+FILE_BYTES: Final = 16_000_000
+"""Bytes after which a file ends and the next one begins."""
+
+MOST_BYTES: Final = 1_000_000_000
+"""Size at which a journal ends."""
+
+LEAST_FREE: Final = 256_000_000
+"""Free space of the disk, in bytes, with less of which no file is begun: it is the analysis's."""
+
+CLOSE_SECONDS: Final = 1.0
+"""Longest wait for the disk at the end."""
+
+OWN_FOLDER: Final = 0o700
+OWN_FILE: Final = 0o600
+
+CLOSED: Final = -1
+"""In place of the number of an open file."""
+
+Entry = tuple[float, str, bytes]
+
+
+class JournalWriter:
+    """Writes a journal from a thread of its own: `write` neither waits nor fails.
+
+    What is written is on disk within about a second. Without permission, room or disk the journal ends early, and
+    `note` gets one line.
+
+    Parameters
+    ----------
+    folder : Path
+        Its folder, which the thread makes.
+    header : mapping
+        Facts in values of JSON, without secrets. The schema, the version of roastcoffea and the process are added.
+    note : callable
+        Receives a problem.
+    look : callable, optional
+        Called about once a second, to fetch what is to be written.
+    most_bytes : int
+        Size at which the journal ends.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        header: Mapping[str, Any],
+        note: Callable[[str], None],
+        *,
+        look: Callable[[], None] | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self.folder, self.process = folder, os.getpid()
+        self._note = note
+        self._look = look
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._pending: list[Entry] = []
+        self._waiting = 0
+        self._files = _Files(folder, {**header, **_writer()}, most_bytes)
+        self._works = True
+        self._wake, self._ended = threading.Event(), threading.Event()
+        with interrupts_held():
+            arguments = (weakref.ref(self), self._wake, self._ended)
+            self._thread = threading.Thread(target=_keep_writing, args=arguments, name="roastcoffea-journal")
+            self._thread.daemon = True
+            self._thread.start()
+
+    def write(self, kind: str, data: bytes) -> None:
+        """Take an entry."""
+        with self._lock:
+            room = self._waiting + len(data) <= MOST_PENDING
+            if self._works and room:
+                self._pending.append((time.time(), kind, data))
+                self._waiting += len(data)
+        if not room:  # entries of a log build on earlier ones, so that none may be left out
+            self._give_up("its disk does not keep up")
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what waits, for about a second at most, and end the thread."""
+        self._ended.set()
+        self._wake.set()
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._give_up("its disk did not answer")
+
+    def remove(self) -> None:
+        """Remove the journal; nothing is written any more."""
+        self._works = False
+        self.close()
+        remove_journal(self.folder)
+
+    def flush(self, *, last: bool = False) -> None:
+        """Write what waits, in this thread; after the last time, a new file begins."""
+        with self._writing, reported(self._give_up, "it cannot be written", Exception):
+            with self._lock:
+                entries, self._pending, self._waiting = self._pending, [], 0
+            if self._works:
+                self._files.append([*map(_checked, entries)])
+            if last:
+                self._files.end()
+
+    def look(self) -> None:
+        """Fetch what is to be written."""
+        with reported(self._give_up, "what is to be written cannot be fetched", Exception):
+            if self._look is not None:
+                self._look()
+
+    def _give_up(self, reason: str) -> None:
+        """End the journal early; what is there is kept."""
+        if self._works:
+            self._works = False
+            self._note(f"the journal ended early, so that a client that is killed loses what came later: {reason}")
+
+
+def remove_journal(folder: Path) -> None:
+    """Remove a journal as far as possible."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _writer() -> dict[str, Any]:
+    """What writes a journal: form, version and process."""
+    process = os.getpid()
+    known = {"machine": machine(), "process": process, "began": began(process) or UNKNOWN}
+    return {"schema": SCHEMA, "version": roastcoffea.__version__, "host": socket.gethostname(), **known}
+
+
+def _checked(entry: Entry) -> tuple[float, str, bytes, int]:
+    """An entry without secrets, with its checksum."""
+    at, kind, data = entry
+    clean = without_secrets(data) if kind == LOG else data
+    return at, kind, clean, checksum(at, kind, clean)
+
+
+def checksum(at: float, kind: str, data: bytes) -> int:
+    """Checksum of an entry."""
+    return zlib.crc32(data, zlib.crc32(struct.pack("<d", at) + kind.encode()))
+
+
+def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, ended: threading.Event) -> None:
+    """Write until the journal is closed, or nobody holds it. It imports nothing, as the analysis may fork meanwhile."""
+    looked = 0.0
+    while True:
+        wake.wait(TICK)
+        wake.clear()
+        writer, last = journal(), ended.is_set()
+        if writer is None:
+            return
+        if last or time.monotonic() - looked >= TICK:
+            looked = time.monotonic()
+            writer.look()
+        writer.flush(last=last)
+        del writer
+        if last:
+            return
+        ended.wait(LEAST_PAUSE)
+
+
+class _Files:
+    """The files of a journal, of which the last one grows."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int) -> None:
+        self._folder = folder
+        self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
+        self._most_bytes = most_bytes
+        self._buffer = io.BytesIO()
+        self._stream: Any = None
+        self._file = CLOSED
+        self._number = self._size = self._before = 0
+        self._touched = time.monotonic()
+
+    def append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
+        """Write entries, all or none; without any, give a sign of life now and then."""
+        if not entries:
+            self._touch()
+            return
+        if self._file == CLOSED:
+            self._begin()
+        columns = zip(COLUMNS.types, zip(*entries, strict=True), strict=True)
+        arrays = [pa.array(values, kind) for kind, values in columns]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._put()
+        if self._size >= FILE_BYTES:
+            self.end()
+
+    def _touch(self) -> None:
+        if self._file != CLOSED and time.monotonic() - self._touched > SIGN_OF_LIFE:
+            os.utime(self._file)
+            self._touched = time.monotonic()
+
+    def end(self) -> None:
+        """End the last file; what comes then begins a new one."""
+        if self._file != CLOSED:
+            self._stream.close()
+            try:
+                self._put()
+            finally:
+                os.close(self._file)
+                self._before, self._file = self._before + self._size, CLOSED
+
+    def _begin(self) -> None:
+        self._folder.mkdir(OWN_FOLDER, parents=True, exist_ok=bool(self._number))
+        free = shutil.disk_usage(self._folder).free
+        if free < LEAST_FREE:
+            raise OSError(errno.ENOSPC, f"its disk has {free} bytes left, less than {LEAST_FREE}", str(self._folder))
+        self._number += 1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        self._file = os.open(self._folder / f"{self._number:06}{ENDING}", flags, OWN_FILE)
+        self._size = 0
+        # without Arrow's threads, of which a fork would have none
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
+
+    def _put(self) -> None:
+        """Write the buffer to disk; after an error, the file ends where it did before."""
+        data = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        if self._before + self._size + len(data) > self._most_bytes:
+            raise OSError(
+                errno.EFBIG, f"it has {self._before + self._size} bytes, the most that it may", str(self._folder)
+            )
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            os.fsync(self._file)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+        self._touched = time.monotonic()

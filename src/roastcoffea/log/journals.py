@@ -1,0 +1,166 @@
+"""Journals on disk: which there are, whether they are still written, and their entries."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from roastcoffea.errors import RoastcoffeaError, error_text
+from roastcoffea.log.journal import COLUMNS, ENDING, FILE_BYTES, HEADER_KEY, MOST_PENDING, SCHEMA, checksum
+from roastcoffea.log.processes import is_alive
+
+LONGEST_QUIET: Final = 60.0
+"""Seconds without a sign of life after which a process on another machine counts as dead."""
+
+LARGEST_FILE: Final = FILE_BYTES + 2 * MOST_PENDING
+"""More bytes than a file can have."""
+
+HEADER: Final = {
+    "schema": int,
+    "version": str,
+    "start": int | float,
+    "host": str,
+    "machine": str,
+    "process": int,
+    "began": int,
+}
+"""What the header of every journal has."""
+
+LONGEST_HEADER: Final = 1_000_000
+"""Most bytes with a header."""
+
+DAMAGED: Final = (pa.ArrowException, OSError, ValueError, LookupError, TypeError)
+
+
+class JournalError(RoastcoffeaError):
+    """A journal cannot be read; the text names it, and a way out."""
+
+
+class Entry(NamedTuple):
+    """An entry of a journal."""
+
+    time: float
+    kind: str
+    data: bytes
+
+
+@dataclass(eq=False)
+class Journal:
+    """A journal in a folder.
+
+    Attributes
+    ----------
+    header : mapping
+        What its writer knew at the beginning; see `JournalWriter`.
+    last : float
+        Unix time of its last change.
+    size : int
+        Bytes on disk.
+    problems : list of str
+        What could not be read, once `entries` has been read.
+    """
+
+    folder: Path
+    header: Mapping[str, Any]
+    last: float
+    size: int
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its process lives; on another machine, whether it wrote within the last minute."""
+        alive = is_alive(self.header["machine"], self.header["process"], self.header["began"])
+        return time.time() - self.last < LONGEST_QUIET if alive is None else alive
+
+    def entries(self) -> Iterator[Entry]:
+        """Entries in the order of writing, up to the first that is damaged, which `problems` then tells."""
+        self.problems.clear()
+        files = _files_in(self.folder)
+        for number, file in enumerate(files, 1):
+            if file.name != f"{number:06}{ENDING}":
+                self.problems.append(f"the journal ends before {file.name}: the file before it is missing")
+                return
+            try:
+                yield from _entries_in(file)
+            except DAMAGED as error:
+                what = "cut off, as its process was killed while it wrote" if file == files[-1] else "damaged"
+                self.problems.append(f"the journal ends in {file.name}, which is {what}: {error_text(error)}")
+                return
+
+
+def journal_in(folder: Path) -> Journal:
+    """The journal in a folder.
+
+    Raises
+    ------
+    JournalError
+        There is none, or a newer version wrote it.
+    """
+    try:
+        files = _files_in(folder)
+        states = [file.stat() for file in files]
+        header = _header_in(files[0])
+    except DAMAGED as error:
+        raise JournalError(f"{folder} is not a journal that can be read: {error_text(error)}") from error
+    if header["schema"] != SCHEMA:
+        wrote = f"roastcoffea {header['version']} wrote it in form {header['schema']}"
+        raise JournalError(f"{folder}: {wrote}, and this version reads form {SCHEMA}; use that version")
+    last = max(state.st_mtime for state in states)
+    return Journal(folder, header, last, sum(state.st_size for state in states))
+
+
+def journals_in(folder: Path) -> tuple[list[Journal], list[str]]:
+    """Journals in a folder, oldest first, and what cannot be read there; no folder is like an empty one.
+
+    The folder may be a journal itself.
+    """
+    found, unreadable = [], []
+    for path in [folder, *sorted(folder.iterdir())] if folder.is_dir() else ():
+        if path.is_dir() and _files_in(path):
+            try:
+                found.append(journal_in(path))
+            except JournalError as error:
+                unreadable.append(str(error))
+    return sorted(found, key=lambda journal: float(journal.header["start"])), unreadable
+
+
+def _entries_in(file: Path) -> Iterator[Entry]:
+    """Entries of a file; raises one of `DAMAGED` at the first that is."""
+    size = file.stat().st_size
+    if size > LARGEST_FILE:
+        raise ValueError(f"it has {size} bytes, more than a file of a journal may have")
+    for batch in _stream_of(file.read_bytes()):
+        batch.validate(full=True)
+        for at, kind, data, check in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if checksum(at, kind, data) != check:
+                raise ValueError("an entry does not have its checksum")
+            yield Entry(at, kind, data)
+
+
+def _stream_of(data: bytes) -> Any:
+    """Stream in bytes in memory, so that no size in it is taken for granted."""
+    stream = pa.ipc.open_stream(pa.py_buffer(data))
+    if not stream.schema.equals(COLUMNS):
+        raise ValueError(f"it has the columns {', '.join(stream.schema.names)}")
+    return stream
+
+
+def _header_in(file: Path) -> dict[str, Any]:
+    """Header of a file, with all that every journal has."""
+    with file.open("rb") as opened:
+        stream = _stream_of(opened.read(LONGEST_HEADER))
+    header = json.loads((stream.schema.metadata or {})[HEADER_KEY])
+    for name, kind in HEADER.items():
+        if not isinstance(header[name], kind):
+            raise TypeError(f"{name} is {type(header[name]).__name__}")
+    return dict(header)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{ENDING}"))

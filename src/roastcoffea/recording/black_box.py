@@ -1,0 +1,152 @@
+"""The journal of a collector: what it learns goes to disk at once, so that it survives the client."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from roastcoffea.backends.recorder import Recorder
+from roastcoffea.errors import reported
+from roastcoffea.instrument.hook import take_new_records
+from roastcoffea.log.journal import RECORDS, JournalWriter, remove_journal
+from roastcoffea.log.journals import journals_in
+from roastcoffea.log.unsaved import hold, journal_of
+from roastcoffea.recording.assembly import RunRecords
+from roastcoffea.records.arrow import packed_parts
+from roastcoffea.records.run import Run
+from roastcoffea.redaction import redacted
+from roastcoffea.storage.document import body_of
+from roastcoffea.storage.tables import SPAN_FORMS, tables_of
+from roastcoffea.storage.upgrades import SCHEMA as RUN_SCHEMA
+
+if TYPE_CHECKING:
+    from roastcoffea.measurement import Measurement
+
+END: Final = "end"
+"""Kind of the last entry of a run that ended, with all but its tables."""
+
+SPANS: Final = "spans "
+"""Kinds of the entries before it, with the metrics of spans, begin like this."""
+
+LONGEST_KEPT: Final = 30 * 86_400.0
+MOST_KEPT: Final = 2_000_000_000
+"""Seconds and bytes that the state folder keeps of lost runs: older journals, and the oldest of more, are removed."""
+
+Place = str | os.PathLike[str] | bool | None
+
+
+def state_folder() -> Path:
+    """Folder of journals in the state folder of the user (XDG)."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    base = given if given.is_absolute() else Path.home() / ".local" / "state"
+    return base / "roastcoffea" / "journals"
+
+
+def checked_place(place: Place) -> Path | None:
+    """Folder for journals: the one that is given, True for the state folder, None or False for none."""
+    if isinstance(place, bool) or place is None:
+        return state_folder() if place else None
+    if isinstance(place, str | os.PathLike) and os.fspath(place):
+        return Path(place)
+    raise TypeError(f"journal is a folder, True for the state folder, or None, not {place!r}")
+
+
+class BlackBox:
+    """The journal of one collector.
+
+    Parameters
+    ----------
+    records, backend
+        What the collector has of the run.
+    place
+        As for `checked_place`.
+    """
+
+    def __init__(self, records: RunRecords, backend: Recorder, place: Place) -> None:
+        self._records, self._backend = records, backend
+        self._place = place
+        self._writer: JournalWriter | None = None
+
+    def open(self) -> None:
+        """Begin the journal."""
+        folder = checked_place(self._place)
+        if folder is None:
+            return
+        records, now = self._records, time.time()
+        name = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
+        header = {
+            "id": records.id,
+            "name": records.name and redacted(records.name),
+            "start": now,
+            "backend": self._backend.kind,
+            "interval": records.interval,
+            "profile": records.profile,
+            "outside": records.outside,
+            "environment": asdict(records.environment),
+        }
+        if self._place is True:
+            with reported(records.note, "journals of earlier runs could not be removed", OSError):
+                remove_old(folder)
+        self._writer = JournalWriter(folder / name, header, records.note, look=self._look)
+        records.keep = self._backend.keep = self._writer.write
+
+    def records(self, packed: bytes) -> None:
+        """Take packed records that did not pass through a scheduler."""
+        if self._writer is not None:
+            self._writer.write(RECORDS, packed)
+
+    def end(self, measurement: Measurement) -> None:
+        """End the journal with what is known at the end; it stays until the measurement is saved or dropped."""
+        if self._writer is not None:
+            self._write_news()
+            for kind, data in entries_of_end(measurement.run):
+                self._writer.write(kind, data)
+            self._writer.close()
+            hold(measurement, self._writer)
+
+    def hand_on(self, before: Measurement, after: Measurement) -> None:
+        """Let the journal of a measurement be that of another one, with what was learned since."""
+        if self._writer is not None and journal_of(before) is not None:
+            hold(after, self._writer)
+            self._writer.flush(last=True)
+
+    def give_up(self) -> None:
+        """Remove the journal of a run that never began."""
+        if self._writer is not None:
+            self._writer.remove()
+
+    def _look(self) -> None:
+        with reported(self._records.note, "records could not be fetched for the journal", Exception):
+            take_new_records()
+            self._write_news()
+
+    def _write_news(self) -> None:
+        if self._writer is not None:
+            for kind, data in self._backend.news():
+                self._writer.write(kind, data)
+
+
+def entries_of_end(run: Run) -> Iterator[tuple[str, bytes]]:
+    """Entries with all of a run that is not in others."""
+    tables = tables_of(run)
+    for name, table in tables.items():
+        if name in SPAN_FORMS:
+            yield from ((f"{SPANS}{name}", part) for part in packed_parts(table))
+    rows = {name: table.num_rows for name, table in tables.items()}
+    yield END, json.dumps({"schema": RUN_SCHEMA, "rows": rows, "run": body_of(run)}, allow_nan=False).encode()
+
+
+def remove_old(folder: Path) -> None:
+    """Remove journals of lost runs that are too old, or of which there are too many."""
+    kept = 0
+    for journal in reversed(journals_in(folder)[0]):
+        kept += journal.size
+        too_many = kept > MOST_KEPT or time.time() - journal.last > LONGEST_KEPT
+        if too_many and not journal.is_written:
+            remove_journal(journal.folder)

@@ -1,0 +1,261 @@
+"""A facility's records at a glance: its runs, and what each day cost, as tables for all renderers and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.errors import RoastcoffeaError, error_text
+from roastcoffea.log.journals import Journal, journals_in
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
+from roastcoffea.recording.facility.journaled import is_cluster, is_facility, recorded_in, run_of
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.columns import Column
+from roastcoffea.records.tasks import OK
+from roastcoffea.units import SECONDS_PER_HOUR
+
+JOULES_PER_KILOWATT_HOUR: Final = 3.6e6
+
+ENDED: Final = "ended"
+RUNNING: Final = "running"
+LOST: Final = "cut off"
+
+RUN_COLUMNS: Final = (
+    Column("day", "text", None, "day on which it began (UTC)"),
+    Column("start", "number", "s", "when it began (Unix time)"),
+    Column("elapsed", "number", "s", "from its first task to its last one"),
+    Column("client", "text", None, "Dask's identity of its client"),
+    Column("user", "text", None, "account that the scheduler runs under"),
+    Column("processor", "text", None, "name of the processor"),
+    Column("state", "text", None, f'"{ENDED}", "{RUNNING}", or "{LOST}" where the scheduler ended before'),
+    Column("chunks", "integer", "chunks", "with a result"),
+    Column("events", "integer", "events", "of these chunks"),
+    Column("core_hours", "number", "h", "thread time of its own tasks"),
+    Column("cpu_hours", "number", "h", "CPU time of its chunks; none without metered chunks"),
+    Column("failed_hours", "number", "h", "thread time of its attempts that failed"),
+    Column("failed_share", "number", "fraction", "failed_hours of core_hours"),
+    Column(
+        "wasted_share",
+        "number",
+        "fraction",
+        "of core_hours: waiting, overhead, and failed; none without metered chunks",
+    ),
+    Column("wasted_by", "text", None, "the class of thread time that has most of it"),
+    Column("gigabits_per_second", "number", "Gbit/s", "requested from storage; none without metered chunks"),
+    Column("heaviest_dataset", "text", None, "dataset whose chunks took the most time; none without metered chunks"),
+    Column("heaviest_share", "number", "fraction", "of the time of all chunks"),
+    Column("problems", "integer", "problems", "what its record lacks"),
+    Column("journal", "text", None, "folder with its record"),
+)
+"""One row for each run."""
+
+DAY_COLUMNS: Final = (
+    Column("day", "text", None, "day (UTC)"),
+    Column("core_hours", "number", "h", "threads of all workers times the time that they were there"),
+    Column("cpu_hours", "number", "h", "CPU time of the worker processes"),
+    Column("idle_hours", "number", "h", "threads without a task, sampled once a second"),
+    Column("failed_hours", "number", "h", "attempts that failed"),
+    *(
+        Column(f"{name.replace(': ', '_')}_hours", "number", "h", f"of idle_hours: {name}")
+        for name in IDLE
+        if "idle" in name
+    ),
+    Column("events", "integer", "events", "of chunks with a result"),
+    Column("bytes", "integer", "B", "requested from storage by metered attempts"),
+    Column(
+        "measured_energy",
+        "number",
+        "kWh",
+        "of whole processors (RAPL), on hosts whose workers may read it",
+    ),
+    Column("measured_hosts", "number", "fraction", "hosts of these, of all hosts"),
+    Column("energy", "number", "kWh", "estimate: core_hours x watts per core / 1000; none unless the watts are given"),
+    Column("idle_energy", "number", "kWh", "the same of idle_hours"),
+    Column("failed_energy", "number", "kWh", "the same of failed_hours"),
+)
+"""One row for each day: what the scheduler's workers were there for."""
+
+GROWING: Final = ("capacity_seconds", "cpu_seconds", "events", "bytes", "joules")
+"""Totals that only grow."""
+
+USEFUL: Final = frozenset(one.name for one in TIME_CLASSES if one.work == "useful")
+OWN: Final = tuple(one.name for one in TIME_CLASSES if one.work in {"useful", "waiting", "overhead", "lost"})
+"""Classes of thread time of a run's own tasks."""
+
+
+@dataclass(eq=False)
+class Index:
+    """Runs and days of the journals in a folder.
+
+    Attributes
+    ----------
+    runs, days : pyarrow.Table
+        Tables with RUN_COLUMNS and DAY_COLUMNS.
+    watts : float or None
+        Watts per core of the estimate.
+    problems : list of str
+        Journals that could not be read.
+    """
+
+    folder: Path
+    runs: pa.Table
+    days: pa.Table
+    watts: float | None
+    problems: list[str]
+
+
+def index_of(folder: Path, day: str | None = None, watts: float | None = None) -> Index:
+    """Index of the journals in a folder.
+
+    Parameters
+    ----------
+    day
+        Only runs that began on this day, and its cost, as YYYY-MM-DD.
+    watts
+        Power of a core, for the estimate of energy.
+
+    Raises
+    ------
+    RoastcoffeaError
+        There is no such folder, or no journal of a scheduler in it.
+    """
+    if not folder.is_dir():
+        raise RoastcoffeaError(f"{folder} is no folder; give the one of --roastcoffea-journal")
+    journals, problems = journals_in(folder)
+    ours = [journal for journal in journals if is_facility(journal)]
+    if not ours and not problems:
+        raise RoastcoffeaError(f"{folder} has no journal of a scheduler; give the folder of --roastcoffea-journal")
+    rows, totals = [], []
+    for journal in ours:
+        try:
+            if is_cluster(journal):
+                totals.append(recorded_in(journal).clusters)
+            elif day in {None, day_of(float(journal.header["start"]))}:
+                rows.append(row_of(journal))
+        except (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            problems.append(f"{journal.folder} could not be read: {error_text(error)}")
+    days = [row for row in costs(totals, watts) if day in {None, row["day"]}]
+    runs = sorted(rows, key=lambda row: row["start"])
+    return Index(folder, table_of_rows(RUN_COLUMNS, runs), table_of_rows(DAY_COLUMNS, days), watts, problems)
+
+
+def day_of(moment: float) -> str:
+    """Day of Unix seconds, in UTC."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
+
+
+def row_of(journal: Journal) -> dict[str, Any]:
+    """Row of a run."""
+    run, header = run_of(journal), journal.header
+    known = recorded_in(journal).run
+    state = ENDED if known.get("ended") else RUNNING if journal.is_written else LOST
+    row = {
+        "day": day_of(run.start),
+        "start": run.start,
+        "elapsed": run.stop - run.start,
+        "client": header.get("client"),
+        "user": header.get("user"),
+        "processor": run.calls[0].processor,
+        "state": state,
+        "chunks": known.get("chunks"),
+        "events": known.get("events"),
+        "problems": len(run.problems),
+        "journal": journal.folder.name,
+        **_of_tasks(run.tasks),
+    }
+    return row if run.chunks is None else row | _of_chunks(Measurement(run), run.chunks)
+
+
+def _of_tasks(tasks: pa.Table) -> dict[str, Any]:
+    """Thread time of the run's own tasks: those of others have no key."""
+    own = tasks.filter(pc.is_valid(tasks["key"]))
+    hours = pc.divide(pc.subtract(own["stop"], own["start"]), SECONDS_PER_HOUR)
+    total = pc.sum(hours).as_py() or 0.0
+    failed = pc.sum(pc.if_else(pc.equal(own["outcome"], OK), 0.0, hours)).as_py() or 0.0
+    return {"core_hours": total, "failed_hours": failed, "failed_share": failed / total if total else None}
+
+
+def _of_chunks(measurement: Measurement, chunks: pa.Table) -> dict[str, Any]:
+    """What only metered chunks tell."""
+    metrics, ledger = measurement.metrics, measurement.time_ledger
+    own = {name: seconds / SECONDS_PER_HOUR for name, seconds in ledger.items() if name in OWN and seconds}
+    wasted = {name: hours for name, hours in own.items() if name not in USEFUL}
+    total = sum(own.values())
+    datasets = chunks.group_by("dataset").aggregate([("wall_seconds", "sum")])
+    heaviest = max(datasets.to_pylist(), key=lambda row: row["wall_seconds_sum"] or 0.0)
+    seconds = pc.sum(datasets["wall_seconds_sum"]).as_py()
+    cpu = metrics.get("total_cpu_time")
+    return {
+        "cpu_hours": None if cpu is None else cpu / SECONDS_PER_HOUR,
+        "wasted_share": sum(wasted.values()) / total if total else None,
+        "wasted_by": max(wasted, key=lambda name: wasted[name]) if wasted else None,
+        "gigabits_per_second": metrics.get("data_rate_gbps"),
+        "heaviest_dataset": heaviest["dataset"],
+        "heaviest_share": heaviest["wall_seconds_sum"] / seconds if seconds else None,
+    }
+
+
+def costs(totals: Sequence[Sequence[Mapping[str, Any]]], watts: float | None) -> list[dict[str, Any]]:
+    """Rows of days, from the totals that schedulers wrote; what accrued until an entry is of its day."""
+    days: dict[str, dict[str, float]] = {}
+    for entries in totals:
+        for before, after in _pairs(entries):
+            day = days.setdefault(day_of(float(after["time"])), {})
+            for name, amount in _accrued(before, after).items():
+                day[name] = day.get(name, 0.0) + amount
+    return [_day(day, amounts, watts) for day, amounts in sorted(days.items())]
+
+
+def _pairs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    before: Mapping[str, Any] = {}
+    for entry in entries:
+        yield before, entry
+        before = entry
+
+
+def _accrued(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """What accrued between two entries, by name; seconds of classes by the name of the class."""
+    amounts = {name: float(after.get(name) or 0) - float(before.get(name) or 0) for name in GROWING}
+    amounts |= {name: float(after.get(name) or 0) for name in ("hosts_with_energy", "hosts")}
+    earlier = before.get("seconds") or {}
+    return amounts | {
+        name: float(now) - float(earlier.get(name, 0)) for name, now in (after.get("seconds") or {}).items()
+    }
+
+
+def _day(day: str, amounts: Mapping[str, float], watts: float | None) -> dict[str, Any]:
+    idle = {name: amounts.get(name, 0.0) / SECONDS_PER_HOUR for name in IDLE if "idle" in name}
+    hours = {
+        "core_hours": amounts["capacity_seconds"] / SECONDS_PER_HOUR,
+        "idle_hours": sum(idle.values()),
+        "failed_hours": amounts.get(FAILED, 0.0) / SECONDS_PER_HOUR,
+    }
+    energy = {
+        name.replace("core_", "").replace("_hours", "_energy").replace("hours", "energy"): each
+        for name, each in hours.items()
+    }
+    return {
+        "day": day,
+        **hours,
+        **{f"{name.replace(': ', '_')}_hours": each for name, each in idle.items()},
+        "cpu_hours": amounts["cpu_seconds"] / SECONDS_PER_HOUR,
+        "events": int(amounts["events"]),
+        "bytes": int(amounts["bytes"]),
+        **_measured_energy(amounts),
+        **({} if watts is None else {name: each * watts / 1000 for name, each in energy.items()}),
+    }
+
+
+def _measured_energy(amounts: Mapping[str, float]) -> dict[str, float]:
+    """What hosts measured; nothing where none could."""
+    if not amounts["hosts_with_energy"]:
+        return {}
+    share = amounts["hosts_with_energy"] / amounts["hosts"]
+    return {"measured_energy": amounts["joules"] / JOULES_PER_KILOWATT_HOUR, "measured_hosts": share}

@@ -1,0 +1,325 @@
+"""Records every run of every client of a scheduler in journals on its disk, each run in one of its own."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from roastcoffea.backends.attempts import Attempts, TasksOfRun
+from roastcoffea.backends.workers import Workers
+from roastcoffea.log.journal import LOG, JournalWriter
+from roastcoffea.log.kinds import CHUNK
+from roastcoffea.log.writer import LogWriter, Problems
+from roastcoffea.recording.facility.energy import HostEnergy, hosts_of
+from roastcoffea.recording.facility.observer import Observer
+from roastcoffea.recording.facility.runs import ObservedRun
+from roastcoffea.records.tasks import PREPROCESSING, PROCESSOR
+from roastcoffea.redaction import redacted
+
+NAME: Final = "roastcoffea-facility"
+"""Name of the plugins on scheduler and workers, and of the topic of worker events."""
+
+RUN: Final = "run"
+CLUSTER: Final = "cluster"
+"""Kinds of entries in journals, as JSON: how far a run has come, and totals of the scheduler."""
+
+LOG_CAP: Final = 16_000_000
+DRAINED: Final = 4_000_000
+TICK: Final = 1.0
+CLUSTER_SECONDS: Final = 10.0
+"""Seconds between two entries with the totals of the scheduler."""
+
+LONGEST_JOURNAL: Final = 2_000_000_000
+"""Most bytes of the journal of one run; what comes later is not recorded, which its problems say."""
+
+
+class CleanLog(LogWriter):
+    """A log whose recurring texts have no secrets: it goes to disk without passing a client."""
+
+    def number(self, text: str | None) -> int:
+        return super().number(None if text is None else _clean(text))
+
+
+@lru_cache(1000)
+def _clean(text: str) -> str:
+    return redacted(text)
+
+
+class RunRecorder:
+    """Records the tasks of one run, and the workers while it goes on."""
+
+    def __init__(self, run: ObservedRun, observer: Observer, scheduler: Any, folder: Path, note: Any) -> None:
+        self.run = run
+        self.id = uuid.uuid4().hex
+        self.log = CleanLog(LOG_CAP)
+        self.problems = Problems(self.log)
+        self.attempts = AttemptsOfRun(run, observer, scheduler, self.log, self.problems)
+        self.workers = Workers(NAME, scheduler, self.log, self.problems, _ignored)
+        for address in list(scheduler.workers):
+            self.workers.arrived(address)
+        began = datetime.fromtimestamp(run.start, UTC).strftime("%Y%m%dT%H%M%S")
+        header: dict[str, Any] = {
+            "facility": True,
+            "id": self.id,
+            "start": run.start,
+            "client": redacted(run.client),
+            "user": user(),
+        }
+        header |= {"collectors": list(run.collectors)}
+        place = folder / f"{began}-{self.id[:12]}"
+        self.journal = JournalWriter(place, header, note, most_bytes=LONGEST_JOURNAL)
+        self._received = 0
+        self.flush()
+
+    def flush(self, *, last: bool = False) -> None:
+        """Give the journal what was recorded, and how far the run has come."""
+        more = True
+        while more:
+            answer = self.log.drain(DRAINED, self._received)
+            self._received += len(answer["data"])
+            more = answer["more"]
+            if answer["data"]:
+                self.journal.write(LOG, answer["data"])
+        tally = self.run.tally
+        known: dict[str, Any] = {
+            "name": self.run.name,
+            "processor": self.run.processor and redacted(self.run.processor),
+            "metered": self.run.metered,
+            "ended": last,
+        }
+        known |= {"asked": self.run.asked, "files": self.run.files, "stop": self.run.stop, "last": self.run.last}
+        known |= {"chunks": tally.chunks, "events": tally.events, "failed": tally.failed, "bytes": tally.bytes}
+        known |= {"attempts": self.attempts.by_kind(), "dropped": answer["dropped"], "failures": self.problems.failures}
+        self.journal.write(RUN, json.dumps(known).encode())
+
+    def end(self, *, wait: bool) -> None:
+        """Write the rest, and close the journal; the disk is waited for here, or in a thread."""
+        self.problems.note_rest()
+        self.flush(last=True)
+        if wait:
+            self.journal.close()
+        else:
+            threading.Thread(target=self.journal.close, name=NAME, daemon=True).start()
+
+
+class AttemptsOfRun(Attempts):
+    """Attempts of the tasks of a run, whose part in it the observer knows; no mark of a client is needed."""
+
+    def __init__(
+        self, run: ObservedRun, observer: Observer, scheduler: Any, log: LogWriter, problems: Problems
+    ) -> None:
+        super().__init__(NAME, scheduler, log, problems, TasksOfRun(NAME, run.client, None))
+        self._observed = run
+        self._observer = observer
+
+    def _mark(self, task: Any) -> Mapping[str, Any] | None:
+        part = self._observer.runs.known(task.key)
+        if part.run is not self._observed:
+            return None
+        step = PREPROCESSING if part.kind == PREPROCESSING else "processing"
+        return {"step": step, "prefix": task.prefix.name if part.kind == PROCESSOR else None}
+
+    def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
+        return mark is not None  # other runs of the same client have journals of their own
+
+    def _is_in_span(self, task: Any) -> bool:
+        return True  # fine metrics of runs that overlap cannot be told apart
+
+
+class Recorder(SchedulerPlugin):  # type: ignore[misc]
+    """The plugin of the preload: it has a recorder for each run that goes on, and one for the whole scheduler.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    observer : Observer
+        What tells runs apart.
+    folder : Path
+        Folder of the journals.
+    """
+
+    name = NAME
+
+    def __init__(self, scheduler: Any, observer: Observer, folder: Path) -> None:
+        self.recorders: dict[ObservedRun, RunRecorder] = {}
+        self.failures = 0
+        self._scheduler = scheduler
+        self._observer = observer
+        self.folder = folder
+        self._cpu: dict[str, float] = {}
+        self._cpu_of_left = 0.0
+        self._energy = HostEnergy()
+        self._written = 0.0
+        self._begun = 0
+        observer.listeners.append(self.moved)
+        identity = uuid.uuid4().hex
+        header = {"facility": True, "id": identity, "start": time.time(), "user": user(), "cluster": True}
+        place = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-cluster-{identity[:12]}"
+        self._journal = JournalWriter(place, header, self._note)
+        self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
+
+    # events from the scheduler
+
+    def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any], now: float) -> None:
+        """Give each recorder a task's transition."""
+        try:
+            task = self._scheduler.tasks.get(key)
+            if task is not None and start in {"released", "processing"} and finish != "forgotten":
+                self._observer.runs.part(task, now)
+            self._begin_new()
+            for recorder in self.recorders.values():
+                recorder.attempts.transition(key, start, finish, **reasons)
+            if task is not None and start == "processing":
+                task.metadata.pop(NAME, None)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+            self._failed(problem)
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        """Give each recorder a new worker."""
+        for recorder in self.recorders.values():
+            recorder.attempts.had_tasks(worker, recorder.workers.arrived(worker).processing)
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        """Tell each recorder that a worker left."""
+        self._cpu_of_left += self._cpu.pop(worker, 0.0)
+        for recorder in self.recorders.values():
+            recorder.workers.departed(worker)
+
+    def log_event(self, topic: str, message: Any) -> None:
+        """Give the recorders the messages of our plugins, and of collectors' plugins, on workers."""
+        try:
+            self._take(topic, message)
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self._failed(problem)
+
+    def _take(self, topic: str, message: Any) -> None:
+        for recorder in self.recorders.values():
+            if topic == "stealing":
+                recorder.attempts.stolen(message)
+            elif topic in recorder.workers.here:
+                recorder.workers.changed(topic, message)
+            elif topic == "all":
+                recorder.workers.removed(message)
+        token = self._observer.tokens.get(topic)
+        if token is None or not isinstance(message, dict) or message.get("token") != token:
+            return
+        if "chunk" in message:
+            recorder_of_task = self._of_task(message["of"][0])
+            if recorder_of_task is not None:
+                recorder_of_task.log.write(CHUNK, message["chunk"])
+                recorder_of_task.attempts.recorded(*message["of"])
+        if topic == NAME and "failed" in message:
+            for recorder in self.recorders.values():
+                recorder.attempts.failing(message)
+        if topic == NAME:
+            for recorder in self.recorders.values():
+                recorder.workers.reported(message)
+
+    @property
+    def written(self) -> frozenset[Path]:
+        """Folders of the journals that are still written."""
+        return frozenset((self._journal.folder, *(one.journal.folder for one in self.recorders.values())))
+
+    # time
+
+    def tick(self, now: float) -> None:
+        """Sample the workers, write what was recorded, and end the recorders of runs that ended."""
+        try:
+            self._begin_new()
+            for run, recorder in list(self.recorders.items()):
+                recorder.workers.states.take(recorder.workers.here, 0.0, 0)
+                recorder.workers.samples.take(recorder.workers.here)
+                recorder.workers.forget_overdue()
+                if run.ended:
+                    self.recorders.pop(run).end(wait=False)
+                else:
+                    recorder.flush()
+            if now - self._written >= CLUSTER_SECONDS:
+                self._written = now
+                self._journal.write(CLUSTER, json.dumps(self._totals(now)).encode())
+        except Exception as problem:  # noqa: BLE001  (the ticker must go on)
+            self._failed(problem)
+
+    async def close(self) -> None:
+        """End all journals: the scheduler closes."""
+        self.end()
+
+    def end(self) -> None:
+        """End all journals, and leave the scheduler."""
+        self._scheduler.plugins.pop(NAME, None)
+        if self.moved in self._observer.listeners:
+            self._observer.listeners.remove(self.moved)
+        while self.recorders:
+            _, recorder = self.recorders.popitem()
+            recorder.end(wait=True)
+        self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
+        self._journal.close()
+
+    # implementation
+
+    def _begin_new(self) -> None:
+        """Begin to record runs that are new."""
+        runs = self._observer.runs
+        if runs.begun != self._begun:
+            self._begun = runs.begun
+            for run in runs.going:
+                if run not in self.recorders:
+                    recorder = RunRecorder(run, self._observer, self._scheduler, self.folder, self._note)
+                    self.recorders[run] = recorder
+
+    def _of_task(self, key: Any) -> RunRecorder | None:
+        run = self._observer.runs.known(key).run
+        return None if run is None else self.recorders.get(run)
+
+    def _totals(self, now: float) -> dict[str, Any]:
+        """Totals of the scheduler since the preload began."""
+        for address, worker in self._scheduler.workers.items():
+            self._cpu[address] = worker.metrics.get(NAME) or self._cpu.get(address, 0.0)
+        self._energy.take(self._scheduler.workers)
+        counters = self._observer.counters
+        return {
+            "time": now,
+            "capacity_seconds": counters.capacity,
+            "cpu_seconds": self._cpu_of_left + sum(self._cpu.values()),
+            "seconds": dict(counters.seconds),
+            "events": counters.events,
+            "bytes": sum(counters.bytes.values()),
+            "failed_attempts": sum(counters.attempts.values()),
+            "runs": self._observer.runs.begun,
+            "workers": len(self._scheduler.workers),
+            "joules": self._energy.joules,
+            "hosts_with_energy": self._energy.hosts,
+            "hosts": hosts_of(self._scheduler.workers.values()),
+        }
+
+    def _note(self, problem: str) -> None:
+        logging.getLogger(__name__).warning(redacted(problem))
+
+    def _failed(self, problem: Exception) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            logging.getLogger(__name__).warning("runs are not recorded completely", exc_info=problem)
+
+
+def _ignored(_address: str) -> None:
+    """Do nothing for a lost worker: no fine metrics are recorded that could lack anything."""
+
+
+def user() -> str | None:
+    """Account that the scheduler runs under; None where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

@@ -1,0 +1,135 @@
+"""What the live page says in words and tables, with all text escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from roastcoffea.recording.facility.observer import Observer
+from roastcoffea.recording.facility.runs import ObservedRun
+from roastcoffea.recording.facility.timeline import BIN
+from roastcoffea.redaction import redacted
+from roastcoffea.report.markup import text
+from roastcoffea.report.progress import IDLE, Rates, clock
+from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, duration, number
+
+HEADS: Final = ("run", "client", "state", "chunks", "left", "events", "data", "failed attempts", "bottleneck")
+MOST_SHOWN: Final = 20
+"""Most runs on the page, the last ones first."""
+
+LONGEST_CLIENT: Final = 40
+IN_A_MINUTE: Final = round(60 / BIN)
+LEAST_SHARE: Final = 0.005
+"""Least share of thread time of a class on the page."""
+
+STYLE: Final = Markup("""<style>
+.rc { font: 13px/1.5 Helvetica, Arial, sans-serif; color: #222; padding: 0 12px; }
+.rc table { border-collapse: collapse; margin: 6px 0; }
+.rc th { text-align: left; font-weight: 600; color: #555; border-bottom: 1px solid #bbb; }
+.rc th, .rc td { padding: 3px 14px 3px 0; white-space: nowrap; vertical-align: top; }
+.rc .end { color: #777; }
+.rc meter { width: 90px; vertical-align: middle; margin-right: 6px; }
+</style>""")
+TABLE: Final = Markup('<div class="rc"><p><b>{}</b></p>{}</div>')
+ROWS: Final = Markup("<table><tr>{}</tr>{}</table>")
+HEAD: Final = Markup("<th>{}</th>")
+CELL: Final = Markup("<td>{}</td>")
+ROW: Final = Markup('<tr class="{}">{}</tr>')
+DONE: Final = Markup('<meter min="0" max="{}" value="{}"></meter>{} of {}')
+NOTHING: Final = Markup("<p>No run of coffea has had a task here yet.</p>")
+
+
+def page_of(observer: Observer, now: float) -> Markup:
+    """The page's text: workers, and a row for each run."""
+    runs = list(observer.runs.all.values())[::-1][:MOST_SHOWN]
+    rows = Markup("").join(_row(run, now) for run in sorted(runs, key=lambda run: run.ended))
+    heads = Markup("").join(HEAD.format(head) for head in HEADS)
+    return STYLE + TABLE.format(text(workers_of(observer)), ROWS.format(heads, rows) if runs else NOTHING)
+
+
+def workers_of(observer: Observer) -> str:
+    """Workers and threads now, and what was read and failed so far."""
+    total, busy = observer.threads
+    counters = observer.counters
+    parts = [
+        counted(observer.workers, "worker"),
+        f"{number(busy)} of {counted(total, 'thread')} with a task" if total else "no threads",
+        f"{observer.paused} paused for memory" if observer.paused else "",
+        f"{number(counters.events)} events" if counters.events else "",
+        f"{BYTE.text(sum(counters.bytes.values()))} requested" if counters.bytes else "",
+        counted(sum(counters.attempts.values()), "failed attempt") if counters.attempts else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _row(run: ObservedRun, now: float) -> Markup:
+    return ROW.format("end" if run.ended else "go", Markup("").join(CELL.format(cell) for cell in cells(run, now)))
+
+
+def cells(run: ObservedRun, now: float) -> list[Markup]:
+    """Cells of a run, in the order of `HEADS`."""
+    tally, rates, over = run.tally, run.rates, run.ended
+    events, size = rates.in_a_second(whole=over)
+    done = min(tally.chunks, run.asked)
+    state = f"{'ended after' if over else 'running'} {duration(round((run.stop or now) - run.start))}"
+    files = f"{number(min(tally.files, run.files))} of {counted(run.files, 'file')} opened" if run.files else "none yet"
+    return [
+        text(run.name),
+        text(short(run.client)),
+        text(state),
+        DONE.format(max(run.asked, 1), done, number(done), number(run.asked)) if run.asked else text(files),
+        text("" if over else left(rates)),
+        text(KILOHERTZ.text(events / 1000) if tally.chunks else ""),
+        text(GIGABIT_PER_SECOND.text(8e-9 * size) if tally.chunks and size is not None else ""),
+        text(number(tally.failed) if tally.failed else ""),
+        text(limit(run)),
+    ]
+
+
+def short(client: str) -> str:
+    """Identity of a client without the end of its UUID.
+
+    Examples
+    --------
+    >>> short("Client-ttbar-5ae17017-e80c-11f1-93cd-02fc00000001")
+    'Client-ttbar-5ae17017'
+    """
+    return re.sub(r"(-[0-9a-f]{8})(-[0-9a-f]{4,12})+$", r"\1", redacted(client))[:LONGEST_CLIENT]
+
+
+def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
+    """The classes of thread time in the last minute, largest first, without negligible ones."""
+    means = {name: float(amounts[-IN_A_MINUTE:].mean()) for name, amounts in threads.items()}
+    total = sum(means.values())
+    shown = sorted((item for item in means.items() if item[1] >= LEAST_SHARE * total > 0), key=lambda item: -item[1])
+    rows = [
+        (name, f"{mean:.2g}" if mean < 100 else number(mean), f"{100 * mean / total:.0f} %") for name, mean in shown
+    ]
+    body = Markup("").join(ROW.format("go", Markup("").join(CELL.format(text(cell)) for cell in row)) for row in rows)
+    heads = Markup("").join(HEAD.format(head) for head in ("last minute", "threads", "share"))
+    return STYLE + TABLE.format("", ROWS.format(heads, body)) if rows else Markup("")
+
+
+def left(rates: Rates) -> str:
+    """Time that is left, and between which times it is in 90 % of runs; empty where that is not known."""
+    seconds, between = rates.left, rates.left_between
+    if seconds is None or between is None:
+        return ""
+    low, high = between
+    return f"{clock(seconds)} ({clock(low)} to {clock(high)})"
+
+
+def limit(run: ObservedRun) -> str:
+    """What limits a run now, or limited it, in words."""
+    shares = run.rates.busy(whole=run.ended)
+    most, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
+    if most == IDLE and share:
+        return f"threads idle {100 * share:.0f} %"
+    if run.tally.chunks and not run.metered:
+        return "not known: its chunks are not metered"
+    return f"limited by {most}: {100 * share:.0f} % of thread time" if share else ""

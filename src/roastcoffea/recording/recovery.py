@@ -1,0 +1,103 @@
+"""Measurements from journals of runs that were lost with their client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+import roastcoffea
+from roastcoffea.backends.replayed import replayed
+from roastcoffea.errors import reported
+from roastcoffea.log.journals import Entry, Journal
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.failures import checked, with_report
+from roastcoffea.recording.assembly import REPORT, RunRecords, unpacked_values
+from roastcoffea.recording.black_box import END, SPANS
+from roastcoffea.records.arrow import arrow_schema, unpacked_part
+from roastcoffea.records.run import LOST, Environment, Run
+from roastcoffea.storage.document import check_body, restored_body, run_of
+from roastcoffea.storage.tables import TABLES, tables_of
+from roastcoffea.storage.upgrades import SCHEMA
+from roastcoffea.units import moment
+
+LOST_ERROR: Final = "the client was lost (killed, out of memory, or without power); its journal ends at {}"
+LACKS: Final = (
+    "the client was lost: what came after {} is missing, with the tasks that were running then, the last reports of "
+    "the workers, and Dask's fine metrics"
+)
+
+
+def recovered(journal: Journal) -> Measurement:
+    """The measurement that a journal has: of a run that was lost, or one that ended and was not saved."""
+    replay = _Replay(journal.header)
+    for entry in journal.entries():
+        replay.take(entry)
+    return Measurement(checked(replay.run(journal.problems)))
+
+
+class _Replay:
+    """A run that is learned from its journal."""
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        self._records = RunRecords(header["id"], header["name"], header["interval"], profile=header["profile"])
+        self._records.environment = Environment(**{**header["environment"], "hosts": ()})
+        self._records.outside = dict(header["outside"])
+        self._backend = replayed(header["backend"])
+        self._start = self._last = float(header["start"])
+        self._spans: dict[str, list[pa.Table]] = {}
+        self._end: dict[str, Any] | None = None
+        self._late_report: dict[str, Any] | None = None
+        if header["version"] != roastcoffea.__version__:
+            self._records.note(
+                f"roastcoffea {header['version']} wrote the journal: entries of a form unknown here are lost"
+            )
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry."""
+        self._last = max(self._last, entry.time)
+        with reported(self._records.note, f"the journal has {entry.kind!r} that cannot be read", Exception):
+            if entry.kind.startswith(SPANS):
+                name = entry.kind.removeprefix(SPANS)
+                self._spans.setdefault(name, []).append(unpacked_part(entry.data, arrow_schema(TABLES[name])))
+            elif entry.kind == END:
+                self._end = json.loads(entry.data)
+            elif entry.kind == REPORT and self._end is not None:
+                self._late_report = unpacked_values(entry.data)
+            else:
+                self._records.take(entry.kind, entry.data)
+                self._backend.take(entry.kind, entry.data)
+
+    def run(self, problems: Sequence[str]) -> Run:
+        """The run so far."""
+        self._journal_problems = problems
+        if self._end is not None and self._end["schema"] == SCHEMA:
+            return self._ended_run(self._end)
+        return self._lost_run()
+
+    def _lost_run(self) -> Run:
+        records, start = self._records, self._records.start or self._start
+        for call in filter(None, list(records.running.values())):
+            records.call_ended(replace(call, stop=max(self._last, call.start)))
+        records.running.clear()
+        for problem in (LACKS.format(moment(self._last)), *self._journal_problems):
+            records.note(problem)
+        records.lost = True
+        ending = LOST, LOST_ERROR.format(moment(self._last))
+        return records.run(self._backend, start, max(self._last, start), ending)
+
+    def _ended_run(self, end: Mapping[str, Any]) -> Run:
+        """A run that ended, and was not saved: what is in no table is known."""
+        body = restored_body(end["run"])
+        check_body(body)
+        replayed_run = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))
+        tables = tables_of(replayed_run) | {name: pa.concat_tables(parts) for name, parts in self._spans.items()}
+        tables = {name: tables[name] for name in end["rows"] if name in tables}
+        lacking = [name for name, rows in end["rows"].items() if name not in tables or len(tables[name]) != rows]
+        lost = [f"the journal lacks rows of {', '.join(lacking)}"] if lacking else []
+        body["problems"] = [*body["problems"], *self._journal_problems, *lost]
+        run = run_of(body, tables)
+        return run if self._late_report is None else with_report(run, **self._late_report)

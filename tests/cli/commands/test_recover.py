@@ -1,0 +1,70 @@
+"""`roastcoffea recover`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roastcoffea import MetricsCollector
+from roastcoffea.cli import main
+from roastcoffea.log import journals
+from roastcoffea.log.journals import journals_in
+from roastcoffea.measurement import load
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """State folder with a journal, whose process is taken for dead."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with MetricsCollector(name="mine [red]") as collector:
+        pass
+    place = tmp_path / "state" / "roastcoffea" / "journals"
+    (journal,) = journals_in(place)[0]
+    journal.folder.rename(place / "one")
+    del collector
+    return place
+
+
+@pytest.fixture
+def dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "is_alive", lambda *_: False)
+
+
+def test_a_running_one_is_left_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recover"]) == 0
+    assert "running, process" in capsys.readouterr().out
+    assert (place / "one").exists()
+
+
+def test_a_lost_one_becomes_a_measurement(
+    place: Path, dead: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["recover", "--list"]) == 0
+    assert "mine [red]" in capsys.readouterr().out
+    assert main(["recover", "--keep", "-o", str(out)]) == 0
+    assert main(["recover", str(place / "one"), "-o", str(out)]) == 0
+    assert capsys.readouterr().out.count("finished: ") == 2
+    assert {load(path).run.name for path in out.iterdir()} == {"mine [red]"}
+    assert len(list(out.iterdir())) == 2
+    assert main(["recover"]) == 0
+    assert "There are no journals in" in capsys.readouterr().out
+
+
+def test_a_list_of_measurements_mentions_it(
+    place: Path, dead: None, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", str(runs)]) == 0
+    assert "1 lost run can be recovered: roastcoffea recover" in capsys.readouterr().err
+
+
+def test_one_that_cannot_be_read_is_named_and_the_others_are_recovered(
+    place: Path, dead: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "broken").mkdir()
+    (place / "broken" / "000001.arrows").write_bytes(b"no arrow\x1b[31m")
+    assert main(["recover", "-o", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr()
+    assert str(place / "broken") in printed.err
+    assert "finished: " in printed.out

@@ -1,0 +1,146 @@
+"""The writing side of a journal: quickly on disk, in order, bounded, and never an error of the user's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import wait_until
+
+from roastcoffea.log import journal
+from roastcoffea.log.journal import LOG, RECORDS, JournalWriter
+from roastcoffea.log.journals import JournalError, journal_in
+
+HEADER = {"id": "abc", "name": "ttbar", "start": 1e9}
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def writer(tmp_path: Path, notes: list[str]) -> Iterator[JournalWriter]:
+    writer = JournalWriter(tmp_path / "state" / "one", HEADER, notes.append)
+    yield writer
+    writer.remove()
+
+
+def written(writer: JournalWriter) -> list[tuple[str, bytes]]:
+    try:
+        return [(entry.kind, entry.data) for entry in journal_in(writer.folder).entries()]
+    except JournalError:
+        return []
+
+
+def test_what_is_written_is_on_disk_in_order_while_it_is_open(writer: JournalWriter, notes: list[str]) -> None:
+    entries = [(LOG, b""), (RECORDS, b"\x00\xff"), ("own", os.urandom(100_000)), (RECORDS, b"\x00\xff")]
+    for entry in entries:
+        writer.write(*entry)
+    assert wait_until(lambda: written(writer) == entries)
+    (file,) = writer.folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(writer.folder.stat().st_mode) == 0o700
+    found = journal_in(writer.folder)
+    assert found.header.items() >= HEADER.items()
+    assert found.is_written
+    assert notes == []
+
+
+def test_closing_writes_the_rest_and_removing_leaves_nothing(writer: JournalWriter) -> None:
+    writer.write(RECORDS, b"last")
+    writer.close()
+    assert written(writer) == [(RECORDS, b"last")]
+    writer.remove()
+    assert list(writer.folder.parent.iterdir()) == []
+
+
+def test_files_are_of_bounded_size(writer: JournalWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FILE_BYTES", 3000)
+    entries = [(RECORDS, os.urandom(1000)) for _ in range(10)]
+    for number, entry in enumerate(entries):
+        writer.write(*entry)
+        writer.flush()
+        assert len(written(writer)) == number + 1
+    sizes = [file.stat().st_size for file in writer.folder.iterdir()]
+    assert len(sizes) > 3
+    assert max(sizes) < 6000
+    assert written(writer) == entries
+
+
+def test_it_is_fetched_what_is_to_be_written(tmp_path: Path, notes: list[str]) -> None:
+    waiting: list[bytes] = []
+
+    def look() -> None:
+        while waiting:
+            writer.write(RECORDS, waiting.pop())
+
+    writer = JournalWriter(tmp_path / "looking", HEADER, notes.append, look=look)
+    waiting.append(b"one")
+    assert wait_until(lambda: written(writer) == [(RECORDS, b"one")])
+    waiting.append(b"two")
+    writer.close()
+    assert written(writer) == [(RECORDS, b"one"), (RECORDS, b"two")]
+
+
+def test_a_full_disk_ends_it_with_one_line(
+    writer: JournalWriter, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write(RECORDS, b"before")
+    assert wait_until(lambda: written(writer) == [(RECORDS, b"before")])
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        if len(data) < 1000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, bytes(data[:500]))
+
+    monkeypatch.setattr(os, "write", half)
+    for _ in range(3):
+        writer.write(RECORDS, os.urandom(2000))
+        assert wait_until(lambda: len(notes) == 1)
+    monkeypatch.undo()
+    writer.write(RECORDS, b"after")
+    writer.close()
+    assert written(writer) == [(RECORDS, b"before")]
+    assert notes == [notes[0]]
+    assert os.strerror(errno.ENOSPC) in notes[0]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, notes: list[str]) -> None:
+    (tmp_path / "file").touch()
+    writer = JournalWriter(tmp_path / "file" / "one", HEADER, notes.append)
+    writer.write(RECORDS, b"x")
+    writer.close()
+    writer.remove()
+    assert len(notes) == 1
+    assert "Not a directory" in notes[0]
+
+
+def test_it_ends_at_its_largest_size(tmp_path: Path, notes: list[str]) -> None:
+    writer = JournalWriter(tmp_path / "one", HEADER, notes.append, most_bytes=10_000)
+    entries = [(RECORDS, os.urandom(1000)) for _ in range(20)]
+    for entry in entries:
+        writer.write(*entry)
+        writer.flush()
+    writer.close()
+    found = written(writer)
+    assert found == entries[: len(found)]
+    assert 3 < len(found) < 10
+    assert journal_in(writer.folder).size <= 10_000
+    assert len(notes) == 1
+
+
+def test_a_disk_that_hangs_ends_it_and_holds_nobody_up(
+    writer: JournalWriter, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MOST_PENDING", 5000)
+    monkeypatch.setattr(JournalWriter, "flush", lambda self, **_: None)
+    for _ in range(10):
+        writer.write(RECORDS, b"x" * 1000)
+    assert len(notes) == 1
+    assert "does not keep up" in notes[0]

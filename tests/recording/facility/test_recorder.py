@@ -1,0 +1,133 @@
+"""The recorder of a scheduler: each run in a journal of its own, and totals of the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import wait_until
+from observed import Observed, made_record
+
+from roastcoffea.log.journals import Journal, journals_in
+from roastcoffea.log.packing import packed_records
+from roastcoffea.recording.facility.journaled import is_cluster, recorded_in, run_of
+from roastcoffea.recording.facility.recorder import NAME, Recorder
+from roastcoffea.records.tasks import ERROR, OK
+
+
+@pytest.fixture
+def recorder(observed: Observed, tmp_path: Path) -> Recorder:
+    observed.observer.tokens[NAME] = "token"
+    observed.scheduler.plugins = {}
+    return Recorder(observed.scheduler, observed.observer, tmp_path)
+
+
+def runs_in(folder: Path) -> list[Journal]:
+    assert wait_until(lambda: len(journals_in(folder)[0]) == len(list(folder.iterdir())))  # threads write them
+    journals, _ = journals_in(folder)
+    return [journal for journal in journals if not is_cluster(journal)]
+
+
+def finished(observed: Observed, recorder: Recorder, numbers: range, call: str, **record: Any) -> None:
+    tasks = [observed.chunk(number, call) for number in numbers]
+    for task in tasks:
+        observed.pass_time(1)
+        recorder.tick(observed.now)
+        observed.end(task, 1.0, **record)
+        observed.forget(task)
+
+
+def test_each_run_is_in_a_journal_of_its_own_with_its_tasks_and_chunks(
+    observed: Observed, recorder: Recorder, tmp_path: Path
+) -> None:
+    first = [observed.chunk(number, "call-1") for number in range(3)]
+    second = [observed.chunk(number, "call-2") for number in range(10, 15)]
+    for task in (*first, *second):
+        observed.pass_time(1)
+        observed.end(task, 1.0, call="call-1" if task in first else "call-2")
+        recorder.tick(observed.now)
+    recorder.end()
+    runs = [run_of(journal) for journal in runs_in(tmp_path)]
+    assert sorted(len(run.chunks or ()) for run in runs) == [3, 5]
+    for run in runs:
+        assert run.tasks is not None
+        own = [key for key in run.tasks["key"].to_pylist() if key is not None]
+        assert len(own) == len(run.chunks or ())
+        assert len(run.tasks) == 8  # those of the other run keep the workers busy as well
+        assert run.problems == ()
+    assert observed.scheduler.plugins == {}
+    assert recorder.failures == 0
+
+
+def test_a_chunk_without_a_record_is_a_task_and_the_run_says_what_it_lacks(
+    observed: Observed, recorder: Recorder, tmp_path: Path
+) -> None:
+    finished(observed, recorder, range(4), "call-1")
+    recorder.end()
+    (run,) = map(run_of, runs_in(tmp_path))
+    assert run.chunks is None
+    assert "not metered" in run.absent["chunks"]
+    assert run.calls[0].chunks == 4
+    assert run.tasks is not None
+    assert run.tasks["outcome"].to_pylist() == [OK] * 4
+    assert run.tasks["kind"].to_pylist() == ["processor"] * 4
+
+
+def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
+    finished(observed, recorder, range(2), "call-1")
+    assert len(recorder.written) == 2
+    observed.pass_time(40)
+    recorder.tick(observed.now)
+    assert len(recorder.written) == 1
+    (journal,) = runs_in(tmp_path)
+    assert wait_until(lambda: recorded_in(journal).run["ended"] is True)
+    recorder.end()
+
+
+def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
+    task = observed.chunk(1, "call-1")
+    message = {"token": "token", "failed": task.key, "run_id": 1, "times": [1.0], "thread": 7}
+    computed = [{"action": "compute", "start": observed.now - 2, "stop": observed.now}]
+    packed = packed_records([made_record(1, 2.0) | {"outcome": ERROR, "call": "call-1"}])
+    for sent in (message | {"startstops": computed}, {"token": "token", "chunk": packed, "of": (task.key, 1)}):
+        recorder.log_event(NAME, sent)
+        recorder.log_event(NAME, sent | {"token": "forged"})
+    observed.end(task, 2.0, state="erred")
+    recorder.end()
+    (run,) = map(run_of, runs_in(tmp_path))
+    assert run.chunks is not None
+    assert run.chunks["outcome"].to_pylist() == [ERROR]
+    assert run.tasks is not None
+    assert run.tasks["outcome"].to_pylist() == [ERROR]
+
+
+def test_totals_have_capacity_and_cpu_also_of_workers_that_left(
+    observed: Observed, recorder: Recorder, tmp_path: Path
+) -> None:
+    for number, worker in enumerate(observed.scheduler.workers.values()):
+        worker.metrics = {NAME: 10.0 + number}
+    for _ in range(12):
+        observed.pass_time(1)
+        recorder.tick(observed.now)
+    left = observed.worker.address
+    del observed.scheduler.workers[left]
+    recorder.remove_worker(observed.scheduler, left)
+    observed.pass_time(10)
+    recorder.tick(observed.now)
+    asyncio.run(recorder.close())
+    journals, _ = journals_in(tmp_path)
+    (cluster,) = filter(is_cluster, journals)
+    last = recorded_in(cluster).clusters[-1]
+    assert last["cpu_seconds"] == pytest.approx(21.0)
+    assert last["capacity_seconds"] == pytest.approx(11 * 8 + 10 * 4)
+
+
+def test_an_error_of_its_own_is_counted_and_harms_nobody(observed: Observed, recorder: Recorder) -> None:
+    observed.observer.runs.part = None  # type: ignore[assignment, method-assign]
+    recorder.moved("key", "released", "waiting", {}, 0.0)
+    observed.scheduler.tasks["key"] = observed.worker
+    recorder.moved("key", "released", "waiting", {}, 0.0)
+    assert recorder.failures == 1
+    recorder.end()

@@ -1,0 +1,117 @@
+"""Parquet files come back as tables of our types, or as errors before anything is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from mutations import bombs, written
+from saved_runs import a_run
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.storage import parquet
+from roastcoffea.storage.parquet import ROOM, Room, read_parquet
+from roastcoffea.storage.store import load_run, save_run
+
+FIELDS = {
+    field.name: field
+    for field in (
+        pa.field("text", pa.string()),
+        pa.field("whole", pa.int64()),
+        pa.field("number", pa.float64()),
+        pa.field("texts", pa.list_(pa.string())),
+    )
+}
+
+
+def read(path: Path, table: pa.Table, **settings: Any) -> pa.Table:
+    path.write_bytes(written(table, **settings))
+    return read_parquet(path, FIELDS, Room(), len(table))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("text", pa.array(["a", None], pa.large_string()), ["a", None]),
+        ("text", pa.array(["a", "a"]).dictionary_encode(), ["a", "a"]),
+        ("text", pa.nulls(2), [None, None]),
+        ("whole", pa.array([1, None], pa.int8()), [1, None]),
+        ("whole", pa.array([1.0, None]), [1, None]),
+        ("number", pa.array([1, None]), [1.0, None]),
+        ("texts", pa.array([["a"], None], pa.large_list(pa.string())), [["a"], None]),
+        ("further", pa.array([[1], None]), [[1], None]),
+        ("further", pa.array([True, None]), [True, None]),
+    ],
+    ids=str,
+)
+def test_similar_types_become_ours(name: str, values: Any, expected: list[Any], tmp_path: Path) -> None:
+    found = read(tmp_path / "t.parquet", pa.table({name: values}))
+    assert found[name].to_pylist() == expected
+    if name in FIELDS:
+        assert found.schema.field(name).type == FIELDS[name].type
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("text", pa.array([[1]])),
+        ("text", pa.array([b"a"])),
+        ("text", pa.array([1])),
+        ("whole", pa.array(["1"])),
+        ("whole", pa.array([True])),
+        ("texts", pa.array(["a"])),
+        ("texts", pa.array([[["a"]]])),
+        ("texts", pa.array([[1]])),
+        ("further", pa.array([{"a": 1}])),
+        ("further", pa.array([[[1]]])),
+        ("further", pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))),
+    ],
+    ids=str,
+)
+def test_other_types_are_told(name: str, values: Any, tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=rf"t.parquet cannot be read \(TypeError: {name} holds .* instead of "):
+        read(tmp_path / "t.parquet", pa.table({name: values}))
+
+
+def test_text_that_is_none_is_told(tmp_path: Path) -> None:
+    values = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    with pytest.raises(MeasurementError, match="UTF8"):
+        read(tmp_path / "t.parquet", pa.table({"text": values}))
+
+
+def test_the_rows_are_those_that_were_told(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(written(pa.table({"whole": [1]})))
+    with pytest.raises(MeasurementError, match="1 rows instead of 2"):
+        read_parquet(tmp_path / "t.parquet", FIELDS, Room(), 2)
+
+
+def test_tables_of_a_folder_share_a_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "EXPANSION", 0)
+    path = tmp_path / "t.parquet"
+    path.write_bytes(written(pa.table({"number": np.zeros(ROOM // 100)})))
+    room = Room()
+    read_parquet(path, FIELDS, room)
+    with pytest.raises(MeasurementError, match=r"it claims to hold \d+ bytes in \d+, which no measurement does"):
+        for _ in range(10):
+            read_parquet(path, FIELDS, room)
+
+
+def test_what_does_not_fit_into_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    available = psutil.virtual_memory()._replace(available=1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: available)
+    with pytest.raises(MeasurementError, match=r"it needs \d+ bytes of memory; 1000 are available"):
+        read(tmp_path / "t.parquet", pa.table({"whole": range(1000)}))
+
+
+@pytest.mark.slow
+def test_small_files_that_are_large_are_refused(tmp_path: Path) -> None:
+    saved = save_run(a_run(), tmp_path, "run")
+    for bomb in bombs({path.name: path.read_bytes() for path in saved.iterdir()}):
+        for name, content in bomb.files.items():
+            (saved / name).write_bytes(content)
+        with pytest.raises(MeasurementError, match=r"tasks\.parquet"):
+            load_run(saved)
