@@ -212,7 +212,7 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> list[Run]:
             on_its_host = on_host(worker, run.environment.client_host)
             names[worker] = f"{on_its_host}/{number}" if on_its_host in taken else on_its_host
         taken.update(names.values())
-        tables = {table: getattr(run, table) for table in RECORDS if getattr(run, table) is not None}
+        tables = {name: table for name in RECORDS if (table := getattr(run, name)) is not None and len(table)}
         numbers = [pc.max(table["run_id"]).as_py() or 0 for table in tables.values() if "run_id" in table.column_names]
         own = {table: _own(run, found, names, last) for table, found in tables.items()}
         renamed.append(replace(run, **own, span_metrics_per_worker=_renamed(run.span_metrics_per_worker, names)))
@@ -222,7 +222,7 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> list[Run]:
 
 def _workers(run: Run) -> Iterator[str]:
     """All workers that a run names, each once."""
-    tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None]
+    tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None and len(table)]
     named = {worker: None for table in tables for worker in table["worker"].unique().to_pylist()}
     yield from filter(None, named | dict.fromkeys(run.span_metrics_per_worker or ()))
 
@@ -262,7 +262,8 @@ def _renamed(by_worker: Mapping[str, Value] | None, names: Mapping[str, str]) ->
 def _table(runs: Sequence[Run], name: str) -> pa.Table | None:
     """Rows of all runs that recorded a table."""
     tables = [table for run in runs if (table := getattr(run, name)) is not None]
-    return pa.concat_tables(tables, promote_options="default").combine_chunks() if tables else None
+    filled = [table for table in tables if len(table)] or tables[:1]
+    return pa.concat_tables(filled, promote_options="default").combine_chunks() if filled else None
 
 
 def _sum(amounts: Iterable[Mapping[Key, Number] | None]) -> dict[Key, Number] | None:
