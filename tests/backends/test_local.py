@@ -136,7 +136,11 @@ def cpu_of(chunks: list[Row]) -> dict[str, float]:
 # processes
 
 
-@process_pools
+@pytest.mark.parametrize(
+    "pool",
+    [fork_pool, pytest.param(spawn_pool, marks=pytest.mark.slow), loky.ProcessPoolExecutor],
+    ids=["fork", "spawn", "loky"],
+)
 def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:
     before = cpu_of_children()
     chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False, compression=None), spun, [0.2] * 4)

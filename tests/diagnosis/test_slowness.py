@@ -49,7 +49,7 @@ PLANTED = {
     "host x3 of 5": (Slower("host", 2, 3), {"chunks": 200, "workers": 20, "files": 10, "workers_of_host": 4}, 0.95),
     "host x3 of 2": (Slower("host", 1, 3), {"chunks": 60, "workers": 4, "files": 4, "workers_of_host": 2}, 0.95),
 }
-RUNS = [20, pytest.param(200, marks=pytest.mark.slow)]
+RUNS = [12, pytest.param(200, marks=pytest.mark.slow)]
 MANY = 200
 """Runs that tell a rate; of fewer, one may be an unlucky one."""
 

@@ -57,7 +57,7 @@ def beyond(ax: Axes) -> float:
     return max(box.x0 - extent.x0, extent.x1 - box.x1, box.y0 - extent.y0, extent.y1 - box.y1)
 
 
-@pytest.mark.parametrize("size", [None, SMALL], ids=["own", "small"])
+@pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.slow), SMALL], ids=["own", "small"])
 @pytest.mark.parametrize("name", PLOTS)
 def test_no_legend_covers_a_fifth_of_the_axes(name: str, size: Any, measurement: Measurement) -> None:
     figure = figure_alone(PLOTS[name], measurement, size)

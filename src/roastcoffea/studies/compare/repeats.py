@@ -94,7 +94,8 @@ def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENC
     return Spread(values, middle, *interval(resampled, confidence), CHUNKS)
 
 
-def _median_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
+@lru_cache(maxsize=4096)
+def _median_interval(values: tuple[float, ...], confidence: float) -> tuple[float, float]:
     # it takes half a second to load, and a comparison of single runs does without
     from scipy.stats import bootstrap
 
