@@ -50,7 +50,7 @@ CLEAN: Final = 5.0
 """Seconds after which nothing of ours may be on a cluster."""
 
 SPANS_GONE: Final = 20.0
-"""Seconds after which no span of a past run may be: while its tasks are kept, it is tried again after 1, 3, 7 and 15 s."""
+"""Seconds after which no span of a past run may be; while its tasks are kept, it is tried again after 1, 3, 7, 15 s."""
 
 Fault = Callable[["Bench"], str]
 FAULTS: Final[list[tuple[str, Fault]]] = []
