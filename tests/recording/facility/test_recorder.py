@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,18 @@ def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder:
     assert run.chunks["outcome"].to_pylist() == [ERROR]
     assert run.tasks is not None
     assert run.tasks["outcome"].to_pylist() == [ERROR]
+
+
+def test_dask_keeps_none_of_the_messages_of_workers(observed: Observed, recorder: Recorder) -> None:
+    kept = [(0.0, {"token": "token", "worker": observed.worker.address, "job": {}})]
+    others = list(kept)
+    topics = {NAME: SimpleNamespace(events=kept), "theirs": SimpleNamespace(events=others)}
+    observed.scheduler._broker = SimpleNamespace(_topics=topics)
+    recorder.log_event("theirs", others[0][1])
+    assert (len(kept), len(others)) == (1, 1)
+    recorder.log_event(NAME, kept[0][1])
+    assert (len(kept), len(others)) == (0, 1)
+    assert recorder.failures == 0
 
 
 def test_totals_have_capacity_and_cpu_also_of_workers_that_left(
