@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.log.kinds import NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
+from roastcoffea.log.kinds import MERGED, NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
 from roastcoffea.records.arrow import table_of_columns
@@ -24,18 +24,23 @@ SIZE: Final = struct.calcsize(TASK.packing)
 OF_CHUNK: Final = {"dataset": pa.string(), "file": pa.string(), "entry_start": pa.int64(), "entry_stop": pa.int64()}
 """Columns of the chunk of a task that failed."""
 
+OF_MERGE: Final = ("merge_level", "inputs", "input_bytes")
+"""Columns of a merge, in the order of its entry."""
+
 
 class AttemptLog:
     """Attempts of tasks, in order of their end."""
 
     def __init__(self, texts: Texts) -> None:
         self.readers = {TASK: self._take, TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk}
+        self.readers[MERGED] = self._take_merged
         self._texts = texts
         self._layout = Layout(TASK.fields, texts)
         self._packed = bytearray()
         self._keys: list[str | None] = []
         self._errors: dict[int, str] = {}
         self._chunks: dict[int, dict[str, Any]] = {}
+        self._merged: dict[int, tuple[int, ...]] = {}
         self._is_whole = False
         self._impossible = 0
 
@@ -63,6 +68,13 @@ class AttemptLog:
             raise TypeError("it has no entries")
         names = {"dataset": redacted(str(dataset)), "file": redacted(str(file))}
         self._chunks[len(self._keys) - 1] = names | {"entry_start": start, "entry_stop": stop}
+
+    def _take_merged(self, payload: bytes) -> None:
+        """What a merge merges follows its task."""
+        if not self._is_whole:
+            raise LookupError("its task could not be read")
+        level, inputs, size = struct.unpack(MERGED.packing, payload)
+        self._merged[len(self._keys) - 1] = level, inputs, size
 
     @property
     def problems(self) -> list[str]:
@@ -96,6 +108,7 @@ class AttemptLog:
             values = np.full(len(keys), None, dtype=object)
             values[list(self._chunks)] = [chunk[name] for chunk in self._chunks.values()]
             columns[name] = pa.array(values, kind)
+        columns |= self._columns_of_merges()
         for name in ("worker", "prefix", "type", "span"):
             columns[name] = self._texts.column(rows[name])
         for name in ("nbytes", "run_id"):
@@ -105,6 +118,17 @@ class AttemptLog:
         for name in ("arrived", "ready", "seceded"):
             columns[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
         return table_of_columns(TASK_COLUMNS, columns)
+
+    def _columns_of_merges(self) -> dict[str, pa.Array]:
+        """What each merge merges; nothing for other tasks."""
+        merges = list(self._merged)
+        found = {}
+        for place, name in enumerate(OF_MERGE):
+            amounts, known = np.zeros(len(self._keys), np.int64), np.zeros(len(self._keys), np.bool_)
+            amounts[merges] = [merged[place] for merged in self._merged.values()]
+            known[merges] = True
+            found[name] = pa.array(amounts, mask=~known)
+        return found
 
     def clocks(self) -> dict[str, float]:
         """Seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown."""
