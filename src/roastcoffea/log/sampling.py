@@ -73,7 +73,9 @@ class SamplingLog:
         for name, code in USAGE.fields:
             used[name] = np.nan if code == "d" else NO_SIZE
         used[self._used_in] = self._usage.rows(self._used)
-        numbers = {f"{name}_seconds": pa.array(used[name], from_pandas=True) for name, code in USAGE.fields if code == "d"}
+        numbers = {
+            f"{name}_seconds": pa.array(used[name], from_pandas=True) for name, code in USAGE.fields if code == "d"
+        }
         return numbers | {"transitions": pa.array(used["transitions"], mask=used["transitions"] == NO_SIZE)}
 
     def states(self, offset: float) -> pa.Table:
