@@ -70,11 +70,10 @@ class Steps:
     def sends(self, message: Any) -> None:
         """Note the size of a graph that is sent."""
         if isinstance(message, Mapping) and message.get("op") == UPDATE:
-            packed = message.get("expr_ser")
-            frames = message.get("graph_frames") if packed is None else getattr(packed, "frames", None)
-            with suppress(TypeError):  # of another version: not known
+            with suppress(AttributeError, KeyError, TypeError):  # a version with another form: not known
+                frames = message["expr_ser"].frames if "expr_ser" in message else message["graph_frames"]
                 self._sent = (self._sent or 0) + sum(memoryview(frame).nbytes for frame in frames)
-                self._tasks = (self._tasks or 0) + len(message.get("keys", ()))
+                self._tasks = (self._tasks or 0) + len(message["keys"])
 
     def rows(self) -> Iterator[Row]:
         """All steps, after the executor call."""

@@ -49,10 +49,10 @@ def scheduler_usage(run: Run, sampling: pa.Table) -> Usage:
     """What the scheduler used so far, by sample."""
     refuse_if(run.merged, OF_SEVERAL)
     known = sampling.filter(sampling["loop_cpu_seconds"].is_valid())
-    refuse_if(len(known) < 2, NOT_SAMPLED)  # noqa: PLR2004  (a difference)
+    refuse_if(len(known) < 2, NOT_SAMPLED)
     missed = amounts(known, "missed") * (run.sampling_interval or 0.0)
-    used = (moments(known, f"{name}_seconds") for name in ("loop_cpu", "loop_queue", "process_cpu"))
-    return Usage(moments(known, "time"), *used, amounts(known, "late_seconds") + missed)
+    cpu, queue, process = (moments(known, f"{name}_seconds") for name in ("loop_cpu", "loop_queue", "process_cpu"))
+    return Usage(moments(known, "time"), cpu, queue, process, amounts(known, "late_seconds") + missed)
 
 
 @fact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -146,18 +146,18 @@ for _class, _texts in TABLE.items():
     _declare(_class, *_texts)
 
 
-@of_client(FRACTION, label="client: share of time the cluster waits for it")
-def client_busy_share(
-    client_submit_seconds: float,
-    client_gather_seconds: float,
-    client_merge_seconds: float,
-    client_preparing_seconds: float,
-    client_outside_seconds: float,
-    elapsed_time_seconds: float,
-) -> float:
+BUSY: Final = (SUBMIT, GATHER, MERGING, PREPARE, OUTSIDE)
+"""Classes in which tasks do not keep the client waiting."""
+
+
+@of_client(
+    FRACTION,
+    label="client: share of the time that it does not wait",
+    formula="submitting, gathering, final merge, preparing and outside Runner calls / wall time",
+)
+def client_busy_share(client_time: Mapping[str, float], elapsed_time_seconds: float) -> float:
     """Share of the wall time in which the client did something else than waiting for tasks."""
-    busy = client_submit_seconds + client_gather_seconds + client_merge_seconds
-    return (busy + client_preparing_seconds + client_outside_seconds) / elapsed_time_seconds
+    return sum(client_time[name] for name in BUSY) / elapsed_time_seconds
 
 
 @fact

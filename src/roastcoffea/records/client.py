@@ -20,8 +20,8 @@ CLIENT_STEP_COLUMNS: Final[tuple[Column, ...]] = (
         "text",
         None,
         '"executor" (all of its work), "submit" (a graph of tasks), "results" (from the last graph until the result is '
-        'there), "merge" (into the output, on the client), "event loop" (a sample of it), or "shared event loop" (if the '
-        "scheduler has the same one)",
+        'there), "merge" (into the output, on the client), "event loop" (a sample of it), or "shared event loop" (a '
+        "sample, if the scheduler has the same one)",
     ),
     Column("start", "number", "s", "when it began; for the event loop, the previous sample (Unix time)"),
     Column("stop", "number", "s", "when it ended (Unix time)"),

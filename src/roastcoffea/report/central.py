@@ -26,9 +26,6 @@ OF_SCHEDULER: Final[Mapping[str, str]] = {
 OF_CLIENT: Final[Mapping[str, str]] = {f"client_{name}_seconds": texts[0] for name, texts in TABLE.items()}
 """Metrics whose sum is the wall time, by their names in the table."""
 
-SHOWN: Final = (*OF_SCHEDULER, *OF_CLIENT)
-"""Metrics of these tables."""
-
 MERGE_COLUMNS: Final[Mapping[str, Column]] = {
     "level": Column("level", COUNT),
     "merges": Column("merges", COUNT),

@@ -20,7 +20,7 @@ from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.allocation import allocation
-from roastcoffea.report.central import SHOWN, central
+from roastcoffea.report.central import central
 from roastcoffea.report.failures import failures
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -140,8 +140,6 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case catalogue.CENTRAL:
             yield from central(metrics)
-            members = [each for each in OF_METRICS[group] if each.name not in SHOWN]
-            yield from _values(members, metrics)
         case "batch jobs":
             yield from allocation(metrics)
         case "datasets":
