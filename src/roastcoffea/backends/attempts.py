@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from roastcoffea.backends.coffea_tasks import chunk_of
 from roastcoffea.backends.worker import BEGUN
-from roastcoffea.log.kinds import CHUNK, MERGED, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
+from roastcoffea.log.kinds import CHUNK, MERGED, MOST_LEVELS, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.marks import METADATA_KEY, is_measured, mark_of
 from roastcoffea.log.writer import LONGEST_TEXT, LogWriter, Problems
 from roastcoffea.records.tasks import (
@@ -38,9 +38,6 @@ UNKNOWN_TIMES = (math.nan,) * 4
 
 MOST_FAILURES = 1000
 """Most failures of attempts kept until the end of their task, which follows immediately."""
-
-MOST_LEVELS = 64
-"""Most levels of merges that are counted."""
 
 UNASSIGNED = ("queued", "no-worker")
 """States of a runnable task without a worker."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.log.kinds import MERGED, NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
+from roastcoffea.log.kinds import MERGED, MOST_LEVELS, NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
 from roastcoffea.records.arrow import table_of_columns
@@ -74,6 +74,8 @@ class AttemptLog:
         if not self._is_whole:
             raise LookupError("its task could not be read")
         level, inputs, size = struct.unpack(MERGED.packing, payload)
+        if level > MOST_LEVELS or size < 0:
+            raise ValueError(f"level {level} of merges of {size} B")
         self._merged[len(self._keys) - 1] = level, inputs, size
 
     @property

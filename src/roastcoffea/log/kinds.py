@@ -216,5 +216,8 @@ USAGE: Final = _declared((*of("d", "loop_cpu", "loop_queue", "process_cpu"), *of
 MERGED: Final = _declared((*of("I", "level", "inputs"), *of("q", "input_bytes")))
 """Follows the task of a merge: its level in the tree, and the results that it merges."""
 
+MOST_LEVELS: Final = 64
+"""Most levels of merges that are counted."""
+
 LEFT: Final = 0xFFFFFFFF
 """Placeholder for the tasks of a worker that left."""

@@ -49,7 +49,9 @@ class SamplingLog:
 
     def _take_usage(self, payload: bytes) -> None:
         """What the scheduler used until a sample follows the sample."""
-        self._usage.values(payload)
+        loop_cpu, _, process_cpu, _ = self._usage.values(payload)
+        if not math.isfinite(loop_cpu + process_cpu):
+            raise ValueError("it has no CPU time")
         if len(self._used_in) >= len(self._counts):
             raise LookupError("its sample could not be read")
         self._used += payload[: self._usage.size]
