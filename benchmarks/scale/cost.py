@@ -31,7 +31,6 @@ from benchmarks.scheduler import (
     CALL,
     PREFIX,
     THREADS,
-    Clock,
     Load,
     chunk_record,
     times_of_tasks,
@@ -345,7 +344,7 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
     with (folder / "log").open("rb") as file:
         for piece in pieces:
             data = file.read(piece)
-            costs.append(watched(lambda data=data: backend.take(LOG, data)))
+            costs.append(timed(lambda data=data: backend.take(LOG, data)))
     stop = BEGINNING + len(pieces)
     backend.learn({"recorded": True, "hosts": [], "problems": [], **FACTS})
     call = RunnerCall(
@@ -361,6 +360,7 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
     runs: list[Any] = []
     leaving = watched(lambda: runs.append(records.run(backend, BEGINNING, stop, (FINISHED, None))))
     measurement = Measurement(runs[0])
+    computing = watched(lambda: len(measurement.metrics))
     saving = watched(lambda: measurement.save(folder, "run"))
     assert len(runs[0].chunks) == size.tasks, len(runs[0].chunks)
     speed = size.seconds * RATE / size.tasks
@@ -370,6 +370,7 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
         Figure(f"the same at {RATE} chunks/s", lag(costs, PATIENCE / speed), "s", 5, "all that a scheduler can do"),
         Figure("noting what was requested", asked.seconds, "s", None, asked.note),
         Figure("leaving", leaving.seconds, "s", 0.1 + 1e-6 * size.tasks, leaving.note),
+        Figure("metrics and ledger of the new run", computing.seconds, "s", None, computing.note),
         Figure("saving", saving.seconds, "s", 10, f"{saving.note}, {size_of(folder / 'run') / MEGABYTE:.0f} MB"),
         *([Figure("problems", len(runs[0].problems), "", 0, "; ".join(runs[0].problems))] if runs[0].problems else []),
     ]
@@ -383,18 +384,18 @@ FACTS: Final = {"clock_offset": 0.0, "dropped": {}, "refused": 0, "failures": 0,
 def items(chunks: int) -> Iterator[Item]:
     """Chunks as an executor gets them, which are those of the records."""
     for number in range(chunks):
-        record = RECORD_OF(number)
-        yield Item(*record, number.to_bytes(16, "big"))
+        yield Item(*place_of(number), number.to_bytes(16, "big"))
 
 
-def RECORD_OF(number: int) -> tuple[str, str, str, int, int]:  # noqa: N802
+def place_of(number: int) -> tuple[str, str, str, int, int]:
+    """Dataset, file, tree and entries of a chunk, as in its record."""
     dataset = ("TTToSemiLeptonic_UL18", "QCD_UL18", "SingleMuon_2018A")[number % 3]
     file = f"root://storage.example.org//store/mc/NanoAODv9/{number // 10:06d}.root"
     begin = 100_000 * (number % 10)
     return dataset, file, "Events", begin, begin + 100_000
 
 
-def lag(costs: Sequence[Watched], interval: float) -> float:
+def lag(costs: Sequence[Timed], interval: float) -> float:
     """The most by which a client is behind that takes a piece each interval."""
     done = most = 0.0
     for number, cost in enumerate(costs):
@@ -423,7 +424,7 @@ def of_measurement(folder: Path) -> list[Figure]:
     return [
         Figure("loading", loading.seconds, "s", 3, loading.note),
         Figure("metrics and ledger", computing.seconds, "s", 8, computing.note),
-        Figure("  memory, with the run", memory_of(computing), "GB", 1.5),
+        Figure("  memory, with the run", computing.peak, "GB", 1.5),
         Figure("page", page.seconds, "s", 15, page.note),
         Figure("  memory beyond the run", page.grown, "GB", 0.6),
         Figure("  size", path.stat().st_size / MEGABYTE, "MB", 4),
@@ -446,16 +447,24 @@ class Watched(NamedTuple):
         return f"CPU {self.cpu:.1f} s, peak {self.peak:.2f} GB"
 
 
-def memory_of(work: Watched) -> float:
-    return work.peak
+class Timed(NamedTuple):
+    """Seconds and CPU time of some work."""
+
+    seconds: float
+    cpu: float
+
+
+def timed(work: Callable[[], Any]) -> Timed:
+    """Time some work of this process."""
+    began, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Timed(time.perf_counter() - began, time.process_time() - cpu)
 
 
 def watched(work: Callable[[], Any]) -> Watched:
-    """Measure some work of this process."""
+    """Measure some work of this process, and its memory."""
     before = forgotten()
-    began, cpu = time.perf_counter(), time.process_time()
-    work()
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    seconds, cpu = timed(work)
     peak = memory("VmHWM")
     return Watched(seconds, cpu, peak, peak - before)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -91,8 +92,6 @@ class AttemptLog:
         clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
         began, unknown = rows["start"] - clock, rows["start"] == NO_TIME
         keys = pa.array(self._keys, pa.string())
-        errors = np.full(len(keys), None, dtype=object)
-        errors[list(self._errors)] = list(self._errors.values())
         columns: dict[str, Any] = {
             "key": keys,
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
@@ -100,16 +99,14 @@ class AttemptLog:
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
             "attempt": pa.array(attempt_numbers(keys)),
             "stolen": pa.array(rows["stolen"].astype(np.int64)),
-            "error": pa.array(errors, pa.string()),
+            "error": _sparse(self._errors, len(keys), pa.string()),
             "start": pa.array(began, mask=unknown),
             "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
             "seen": pa.array(rows["seen"] - offset),
             "startup_seconds": pa.nulls(len(keys), pa.float64()),
         }
         for name, kind in OF_CHUNK.items():
-            values = np.full(len(keys), None, dtype=object)
-            values[list(self._chunks)] = [chunk[name] for chunk in self._chunks.values()]
-            columns[name] = pa.array(values, kind)
+            columns[name] = _sparse({row: chunk[name] for row, chunk in self._chunks.items()}, len(keys), kind)
         columns |= self._columns_of_merges()
         for name in ("worker", "prefix", "type", "span"):
             columns[name] = self._texts.column(rows[name])
@@ -123,14 +120,11 @@ class AttemptLog:
 
     def _columns_of_merges(self) -> dict[str, pa.Array]:
         """What each merge merges; nothing for other tasks."""
-        merges = list(self._merged)
-        found = {}
-        for place, name in enumerate(OF_MERGE):
-            amounts, known = np.zeros(len(self._keys), np.int64), np.zeros(len(self._keys), np.bool_)
-            amounts[merges] = [merged[place] for merged in self._merged.values()]
-            known[merges] = True
-            found[name] = pa.array(amounts, mask=~known)
-        return found
+        rows = len(self._keys)
+        return {
+            name: _sparse({row: merged[place] for row, merged in self._merged.items()}, rows, pa.int64())
+            for place, name in enumerate(OF_MERGE)
+        }
 
     def clocks(self) -> dict[str, float]:
         """Seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown."""
@@ -161,3 +155,13 @@ class AttemptLog:
         bounded = np.isfinite(low) & np.isfinite(high)
         middle = (np.where(bounded, low, np.nan) + np.where(bounded, high, np.nan)) / 2
         return np.where(bounded & (low <= 0) & (high >= 0), 0.0, middle)
+
+
+def _sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
+    """Column of so many rows, of which these have a value."""
+    if not values:
+        return pa.nulls(rows, kind)
+    places, unknown = np.zeros(rows, np.int64), np.ones(rows, np.bool_)
+    places[list(values)] = np.arange(len(values))
+    unknown[list(values)] = False
+    return pa.array(list(values.values()), kind).take(pa.array(places, mask=unknown))

@@ -14,7 +14,7 @@ from roastcoffea.log.layout import Layout, Texts
 from roastcoffea.records.arrow import table_of_columns
 from roastcoffea.records.workers import SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
 
-MOST_STATES: Final = 5_000_000
+MOST_STATES: Final = 2_000_000
 """Most rows of the table of workers; beyond it, the table has only every second or third sample, and so on."""
 
 
@@ -97,13 +97,11 @@ class SamplingLog:
         first, end = -(-first // every), -(-end // every)
         row, sample = _expanded(first, end - first)
         order = np.argsort(sample, kind="stable")
-        found = rows[row[order]]
+        place, kinds = row[order], {"processing": np.int64, "nbytes": np.int64, "occupancy": np.float64}
         columns = {
-            "worker": self._texts.column(found["worker"]),
+            "worker": self._texts.column(rows["worker"][place]),
             "time": samples["time"][every * sample[order]] - offset,
-            "processing": found["processing"].astype(np.int64),
-            "nbytes": found["nbytes"].astype(np.int64),
-            "occupancy": found["occupancy"].astype(np.float64),
+            **{name: rows[name].astype(kind)[place] for name, kind in kinds.items()},
         }
         return table_of_columns(WORKER_STATE_COLUMNS, columns)
 
