@@ -79,7 +79,7 @@ def in_flight(run: Run, tasks: pa.Table, scheduler_usage: Usage) -> Spans:
 
 
 def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> Spans:
-    """Times that are in at least one of these, with gaps of up to so many seconds."""
+    """Times that are in at least one of these, with gaps of up to this many seconds."""
     if not len(starts):
         return starts, stops
     order = np.argsort(starts, kind="stable")
@@ -96,7 +96,7 @@ def inside(times: Numbers, spans: Spans) -> Flags:
 
 
 def busiest(times: Numbers, so_far: Numbers, window: float = PEAK) -> float:
-    """Highest rate over so many seconds of what has this amount so far at these times; over all of them if shorter."""
+    """Highest rate over this many seconds, or over all of them, of an amount that is known so far at these times."""
     window = min(window, float(times[-1] - times[0]))
     begins = np.minimum(times, times[-1] - window)
     return float(np.max(np.interp(begins + window, times, so_far) - np.interp(begins, times, so_far)) / window)
@@ -140,26 +140,26 @@ def scheduler_unaccounted_seconds(scheduler_time: Mapping[str, float]) -> float:
     return scheduler_time["unaccounted"]
 
 
-@of_scheduler(SECOND, label="scheduler: CPU of its process", formula="CPU time of all threads of its process")
+@of_scheduler(SECOND, label="scheduler process CPU", formula="CPU time of all threads of its process")
 def scheduler_process_cpu_seconds(run: Run, scheduler_usage: Usage) -> float:
     """CPU time of the scheduler's process, which in a LocalCluster is the client's."""
     start, stop = np.array([[run.start], [run.stop]])
     return scheduler_usage.within(scheduler_usage.process, start, stop)
 
 
-@of_both(FRACTION, label="scheduler: share of a core", formula="CPU / time, while tasks were in flight; at most 1")
+@of_both(FRACTION, label="scheduler: share of core", formula="CPU / time, while tasks were in flight; at most 1")
 def scheduler_core_share(scheduler_usage: Usage, in_flight: Spans) -> float:
     """Share of one core that the scheduler's event loop used while tasks were in flight; it cannot use more."""
     return scheduler_usage.within(scheduler_usage.cpu, *in_flight) / union_length(*in_flight)
 
 
-@of_scheduler(FRACTION, label="scheduler: share of a core (peak)", formula="highest CPU / time of any ten seconds")
+@of_scheduler(FRACTION, label="scheduler: core (peak)", formula="highest CPU / time of any ten seconds")
 def scheduler_core_share_peak(scheduler_usage: Usage) -> float:
     """Share of one core that the scheduler's event loop used in its busiest ten seconds."""
     return busiest(scheduler_usage.time, scheduler_usage.cpu)
 
 
-@of_both(SECOND, label="scheduler: lag", formula="mean lag of samples, while tasks were in flight")
+@of_both(SECOND, label="scheduler lag", formula="mean lag of samples, while tasks were in flight")
 def scheduler_lag_seconds(scheduler_usage: Usage, in_flight: Spans) -> float:
     """How late the scheduler's event loop came to what was due while tasks were in flight, on average."""
     lags = scheduler_usage.lag[inside(scheduler_usage.time, in_flight)]
@@ -167,7 +167,7 @@ def scheduler_lag_seconds(scheduler_usage: Usage, in_flight: Spans) -> float:
     return float(lags.mean())
 
 
-@of_scheduler(SECOND, label="scheduler: lag (peak)", formula="highest lag of a sample")
+@of_scheduler(SECOND, label="scheduler lag (peak)", formula="highest lag of a sample")
 def scheduler_lag_peak_seconds(scheduler_usage: Usage) -> float:
     """How late the scheduler's event loop came to what was due, at most."""
     return float(scheduler_usage.lag.max())
@@ -181,26 +181,26 @@ def ended_in_flight(ended: Numbers, in_flight: Spans) -> int:
     return number
 
 
-@of_both(COUNT, label="scheduler: tasks per second", formula="attempts that ended / time, while tasks were in flight")
+@of_both(COUNT, label="tasks per second", formula="attempts that ended / time, while tasks were in flight")
 def scheduler_task_rate(ended_in_flight: int, in_flight: Spans) -> float:
     """Tasks that ended each second while tasks were in flight."""
     return ended_in_flight / union_length(*in_flight)
 
 
-@of_both(COUNT, label="scheduler: tasks per second (peak)", formula="highest number in any ten seconds / 10 s")
+@of_both(COUNT, label="tasks per second (peak)", formula="highest number in any ten seconds / 10 s")
 def scheduler_task_rate_peak(ended: Numbers, scheduler_usage: Usage) -> float:
     """Tasks that ended each second in the busiest ten seconds."""
     times = scheduler_usage.time
     return busiest(times, np.searchsorted(ended, times, side="right").astype(np.float64))
 
 
-@of_both(SECOND, label="scheduler: CPU per task", formula="CPU / attempts that ended, while tasks were in flight")
+@of_both(SECOND, label="scheduler CPU per task", formula="CPU / attempts that ended, while tasks were in flight")
 def scheduler_cpu_per_task_seconds(scheduler_usage: Usage, in_flight: Spans, ended_in_flight: int) -> float:
     """CPU time of the scheduler's event loop for each task."""
     return scheduler_usage.within(scheduler_usage.cpu, *in_flight) / ended_in_flight
 
 
-@of_both(COUNT, label="scheduler: tasks per second of one core")
+@of_both(COUNT, label="tasks per second (limit)")
 def scheduler_task_rate_limit(scheduler_cpu_per_task_seconds: float) -> float:
     """Tasks per second with which the scheduler's event loop would use its core all the time."""
     return 1 / scheduler_cpu_per_task_seconds

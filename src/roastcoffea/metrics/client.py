@@ -152,7 +152,7 @@ BUSY: Final = (SUBMIT, GATHER, MERGING, PREPARE, OUTSIDE)
 
 @of_client(
     FRACTION,
-    label="client: share of the time that it does not wait",
+    label="client: not waiting",
     formula="submitting, gathering, final merge, preparing and outside Runner calls / wall time",
 )
 def client_busy_share(client_time: Mapping[str, float], elapsed_time_seconds: float) -> float:
@@ -179,31 +179,31 @@ def _length(samples: pa.Table) -> float:
     return float(pc.sum(pc.subtract(samples["stop"], samples["start"])).as_py())
 
 
-@of_client(SECOND, label="client: CPU of its event loop", formula="CPU time of its thread")
+@of_client(SECOND, label="client loop CPU", formula="CPU time of its thread")
 def client_loop_cpu_seconds(own_loop_samples: pa.Table) -> float:
     """CPU time of the client's event loop, which takes the messages of the scheduler."""
     return float(known_sum(own_loop_samples["cpu_seconds"]))
 
 
-@of_client(FRACTION, label="client: event loop's share of a core", formula="CPU / time; at most 1")
+@of_client(FRACTION, label="client loop: core", formula="CPU / time; at most 1")
 def client_loop_core_share(client_loop_cpu_seconds: float, own_loop_samples: pa.Table) -> float:
     """Share of one core that the client's event loop used; it cannot use more."""
     return client_loop_cpu_seconds / _length(own_loop_samples)
 
 
-@of_client(SECOND, label="client: lag of its event loop", formula="mean of samples")
+@of_client(SECOND, label="client loop lag", formula="mean of samples")
 def client_loop_lag_seconds(loop_samples: pa.Table) -> float:
     """How late the client's event loop came to what was due, on average."""
     return float(pc.mean(loop_samples["late_seconds"]).as_py())
 
 
-@of_client(SECOND, label="client: lag of its event loop (peak)", formula="highest of samples")
+@of_client(SECOND, label="client loop lag (peak)", formula="highest of samples")
 def client_loop_lag_peak_seconds(loop_samples: pa.Table) -> float:
     """How late the client's event loop came to what was due, at most."""
     return float(pc.max(loop_samples["late_seconds"]).as_py())
 
 
-@of_client(SECOND, label="client: CPU of its process", formula="CPU time of all threads of its process")
+@of_client(SECOND, label="client process CPU", formula="CPU time of all threads of its process")
 def client_process_cpu_seconds(loop_samples: pa.Table) -> float:
     """CPU time of the client's process; it may hold a scheduler and workers as well."""
     return float(known_sum(loop_samples["process_cpu_seconds"]))
@@ -215,19 +215,19 @@ def graphs(executor_steps: pa.Table) -> pa.Table:
     return rows_where(executor_steps, pc.equal(executor_steps["step"], client.SUBMIT))
 
 
-@of_client(BYTE, label="client: graphs sent", formula="sum of their sizes")
+@of_client(BYTE, label="graphs sent", formula="sum of their sizes")
 def graph_bytes(graphs: pa.Table) -> int:
     """Size of the graphs of tasks that executors sent to the scheduler."""
     return int(complete_sum(graphs, "graph_bytes", "graphs"))
 
 
-@of_client(COUNT, label="client: tasks in graphs", formula="sum of their tasks")
+@of_client(COUNT, label="tasks in graphs", formula="sum of their tasks")
 def graph_tasks(graphs: pa.Table) -> int:
     """Tasks in the graphs that executors sent to the scheduler."""
     return int(complete_sum(graphs, "tasks", "graphs"))
 
 
-@of_client(BYTE, label="client: graph of a task", formula="graph_bytes / graph_tasks")
+@of_client(BYTE, label="graph bytes per task", formula="graph_bytes / graph_tasks")
 def graph_bytes_per_task(graph_bytes: int, graph_tasks: int) -> float:
     """Size of the graphs for each task in them."""
     refuse_if(not graph_tasks, "no graph was sent")

@@ -72,19 +72,19 @@ def num_merges(merges: pa.Table) -> int:
     return int(pc.sum(merges["merges"]).as_py())
 
 
-@of_merges(COUNT, label="merges: levels", formula="highest level of a merge")
+@of_merges(COUNT, label="merge levels", formula="highest level of a merge")
 def merge_levels(merges: pa.Table) -> int:
     """Levels of the tree in which results are merged on the workers."""
     return int(pc.max(merges["level"]).as_py())
 
 
-@of_merges(COUNT, label="merges: inputs (mean)", formula="results that they merged / merges")
+@of_merges(COUNT, label="inputs of a merge (mean)", formula="results that they merged / merges")
 def merge_inputs_mean(merges: pa.Table, num_merges: int) -> float:
     """Results that a merge merges, on average."""
     return float(complete_sum(merges, "inputs", "levels")) / num_merges
 
 
-@of_merges(BYTE, label="merges: inputs in all", formula="sum of the sizes of what they merged")
+@of_merges(BYTE, label="merged bytes", formula="sum of the sizes of what they merged")
 def merged_bytes(merges: pa.Table) -> int:
     """Size in memory of all results that were merged on the workers."""
     return int(complete_sum(merges, "input_bytes", "levels"))

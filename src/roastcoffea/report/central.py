@@ -26,6 +26,9 @@ OF_SCHEDULER: Final[Mapping[str, str]] = {
 OF_CLIENT: Final[Mapping[str, str]] = {f"client_{name}_seconds": texts[0] for name, texts in TABLE.items()}
 """Metrics whose sum is the wall time, by their names in the table."""
 
+IN_TABLES: Final = frozenset((*OF_SCHEDULER, *OF_CLIENT))
+"""Metrics that have rows of their own."""
+
 MERGE_COLUMNS: Final[Mapping[str, Column]] = {
     "level": Column("level", COUNT),
     "merges": Column("merges", COUNT),
@@ -49,7 +52,7 @@ def _ledger(metrics: Metrics, title: str, names: Mapping[str, str], notes: Seque
     if not known:
         return Sheet(title=title, lead=[absence(metrics.missing[next(iter(names))])])
     total = sum(known.values())
-    rows = [(label, amount, _share(amount, total)) for label, amount in known.items() if amount]
+    rows = [(label, amount, _share(amount, total)) for label, amount in known.items() if amount or label == UNACCOUNTED]
     columns = LABELS, Column("time", SECOND), Column("share", FRACTION, bars=True)
     whole = (TOTAL, total, _share(total, total))
     return Sheet(title=title, columns=columns, rows=[*rows, whole], notes=notes, form="plain")

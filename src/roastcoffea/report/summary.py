@@ -20,7 +20,7 @@ from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.allocation import allocation
-from roastcoffea.report.central import central
+from roastcoffea.report.central import IN_TABLES, central
 from roastcoffea.report.failures import failures
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -139,7 +139,8 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "workers":
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
         case catalogue.CENTRAL:
-            yield from central(metrics)
+            yield from (replace(sheet, notes=()) for sheet in central(metrics))
+            yield from _values([each for each in OF_METRICS[group] if each.name not in IN_TABLES], metrics)
         case "batch jobs":
             yield from allocation(metrics)
         case "datasets":
