@@ -18,6 +18,11 @@ from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.studies.scaling import laws as scaling_laws
+from roastcoffea.studies.scaling.costs import costs_of
+from roastcoffea.studies.scaling.explanation import Explanation, explained
+from roastcoffea.studies.scaling.pace import pace_of
+from roastcoffea.studies.scaling.reading import reading_of
+from roastcoffea.studies.scaling.shares import Judged
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import COUNT, FRACTION, SECOND, number, three_digits
 
@@ -71,6 +76,7 @@ class Scaling(Presented):
     laws: dict[str, scaling_laws.Law]
     missing: dict[str, str]
     losses: list[Loss]
+    explanation: Explanation
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
@@ -164,8 +170,10 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     _refuse_unusable(measurements)
     threads = {round(measurement.metrics["cores_per_worker"], DIGITS) for _, measurement in measurements}
     unit = scaling_laws.WORKERS if len(threads) == 1 else scaling_laws.THREADS
-    taken = sorted((scaling_laws.scaled(*named, unit) for named in measurements), key=attrgetter("workers"))
-    groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
+    judged = sorted((_judged(*named, unit) for named in measurements), key=attrgetter("scaled.workers"))
+    by_size = [list(group) for _, group in groupby(judged, key=attrgetter("scaled.workers"))]
+    groups = [[one.scaled for one in group] for group in by_size]
+    taken = [one.scaled for one in judged]
     workers = [group[0].workers for group in groups]
     if len(groups) < 2:
         alike = f"all these runs have {number(workers[0])} {unit}"
@@ -182,7 +190,19 @@ def scaling(runs: Sequence[Source]) -> Scaling:
         laws=laws,
         missing=missing,
         losses=_losses(points[0].classes, points[-1].classes),
+        explanation=explained(by_size, unit),
         doubts=list(_doubts(taken, unit)),
+    )
+
+
+def _judged(name: str, measurement: Measurement, unit: str) -> Judged:
+    """All that is needed of a run."""
+    return Judged(
+        scaled=scaling_laws.scaled(name, measurement, unit),
+        start=measurement.run.start,
+        costs=costs_of(measurement),
+        reading=reading_of(measurement),
+        pace=pace_of(measurement),
     )
 
 

@@ -1,0 +1,163 @@
+"""The model cluster: storage and network that streams share, and what a chunk takes on them.
+
+It runs on any event loop of asyncio: on one that waits for real, or on one whose clock jumps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import Any
+
+from .plan import Plan, Work
+
+START = 1_700_000_000.0
+THREAD = 1
+
+
+class Shared:
+    """A resource that its streams share: `rate(n)` for n of them together, in amounts per second."""
+
+    def __init__(self, rate: Callable[[int], float]) -> None:
+        self._rate = rate
+        self._served, self._since = 0.0, 0.0  # what each stream would have got so far, and when that was
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._number = count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def serve(self, amount: float) -> None:
+        """Wait until a stream has got this amount."""
+        if amount <= 0:
+            return
+        self._advance()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._served + amount, next(self._number), done))
+        self._plan_next()
+        await done
+
+    def _advance(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._waiting:
+            streams = len(self._waiting)
+            self._served += (now - self._since) * self._rate(streams) / streams
+        self._since = now
+
+    def _plan_next(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            streams = len(self._waiting)
+            left = max(self._waiting[0][0] - self._served, 0.0) * streams / self._rate(streams)
+            self._timer = asyncio.get_running_loop().call_later(left, self._finish)
+
+    def _finish(self) -> None:
+        self._advance()
+        self._served = max(self._served, self._waiting[0][0])
+        while self._waiting and self._waiting[0][0] <= self._served * (1 + 1e-12):
+            done = heapq.heappop(self._waiting)[2]
+            if not done.done():
+                done.set_result(None)
+        self._plan_next()
+
+
+class Cluster:
+    """Storage and network of a plan, for one run."""
+
+    def __init__(self, plan: Plan, workers: int, *, cold: bool) -> None:
+        self.plan = plan
+        self.workers = workers
+        self._cold = cold
+        self._storage = Shared(self._storage_rate)
+        self._network = Shared(lambda streams: plan.network_rate)
+        self._connections = asyncio.Semaphore(plan.connections) if plan.connections else None
+
+    def _storage_rate(self, streams: int) -> float:
+        plan = self.plan
+        if self._cold and plan.cold_rate is not None:
+            return min(plan.cold_rate, streams * plan.stream_rate)
+        total = min(plan.storage_rate, streams * plan.stream_rate)
+        if plan.overload is None or streams <= plan.overload:
+            return total
+        return total * (plan.overload / streams) ** plan.overload_power
+
+    async def requested(self, amount: float, requests: int) -> None:
+        """Wait for some requests, one after the other, and for their bytes."""
+        async with AsyncExitStack() as stack:
+            if self._connections is not None:
+                await stack.enter_async_context(self._connections)
+            await asyncio.sleep(requests * self.plan.latency)
+            await self._storage.serve(amount)
+
+    async def transferred(self, amount: float) -> None:
+        """Wait for results that come over the network."""
+        await self._network.serve(amount)
+
+    async def chunk(self, work: Work, worker: int) -> dict[str, Any]:
+        """Wait as long as a chunk takes on a worker; return its record, without who ran it."""
+        plan, clock = self.plan, asyncio.get_running_loop().time
+        slow, begun = plan.slowness(worker), clock()
+        await self.requested(plan.metadata, plan.metadata_requests)
+        opened = clock()
+        await self.requested(work.size, plan.requests)
+        read = clock()
+        await asyncio.sleep(slow * (work.cpu + plan.build))
+        took = clock() - read
+        seconds = {"open": opened - begun, "read": read - opened, "build": took * plan.build / (work.cpu + plan.build)}
+        return _record(plan, work, seconds, took)
+
+
+def _record(plan: Plan, work: Work, seconds: dict[str, float], cpu: float) -> dict[str, Any]:
+    """Record of an attempt, as the probe makes it."""
+    compute = cpu - seconds["build"]
+    wall = seconds["open"] + seconds["read"] + cpu
+    size = round(work.size)
+    requests = {
+        "endpoint": "xrootd.example.org",
+        "requests": plan.requests + plan.metadata_requests,
+        "request_seconds": seconds["open"] + seconds["read"],
+        "metadata_requests": plan.metadata_requests,
+        "metadata_request_seconds": seconds["open"],
+    }
+    return {
+        "id": work.number,
+        "dataset": "data",
+        "file": f"root://xrootd.example.org//store/{work.number // 10}.root",
+        "tree": "Events",
+        "uuid": f"{work.number // 10:032x}",
+        "entry_start": work.number % 10 * 10 * plan.events,
+        "entry_stop": work.number % 10 * 10 * plan.events + work.events,
+        "events": work.events,
+        "wall_seconds": wall,
+        "cpu_seconds": cpu,
+        "helper_cpu_seconds": 0.0,
+        "process_cpu_seconds": cpu,
+        "core_wait_seconds": 0.0,
+        "overlaps": 0,
+        "thread": THREAD,
+        "outcome": "ok",
+        "open_seconds": seconds["open"],
+        "build_seconds": seconds["build"],
+        "process_seconds": seconds["read"] + compute,
+        "read_seconds": seconds["read"],
+        "decompress_seconds": 0.2 * compute,
+        "interpret_seconds": 0.1 * compute,
+        "compute_seconds": 0.7 * compute,
+        "contention_seconds": 0.0,
+        "lock_seconds": 0.0,
+        "blocked_seconds": 0.0,
+        "checkpoint_seconds": 0.0,
+        "result_seconds": 0.0,
+        "bytes_requested": size + round(plan.metadata),
+        "bytes_payload": size,
+        "bytes_metadata": round(plan.metadata),
+        "bytes_uncompressed": 4 * size,
+        "branches": 30,
+        "tree_branches": 1000,
+        "file_bytes": 400 * size,
+        "source": "XRootDSource",
+        **(requests if plan.xrootd else {}),
+    }
