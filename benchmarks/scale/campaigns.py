@@ -27,6 +27,8 @@ class Campaign:
     cause: str
     turning: float
     seed: int
+    same_seed: bool = False
+    """Whether all runs have the same chunks, rather than chunks like them."""
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     """What differs with so many workers."""
 
@@ -37,7 +39,13 @@ class Campaign:
     def runs(self) -> Iterator[Run]:
         """Simulated runs, in the order in which they were made; files are cold in the first one."""
         for place, workers in enumerate(self.sizes):
-            yield simulated(self.plan_of(workers), workers, seed=self.seed + place, first=not place, place=place)
+            seed = self.seed if self.same_seed else self.seed + place
+            yield simulated(self.plan_of(workers), workers, seed=seed, first=not place, place=place)
+
+    def hurried(self, chunk_seconds: float) -> Campaign:
+        """The same campaign with chunks of so many seconds: everything is faster, in proportion."""
+        factor = self.plan.chunk_seconds() / chunk_seconds
+        return replace(self, plan=_faster(self.plan, factor))
 
     def step(self, workers: float) -> int:
         """Place of the size that is nearest to a number of workers, by ratio."""
@@ -144,6 +152,15 @@ def cold(draw: Draw) -> Campaign:
     demand = (plan.size + plan.metadata) / plan.chunk_seconds()
     plan = replace(plan, cold_rate=draw.between(0.25, 0.5) * demand * draw.sizes[0])
     return _campaign(draw, "XCache cold", plan, "cold cache", draw.sizes[0])
+
+
+def _faster(plan: Plan, factor: float) -> Plan:
+    """The same plan, in which everything takes less time by a factor."""
+    shorter = ("cpu", "build", "latency", "prepare", "late_seconds", "scheduler")
+    faster = ("merge_rate", "network_rate", "storage_rate", "stream_rate", "gather_rate", "cold_rate")
+    changes = {name: getattr(plan, name) / factor for name in shorter}
+    changes |= {name: getattr(plan, name) * factor for name in faster if getattr(plan, name) is not None}
+    return replace(plan, **changes)
 
 
 def _campaign(draw: Draw, name: str, plan: Plan, cause: str, turning: float) -> Campaign:

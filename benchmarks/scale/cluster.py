@@ -16,6 +16,22 @@ from .plan import Plan, Work
 
 START = 1_700_000_000.0
 THREAD = 1
+FILE_CHUNKS = 10
+"""Chunks of a file."""
+
+
+def place_of(plan: Plan, work: Work) -> dict[str, Any]:
+    """File and entries of a chunk."""
+    file, number = divmod(work.number, FILE_CHUNKS)
+    start = number * 10 * plan.events
+    return {
+        "dataset": "data",
+        "file": f"root://xrootd.example.org//store/{file}.root",
+        "tree": "Events",
+        "uuid": f"{file:032x}",
+        "entry_start": start,
+        "entry_stop": start + work.events,
+    }
 
 
 class Shared:
@@ -124,12 +140,7 @@ def _record(plan: Plan, work: Work, seconds: dict[str, float], cpu: float) -> di
     }
     return {
         "id": work.number,
-        "dataset": "data",
-        "file": f"root://xrootd.example.org//store/{work.number // 10}.root",
-        "tree": "Events",
-        "uuid": f"{work.number // 10:032x}",
-        "entry_start": work.number % 10 * 10 * plan.events,
-        "entry_stop": work.number % 10 * 10 * plan.events + work.events,
+        **place_of(plan, work),
         "events": work.events,
         "wall_seconds": wall,
         "cpu_seconds": cpu,

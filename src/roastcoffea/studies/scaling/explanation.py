@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from roastcoffea.studies.scaling import sentences, turning
 from roastcoffea.studies.scaling.laws import Between
 from roastcoffea.studies.scaling.sentences import Evidence, Rate
 from roastcoffea.studies.scaling.shares import Judged, Shares, named_storage, shares_of
+from roastcoffea.units import number
 
 SMALL: Final = 0.005
 """Share of thread time below which a limit is not listed."""
@@ -98,7 +99,7 @@ def _cause(
     rate = sentences.rate_of(name, evidence)
     text, advice = sentences.words_of(name, evidence, rate)
     if falls is not None:
-        text += f" Beyond {falls:,} {unit} it gets less, and more of them make the run slower."
+        text += f" Beyond {number(falls)} {unit} the total falls, and more of them make the run slower."
     return Cause(
         name=name,
         share=Between.of(share[at]),
@@ -165,7 +166,3 @@ def _doubts(main: Cause | None, of_requests: Numbers | None, groups: Sequence[Se
         return ["the run with most workers was the first one: if files were not cached yet, repeat it"]
     return []
 
-
-def shares_by_cause(found: Explanation) -> Mapping[str, list[float]]:
-    """Shares of thread time by limit, for each size."""
-    return {cause.name: cause.shares for cause in found.causes}

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,8 +19,10 @@ from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.studies.scaling import laws as scaling_laws
+from roastcoffea.studies.scaling import why
 from roastcoffea.studies.scaling.costs import costs_of
 from roastcoffea.studies.scaling.explanation import Explanation, explained
+from roastcoffea.studies.scaling.needs import needs_of, target_of
 from roastcoffea.studies.scaling.pace import pace_of
 from roastcoffea.studies.scaling.reading import reading_of
 from roastcoffea.studies.scaling.shares import Judged
@@ -69,6 +72,7 @@ class Scaling(Presented):
     of the intervals.
     """
 
+    name: str
     kind: str
     unit: str
     basis: str
@@ -77,15 +81,18 @@ class Scaling(Presented):
     missing: dict[str, str]
     losses: list[Loss]
     explanation: Explanation
+    needs: list[str]
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """The gain from more workers, the laws, and where the loss goes."""
+        """Why more workers give less, the gain from them, the laws, and where the loss goes."""
         fewest, most = (number(point.workers) for point in (self.points[0], self.points[-1]))
         heads = columns(None, self.unit) + columns(COUNT, "runs") + columns(SECOND, "wall")
         laws = [f"{name}: {self._of_law(law)}" for name, law in self.laws.items()]
         reasons = [f"{name}: none, {reason}." for name, reason in self.missing.items()]
         return [
+            why.reasons(self.explanation, self.points, self.unit, self.needs),
+            why.useful_workers(self.explanation, self.points, self.unit),
             Sheet(
                 title=f"{self.kind} scaling; 95 % intervals from {self.basis}",
                 columns=heads + columns(COUNT, "events/s", "speed-up", "efficiency"),
@@ -126,10 +133,22 @@ class Scaling(Presented):
         return Sheet(title=title, columns=heads + columns(FRACTION, "share of the loss"), rows=rows, notes=doubts)
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
-        """Draw speed-up with its laws, and thread time by class; write it to a file if one is given."""
+        """Draw speed-up with what it loses, and thread time by class; write it to a file if one is given."""
         from roastcoffea.studies.scaling.scaling_figure import scaling_figure
 
-        return scaling_figure(self.points, self.laws, self.unit, output_path)
+        return scaling_figure(self.points, self.explanation, self.laws, self.unit, output_path)
+
+    def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it as a page for a browser, which needs nothing else; give its path.
+
+        Raises
+        ------
+        MeasurementError
+            If the file is there already, or it cannot be written.
+        """
+        from roastcoffea.studies.scaling.page import write_page
+
+        return write_page(self, Path(path), overwrite=overwrite)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything in plain types."""
@@ -152,7 +171,7 @@ def _workers(worth: int | None) -> str:
     return "no limit" if worth is None else number(worth)
 
 
-def scaling(runs: Sequence[Source]) -> Scaling:
+def scaling(runs: Sequence[Source], *, rate: str | None = None) -> Scaling:
     """How the rate of an analysis grows with workers.
 
     Parameters
@@ -160,12 +179,17 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     runs
         Runs with at least two different numbers of workers, on the same files (strong scaling) or on files that grow
         with the workers (weak scaling); repeats provide the intervals.
+    rate
+        A rate to reach, such as "200 Gbit/s" or "50 kHz" (events): the result has what would have to change.
 
     Raises
     ------
+    ValueError
+        If the rate is none.
     NotMeasuredError
         If runs lack required data, ran different processors, or all have the same number of workers.
     """
+    target = None if rate is None else target_of(rate)
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
     _refuse_unusable(measurements)
     threads = {round(measurement.metrics["cores_per_worker"], DIGITS) for _, measurement in measurements}
@@ -182,7 +206,9 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     kind = _kind(taken)
     laws, missing = scaling_laws.laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
     points = [scaling_laws.point_of(*pair, workers[0], rates[0]) for pair in zip(groups, rates, strict=True)]
+    explanation = explained(by_size, unit)
     return Scaling(
+        name=", ".join(dict.fromkeys(call.processor for call in measurements[0][1].run.calls)) or "scaling",
         kind=kind,
         unit=unit,
         basis=_basis(groups),
@@ -190,7 +216,8 @@ def scaling(runs: Sequence[Source]) -> Scaling:
         laws=laws,
         missing=missing,
         losses=_losses(points[0].classes, points[-1].classes),
-        explanation=explained(by_size, unit),
+        explanation=explanation,
+        needs=[] if target is None else needs_of(target, explanation, by_size, unit),
         doubts=list(_doubts(taken, unit)),
     )
 

@@ -10,7 +10,7 @@ from roastcoffea.studies.scaling import costs as limits
 from roastcoffea.studies.scaling import pace
 from roastcoffea.studies.scaling.laws import Between
 from roastcoffea.studies.scaling.shares import Judged, Shares
-from roastcoffea.units import BYTE_PER_SECOND, GIGABIT_PER_SECOND, SECOND, Unit, number, suffixed, three_digits
+from roastcoffea.units import BYTE_PER_SECOND, GIGABIT_PER_SECOND, SECOND, Unit, alike, number, suffixed, three_digits
 
 TASKS_PER_SECOND: Final = Unit("tasks/s", suffixed("tasks/s"))
 CHUNKS_PER_SECOND: Final = Unit("chunks/s", suffixed("chunks/s"))
@@ -32,10 +32,12 @@ class Rate:
 
     def text(self) -> str:
         """The limit with its interval."""
-        found = self.unit.text(self.value.value)
+        write = alike(self.unit, [self.value.value]).text
+        found = write(self.value.value)
         if self.value.low is None or self.value.high is None:
             return found
-        return f"{found} [{self.unit.text(self.value.low)}, {self.unit.text(self.value.high)}]"
+        low, high = (write(bound).rpartition(" ")[0] for bound in (self.value.low, self.value.high))
+        return f"{found} [{low}, {high}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,13 +164,9 @@ def _cold(evidence: Evidence, limit: str) -> tuple[str, str]:
 
 
 def _scheduler(evidence: Evidence, limit: str) -> tuple[str, str]:
-    words = "Workers are idle while tasks wait for the scheduler or are in flight"
-    seconds = evidence.most.scaled.seconds
-    tasks = evidence.most.pace.amounts.get(pace.TASKS)
-    if limit and tasks:
-        each = SECOND.text(seconds / tasks)
-        words = f"The scheduler handles at most {limit} ({each} each): {words[0].lower()}{words[1:]}"
-    return f"{words}.", "Use larger chunks, so that there are fewer tasks."
+    idle = "orkers are idle while tasks wait for the scheduler or are in flight"
+    words = f"The scheduler handles at most {limit}: w{idle}." if limit else f"W{idle}."
+    return words, "Use larger chunks, so that there are fewer tasks."
 
 
 def _results(evidence: Evidence, limit: str) -> tuple[str, str]:
