@@ -1,7 +1,7 @@
 """Campaigns with planted limits: does `scaling` find them, and from how many workers on?
 
-    python -m benchmarks.scale                    # simulated, two minutes
-    python -m benchmarks.scale --live --save runs # on a real scheduler, twenty minutes
+python -m benchmarks.scale                    # simulated, two minutes
+python -m benchmarks.scale --live --save runs # on a real scheduler, twenty minutes
 """
 
 from __future__ import annotations

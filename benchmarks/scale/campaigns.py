@@ -118,7 +118,7 @@ def results(draw: Draw) -> Campaign:
     plan = draw.plan(result=draw.between(5e7, 4e8), gather_rate=1e11, merge_rate=1e11)
     knee = draw.knee()
     rate = knee * plan.result * (1 + 1 / (plan.tree - 1)) / plan.chunk_seconds()
-    return _campaign(draw, "large outputs", replace(plan, network_rate=rate), "merging and transfer of results", knee)
+    return _campaign(draw, "large outputs", replace(plan, network_rate=rate), "merging and transfer", knee)
 
 
 def client(draw: Draw) -> Campaign:

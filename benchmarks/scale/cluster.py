@@ -88,7 +88,7 @@ class Cluster:
         self.workers = workers
         self._cold = cold
         self._storage = Shared(self._storage_rate)
-        self._network = Shared(lambda streams: plan.network_rate)
+        self._network = Shared(lambda _: plan.network_rate)
         self._connections = asyncio.Semaphore(plan.connections) if plan.connections else None
 
     def _storage_rate(self, streams: int) -> float:

@@ -28,7 +28,7 @@ STARTS = 120
 class Idle(ProcessorABC):  # type: ignore[misc]
     """A processor that no worker ever calls."""
 
-    def process(self, events: Any) -> dict[str, int]:
+    def process(self, events: Any) -> dict[str, int]:  # noqa: ARG002  (coffea calls it so)
         """Nothing."""
         return {}
 
@@ -61,7 +61,7 @@ def _workers(arguments: dict[str, Any]) -> Iterator[Any]:
     command = [sys.executable, "-m", "benchmarks.scale.planned_workers", json.dumps(arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdin and process.stdout
+        assert process.stdout
         if process.stdout.readline().strip() != "ready":
             raise RuntimeError("the planned workers did not start")
         yield process
@@ -106,9 +106,8 @@ def tasks_per_second(workers: int = 32, chunks: int = 4000) -> float:
     """Tasks that scheduler, client and workers here can handle, when chunks take no time and nothing measures them."""
     plan = Plan(chunks=chunks, cpu=0.0, build=0.0, size=0.0, metadata=0.0, requests=0, metadata_requests=0, prepare=0.0)
     arguments = {"plan": asdict(plan), "workers": workers, "seed": 1, "first": False}
-    with _cluster() as cluster, Client(cluster) as client:
-        with _workers(arguments | {"address": cluster.scheduler_address}):
-            client.wait_for_workers(workers, timeout=STARTS)
-            begun = time.perf_counter()
-            _runner(client, plan).run(_items(plan, 1), Idle())
-            return chunks / (time.perf_counter() - begun)
+    with _cluster() as cluster, Client(cluster) as client, _workers(arguments | {"address": cluster.scheduler_address}):
+        client.wait_for_workers(workers, timeout=STARTS)
+        begun = time.perf_counter()
+        _runner(client, plan).run(_items(plan, 1), Idle())
+        return chunks / (time.perf_counter() - begun)

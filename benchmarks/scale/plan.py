@@ -1,4 +1,4 @@
-"""What is planned: the analysis, and the cluster that it runs on. The plan is the truth that results are held against."""
+"""What is planned: an analysis, and the cluster it runs on. Results are held against this plan."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dask
+from dask.sizeof import sizeof
 from distributed import Worker
 from distributed.worker_state_machine import ExecuteFailureEvent, ExecuteSuccessEvent
 
@@ -64,9 +65,9 @@ class PlannedWorker(Worker):
         host = f"127.0.0.{10 + planned.plan.host(number)}"
         super().__init__(address, nthreads=1, host=host, dashboard=False, memory_limit=0, name=f"planned-{number}")
 
-    async def execute(self, key: Any, *, stimulus_id: str) -> Any:
+    async def execute(self, key: Any, *, stimulus_id: str) -> Any:  # noqa: ARG002
         """End the task after its planned time, with what it is planned to leave."""
-        task, start = self.state.tasks[key], time.time()
+        task, start, inputs = self.state.tasks[key], time.time(), {}
         run_id, spec = task.run_id, task.run_spec
         try:
             found = self.planned.work(spec)
@@ -79,11 +80,18 @@ class PlannedWorker(Worker):
         except Exception as error:  # noqa: BLE001  (the client gets it)
             return ExecuteFailureEvent.from_exception(error, key=key, run_id=run_id, stimulus_id=f"failed-{key}")
         self.threads[key] = self.number + 1
-        size = round(self.planned.plan.result)
+        # the processor, which coffea distributes as a task, is small
+        size = round(self.planned.plan.result) if found is not None or inputs else None
         return ExecuteSuccessEvent(
-            key=key, run_id=run_id, value=value, start=start, stop=time.time(), nbytes=size, type=type(value),
+            key=key,
+            run_id=run_id,
+            value=value,
+            start=start,
+            stop=time.time(),
+            nbytes=size or sizeof(value),
+            type=type(value),
             stimulus_id=f"task-finished-{time.time()}",
-        )  # fmt: skip
+        )
 
     async def _chunk(self, task: Any, item: Any, work: Work) -> dict[str, Any]:
         begun = time.time()

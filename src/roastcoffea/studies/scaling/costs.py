@@ -1,4 +1,4 @@
-"""Thread time of a run by what limits it, for each worker; absent workers included, so that it adds up to all threads."""
+"""Thread time of a run by what limits it, for each worker, and with the time in which workers were absent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BANDWIDTH: Final = "storage bandwidth"
 LATENCY: Final = "storage latency"
 COLD: Final = "cold cache"
 SCHEDULER: Final = "scheduler"
-RESULTS: Final = "merging and transfer of results"
+RESULTS: Final = "merging and transfer"
 CLIENT: Final = "client"
 TAIL: Final = "tail"
 STARTUP: Final = "start-up"

@@ -70,11 +70,7 @@ class Explanation:
 def explained(groups: Sequence[Sequence[Judged]], unit: str) -> Explanation:
     """Explain runs, given by size, ascending; `unit` is what is counted."""
     shares, of_requests = named_storage(shares_of(groups), groups)
-    causes = [
-        _cause(name, shares, groups, of_requests, unit)
-        for name in shares.lost
-        if shares.share(name)[:, 0].max() >= SMALL
-    ]
+    causes = [_cause(name, shares, groups, unit) for name in shares.lost if shares.share(name)[:, 0].max() >= SMALL]
     constant = _constant_latency(shares, groups, unit)
     causes = sorted([*causes, *constant], key=lambda cause: -cause.share.value)
     known = [cause for cause in causes if cause.name != limits.UNACCOUNTED and cause.share.value >= MATTERS]
@@ -84,19 +80,15 @@ def explained(groups: Sequence[Sequence[Judged]], unit: str) -> Explanation:
     return Explanation(causes=causes, main=main, useful=useful, ideal=float(shares.ideal[0]), doubts=doubts)
 
 
-def _cause(
-    name: str, shares: Shares, groups: Sequence[Sequence[Judged]], of_requests: Numbers | None, unit: str
-) -> Cause:
+def _cause(name: str, shares: Shares, groups: Sequence[Sequence[Judged]], unit: str) -> Cause:
     """A limit with everything about it."""
     share = shares.share(name)
     at = int(np.argmax(share[:, 0]))
     found = _turning(name, shares)
-    falls = _falls(name, shares)
     turned = Between.of(found)
-    evidence = Evidence(
-        shares, groups, at, turned.value, None if of_requests is None else Between.of(of_requests), unit
-    )
+    evidence = Evidence(shares, groups, at, turned.value, unit)
     rate = sentences.rate_of(name, evidence)
+    falls = _falls(name, shares) if rate is not None and share[at, 0] >= MATTERS else None
     text, advice = sentences.words_of(name, evidence, rate)
     if falls is not None:
         text += f" Beyond {number(falls)} {unit} the total falls, and more of them make the run slower."
@@ -124,8 +116,6 @@ def _turning(name: str, shares: Shares) -> Numbers:
 
 def _falls(name: str, shares: Shares) -> int | None:
     """Number of workers with the most useful ones, if it is less with more."""
-    if name in STEPS or name in FROM_THE_START:
-        return None
     peak = turning.peak_of(shares.workers, shares.useful_but_for(name))
     return None if peak is None else round(peak)
 
@@ -140,15 +130,22 @@ def _constant_latency(shares: Shares, groups: Sequence[Sequence[Judged]], unit: 
     if (share.value if share.low is None else share.low) < MOSTLY:
         return []
     fewest = round(shares.workers[0])
-    evidence = Evidence(shares, groups, shares.least, fewest, None, unit)
+    evidence = Evidence(shares, groups, shares.least, fewest, unit)
     rate = sentences.rate_of(limits.LATENCY, evidence)
     text, advice = sentences.words_of(limits.LATENCY, evidence, rate)
     every = [share.value * float(useful) for useful in shares.useful()[:, 0] / shares.workers]
     return [
         Cause(
-            name=limits.LATENCY, share=share, at=fewest, shares=every, turning=Between(float(fewest)), falls=None,
-            rate=None, text=text, advice=advice,
-        )  # fmt: skip
+            name=limits.LATENCY,
+            share=share,
+            at=fewest,
+            shares=every,
+            turning=Between(float(fewest)),
+            falls=None,
+            rate=None,
+            text=text,
+            advice=advice,
+        )
     ]
 
 
@@ -165,4 +162,3 @@ def _doubts(main: Cause | None, of_requests: Numbers | None, groups: Sequence[Se
     if main.falls is not None and first.scaled.workers == main.at:
         return ["the run with most workers was the first one: if files were not cached yet, repeat it"]
     return []
-

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from roastcoffea.studies.scaling import pace
-from roastcoffea.studies.scaling.explanation import Explanation
+from roastcoffea.studies.scaling.explanation import MATTERS, Explanation
 from roastcoffea.studies.scaling.laws import WORKERS
-from roastcoffea.studies.scaling.sentences import GIGABITS
 from roastcoffea.studies.scaling.shares import Judged
 from roastcoffea.units import FRACTION, number, three_digits
 
@@ -69,9 +68,8 @@ def _events(target: Target, groups: Sequence[Sequence[Judged]]) -> float | None:
 
 def _limits(target: Target, events: float, found: Explanation) -> list[str]:
     """Limits that are too low."""
-    needed = [
-        (events * cause.rate.each / cause.rate.value.value, cause.rate) for cause in found.causes if cause.rate
-    ]
+    rates = [cause.rate for cause in found.causes if cause.rate and cause.share.value >= MATTERS]
+    needed = [(events * rate.each / rate.value.value, rate) for rate in rates]
     lines = []
     for factor, rate in sorted(needed, key=lambda pair: -pair[0]):
         amount = rate.unit.text(three_digits(events * rate.each))
@@ -83,20 +81,12 @@ def _limits(target: Target, events: float, found: Explanation) -> list[str]:
     return lines
 
 
-def _workers(
-    target: Target, events: float, found: Explanation, groups: Sequence[Sequence[Judged]], unit: str
-) -> str:
+def _workers(target: Target, events: float, found: Explanation, groups: Sequence[Sequence[Judged]], unit: str) -> str:
     """How many workers do that if nothing limits them."""
     largest = groups[-1][0].scaled
     each = largest.threads / largest.workers if unit == WORKERS else 1.0
     needed = events * found.ideal / each
     rate = max((run.scaled.rate for group in groups for run in group), default=0.0)
     reached = FRACTION.text(min(rate / events, 9.99)) if events else ""
-    words = f"{target.text} takes {number(round(needed))} {unit} that nothing limits"
+    words = f"Without any limit {target.text} would take {number(three_digits(needed))} such {unit}"
     return f"{words}; the fastest of these runs reached {reached} of it."
-
-
-def gigabits(run: Judged) -> float | None:
-    """Rate of a run in Gbit/s, over its whole time; None if its bytes were not recorded."""
-    size = run.pace.amounts.get(pace.BYTES)
-    return None if not size else GIGABITS * size / run.scaled.seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,13 @@ def page_of(study: Scaling) -> str:
     sizes = ", ".join(number(point.workers) for point in study.points)
     why = headline(study.explanation, study.points, study.unit)
     heading = Heading(
-        title=study.name, label="scaling", lead=[f"{study.kind} scaling, {sizes} {study.unit}"], alarm=why
+        title=f"Scaling of {study.name}",
+        label="scaling",
+        lead=[f"{study.kind} scaling, {sizes} {study.unit}"],
+        alarm=why,
     )
-    sections = study.sheets()
+    first, *others = study.sheets()
+    sections = [replace(first, lead=first.lead[1:]), *others]  # the headline is in the heading
     drawing = Sheet(title="speed-up and thread time", pictures=[Picture(PICTURE)])
     return page(heading, [*sections[:2], drawing, *sections[2:]], drawn={PICTURE: _drawn(study)})
 
@@ -57,4 +62,4 @@ def _drawn(study: Scaling) -> Markup:
     study.plot().savefig(file, format="svg")
     image = base64.b64encode(file.getvalue()).decode()
     words = escape(headline(study.explanation, study.points, study.unit))
-    return Markup(f'<img class="still" alt="{words}" src="data:image/svg+xml;base64,{image}">')  # noqa: S704
+    return Markup(f'<img class="still" style="width: 100%" alt="{words}" src="data:image/svg+xml;base64,{image}">')

@@ -42,7 +42,7 @@ def reading_of(measurement: Measurement) -> Reading | None:
     if not len(chunks):
         return None
     wait, traits, own = _observed(chunks)
-    fits = _fits(wait, traits, len(chunks))
+    fits = _fits(wait, traits)
     mean = traits.sum(axis=0) / len(own)
     requests = float(chunks["requests"].sum()) if chunks["requests"].notna().all() else None
     parts = fits * mean
@@ -65,7 +65,7 @@ def _observed(chunks: pd.DataFrame) -> tuple[Numbers, Numbers, Numbers]:
     return waits.astype(np.float64), np.concatenate([read, open_]).astype(np.float64), one
 
 
-def _fits(wait: Numbers, traits: Numbers, chunks: int) -> Numbers:
+def _fits(wait: Numbers, traits: Numbers) -> Numbers:
     """Coefficients that explain the waits, none negative: first of all chunks, then of resampled ones."""
     scale = np.maximum(traits.max(axis=0), 1e-300)
     random, half = np.random.default_rng(SEED), len(wait) // 2
@@ -74,7 +74,7 @@ def _fits(wait: Numbers, traits: Numbers, chunks: int) -> Numbers:
         picked = random.integers(half, size=half)
         rows = np.concatenate([picked, picked + half])
         found.append(_fit(wait[rows], traits[rows] / scale))
-    return np.asarray(found) / scale
+    return np.asarray(np.asarray(found) / scale, np.float64)
 
 
 def _fit(wait: Numbers, traits: Numbers) -> Numbers:

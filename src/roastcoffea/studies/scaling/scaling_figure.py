@@ -15,7 +15,7 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.scaling.costs import FAMILIES
 from roastcoffea.studies.scaling.explanation import Explanation
 from roastcoffea.studies.scaling.laws import Between, Law, Point
-from roastcoffea.studies.scaling.why import USEFUL
+from roastcoffea.studies.scaling.why import SHOWN, USEFUL
 from roastcoffea.visualization.colours import LIGHT
 from roastcoffea.visualization.draw import whole_numbers
 from roastcoffea.visualization.legends import by_family, family_labels, legend
@@ -23,8 +23,6 @@ from roastcoffea.visualization.registry import own_style, save
 
 MOST_CLASSES: Final = 7
 MOST_CAUSES: Final = 5
-SHOWN: Final = 0.02
-"""Share of thread time from which a limit is drawn."""
 
 SMALL: Final = 0.01
 REST: Final = "all others"

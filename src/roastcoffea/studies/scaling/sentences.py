@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from roastcoffea.studies.scaling import costs as limits
@@ -36,7 +36,9 @@ class Rate:
         found = write(self.value.value)
         if self.value.low is None or self.value.high is None:
             return found
-        low, high = (write(bound).rpartition(" ")[0] for bound in (self.value.low, self.value.high))
+        low, high = (
+            number(three_digits(float(write(bound).rpartition(" ")[0]))) for bound in (self.value.low, self.value.high)
+        )
         return f"{found} [{low}, {high}]"
 
 
@@ -48,8 +50,9 @@ class Evidence:
     groups: Sequence[Sequence[Judged]]
     at: int
     turning: float
-    of_requests: Between | None
     unit: str
+    limit: str = ""
+    """The limit as a rate, for sentences."""
 
     @property
     def most(self) -> Judged:
@@ -119,12 +122,18 @@ def _serial(evidence: Evidence) -> Rate | None:
 
 def words_of(name: str, evidence: Evidence, rate: Rate | None) -> tuple[str, str]:
     """What happens, and what to change."""
-    return _WORDS[name](evidence, "" if rate is None else rate.text())
+    if name in PLAIN:
+        return PLAIN[name]
+    return _WORDS[name](replace(evidence, limit="" if rate is None else rate.text()))
 
 
-def _bandwidth(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _bandwidth(evidence: Evidence) -> tuple[str, str]:
     few, many = (_stream(run) for run in (evidence.fewest, evidence.most))
-    words = f"Storage delivers at most {limit} to all workers together" if limit else "Workers wait longer for storage"
+    words = (
+        f"Storage delivers at most {evidence.limit} to all workers together"
+        if evidence.limit
+        else "Workers wait longer for storage"
+    )
     if few and many:
         sizes = (number(run.scaled.workers) for run in (evidence.fewest, evidence.most))
         speeds = (GIGABIT_PER_SECOND.text(GIGABITS * speed) for speed in (few, many))
@@ -138,53 +147,56 @@ def _stream(run: Judged) -> float | None:
     return reading.bytes / reading.seconds if reading and reading.seconds else None
 
 
-def _latency(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _latency(evidence: Evidence) -> tuple[str, str]:
     runs = (evidence.fewest, evidence.most)
     waits = [(run.reading.of_requests[0], run.scaled.workers) for run in runs if run.reading]
     each = " and ".join(f"{SECOND.text(float(wait))} with {number(size)}" for wait, size in waits)
     words = f"Requests wait, whatever their size: for each chunk {each} {evidence.unit}"
-    answered = f"; the storage answers {limit}" if limit else ""
+    answered = f"; the storage answers {evidence.limit}" if evidence.limit else ""
     return (
         f"{words}{answered}.",
         "Allow more connections, read from a nearer server, or make fewer requests with larger chunks.",
     )
 
 
-def _cold(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _cold(evidence: Evidence) -> tuple[str, str]:
     every = sorted((run for group in evidence.groups for run in group), key=lambda run: run.start)
     run = every[0]
     later = max(every[1:], key=lambda one: _stream(one) or 0.0)
-    speeds = [(_stream(one), one.scaled.workers) for one in (run, later)]
-    texts = [GIGABIT_PER_SECOND.text(GIGABITS * (speed or 0.0)) for speed, _ in speeds]
-    return (
-        f"The first run, with {number(run.scaled.workers)} {evidence.unit}, read files that were not cached: "
-        f"a stream got {texts[0]}, later {texts[1]} with {number(later.scaled.workers)}.",
-        "Leave the first run out, or read the files once before: speed-ups relative to it are too large.",
-    )
+    words = f"The first run, with {number(run.scaled.workers)} {evidence.unit}, read files that were not cached"
+    before, after = _stream(run), _stream(later)
+    if before and after:
+        slow, fast = (GIGABIT_PER_SECOND.text(GIGABITS * speed) for speed in (before, after))
+        words += f": a stream got {slow}, later {fast} with {number(later.scaled.workers)}"
+    return f"{words}.", "Leave it out, or read the files once before: speed-ups relative to it are too large."
 
 
-def _scheduler(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _scheduler(evidence: Evidence) -> tuple[str, str]:
     idle = "orkers are idle while tasks wait for the scheduler or are in flight"
-    words = f"The scheduler handles at most {limit}: w{idle}." if limit else f"W{idle}."
+    words = f"The scheduler handles at most {evidence.limit}: w{idle}." if evidence.limit else f"W{idle}."
     return words, "Use larger chunks, so that there are fewer tasks."
 
 
-def _results(evidence: Evidence, limit: str) -> tuple[str, str]:
-    what = f"Results are merged at {limit} at most" if limit else "Merging and moving results takes the time"
+def _results(evidence: Evidence) -> tuple[str, str]:
+    what = (
+        f"Results are merged at {evidence.limit} at most"
+        if evidence.limit
+        else "Merging and moving results takes the time"
+    )
     return f"{what}.", "Return smaller outputs (fewer or coarser histograms), or write large ones to files."
 
 
-def _client(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _client(evidence: Evidence) -> tuple[str, str]:
     run = evidence.most
     before, after = (SECOND.text(seconds) for seconds in (run.costs.before, run.costs.after))
-    every = f"; it handles {limit}" if limit else ""
+    every = f"; it handles {evidence.limit}" if evidence.limit else ""
     return (
         f"All workers wait for the client, {before} before the first task and {after} after the last one{every}.",
         "Preprocess once and keep the result, submit fewer and larger chunks, return less to the client.",
     )
 
 
-def _tail(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _tail(evidence: Evidence) -> tuple[str, str]:
     run = evidence.most
     each = run.pace.amounts.get(pace.CHUNKS, 0.0) / run.scaled.threads
     of_each = f": there are {number(three_digits(each))} chunks for each thread" if each else ""
@@ -194,7 +206,7 @@ def _tail(evidence: Evidence, limit: str) -> tuple[str, str]:
     )
 
 
-def _startup(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _startup(evidence: Evidence) -> tuple[str, str]:
     run = evidence.most
     each = SECOND.text(float(run.costs.seconds[limits.STARTUP].sum()) / run.scaled.threads)
     return (
@@ -203,7 +215,7 @@ def _startup(evidence: Evidence, limit: str) -> tuple[str, str]:
     )
 
 
-def _late(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _late(evidence: Evidence) -> tuple[str, str]:
     run = evidence.most
     absent, wall = SECOND.text(run.costs.absent), SECOND.text(run.scaled.seconds)
     return (
@@ -212,7 +224,7 @@ def _late(evidence: Evidence, limit: str) -> tuple[str, str]:
     )
 
 
-def _nodes(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _nodes(evidence: Evidence) -> tuple[str, str]:
     slow = sorted(evidence.most.costs.slow.items(), key=lambda pair: -pair[1])
     named = ", ".join(f"{name} ({number(three_digits(factor))} times)" for name, factor in slow[:MANY])
     more = f" and {number(len(slow) - MANY)} more" if len(slow) > MANY else ""
@@ -222,7 +234,7 @@ def _nodes(evidence: Evidence, limit: str) -> tuple[str, str]:
     )
 
 
-def _contention(evidence: Evidence, limit: str) -> tuple[str, str]:
+def _contention(evidence: Evidence) -> tuple[str, str]:
     run = evidence.most
     cores = f", which share {number(run.scaled.cores)} cores" if run.scaled.cores else ""
     ratio = float(evidence.shares.work[evidence.at, 0] / max(evidence.shares.work[0, 0], 1e-300))
@@ -233,11 +245,7 @@ def _contention(evidence: Evidence, limit: str) -> tuple[str, str]:
     )
 
 
-def _plain(what: str, advice: str) -> Callable[[Evidence, str], tuple[str, str]]:
-    return lambda evidence, limit: (what, advice)
-
-
-_WORDS: Final[Mapping[str, Callable[[Evidence, str], tuple[str, str]]]] = {
+_WORDS: Final[Mapping[str, Callable[[Evidence], tuple[str, str]]]] = {
     limits.BANDWIDTH: _bandwidth,
     limits.LATENCY: _latency,
     limits.COLD: _cold,
@@ -249,20 +257,23 @@ _WORDS: Final[Mapping[str, Callable[[Evidence, str], tuple[str, str]]]] = {
     limits.LATE: _late,
     limits.NODES: _nodes,
     limits.CONTENTION: _contention,
-    limits.SERVICES: _plain(
+}
+
+PLAIN: Final[Mapping[str, tuple[str, str]]] = {
+    limits.SERVICES: (
         "Chunks wait longer for something that is neither storage nor CPU.",
         "Look at what process() calls: services, locks, sleeps.",
     ),
-    limits.FAILURES: _plain(
-        "Attempts that failed took the time.", "Look at the failed attempts: roastcoffea show RUN has them."
+    limits.FAILURES: (
+        "Attempts that failed took the time.",
+        "Look at the failed attempts: roastcoffea show RUN has them.",
     ),
-    limits.MEMORY: _plain("Workers were paused for memory.", "Give them more memory, or use smaller chunks."),
-    limits.TASKS: _plain(
-        "Finishing a task (closing files, compressing results) takes longer.", "Return smaller outputs."
-    ),
-    limits.PREPROCESSING: _plain("Preprocessing takes more.", "Preprocess once and keep the result."),
-    limits.OTHERS: _plain("Tasks of other users ran on these workers.", "Use workers of your own."),
-    limits.UNACCOUNTED: _plain(
-        "Thread time is unaccounted for.", "Look at the time ledger of the run: roastcoffea show RUN."
+    limits.MEMORY: ("Workers were paused for memory.", "Give them more memory, or use smaller chunks."),
+    limits.TASKS: ("Finishing a task (closing files, compressing results) takes longer.", "Return smaller outputs."),
+    limits.PREPROCESSING: ("Preprocessing takes more.", "Preprocess once and keep the result."),
+    limits.OTHERS: ("Tasks of other users ran on these workers.", "Use workers of your own."),
+    limits.UNACCOUNTED: (
+        "Thread time is unaccounted for.",
+        "Look at the time ledger of the run: roastcoffea show RUN.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Shares of thread time that limits take, by number of workers, with the shares that resampled runs and workers have."""
+"""Shares of thread time that limits take, by number of workers, as measured and as resampled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Judged:
         weights = random.multinomial(many, np.full(many, 1 / many), RESAMPLES) if many else np.zeros((RESAMPLES, 0))
         all_of_it = np.vstack([np.ones(many), weights])
         all_of_it[1:] *= np.exp(self.scaled.scatter * random.standard_normal(RESAMPLES))[:, None]
-        return {name: all_of_it @ amounts / self.scaled.events for name, amounts in self.costs.seconds.items()}
+        events = self.scaled.events
+        return {
+            name: np.asarray(all_of_it @ amounts / events, np.float64) for name, amounts in self.costs.seconds.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

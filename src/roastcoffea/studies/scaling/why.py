@@ -9,13 +9,17 @@ from roastcoffea.metrics import phases
 from roastcoffea.report.cards import Card, Drawn, drawn, segment
 from roastcoffea.report.sheets import Amount, Cell, Column, Sheet, columns
 from roastcoffea.studies.scaling import costs as limits
-from roastcoffea.studies.scaling.explanation import Cause, Explanation
+from roastcoffea.studies.scaling.explanation import MATTERS, Cause, Explanation
 from roastcoffea.studies.scaling.laws import Point
-from roastcoffea.units import FRACTION, number, three_digits
+from roastcoffea.studies.scaling.turning import FALL
+from roastcoffea.units import COUNT, FRACTION, number, three_digits
 
 TITLE: Final = "why more workers give less"
 MOST_ROWS: Final = 6
 MOST_CARDS: Final = 3
+SHOWN: Final = 0.02
+"""Share of thread time from which a limit is drawn."""
+
 MOST_COLUMNS: Final = 3
 USEFUL: Final = "useful"
 OTHERS: Final = "others"
@@ -26,6 +30,10 @@ def headline(found: Explanation, points: Sequence[Point], unit: str) -> str:
     """The reason in a sentence, with its number of workers."""
     largest, useful = points[-1].workers, found.useful[-1].value
     of_all = f"{number(largest)} {unit} do the work of {number(three_digits(useful))}"
+    best = max(range(len(points)), key=lambda place: found.useful[place].value)
+    if best < len(points) - 1 and found.useful[best].value > useful / FALL:
+        most = number(three_digits(found.useful[best].value))
+        of_all += f", {number(points[best].workers)} that of {most}"
     main = found.main
     if main is None:
         return f"{NOTHING[:-1]} ({of_all})."
@@ -49,18 +57,27 @@ def _from(cause: Cause, points: Sequence[Point]) -> str:
 def reasons(found: Explanation, points: Sequence[Point], unit: str, needs: Sequence[str]) -> Sheet:
     """The reason, what to change, and all limits in a table."""
     main = found.main
-    lines = [headline(found, points, unit), *([main.text, main.advice] if main else []), *needs]
+    lines = [headline(found, points, unit), *needs]
     lines += [f"Note: {doubt}." for doubt in found.doubts]
-    heads = [Column("limit"), Column("thread time", FRACTION), Column("with"), Column("from"), Column("at most")]
+    heads = [
+        Column("limit"),
+        Column("thread time", FRACTION, "part of all thread time that it takes, where that is most"),
+        Column(f"with {unit}", COUNT, "where it takes most"),
+        Column(f"from {unit}", COUNT, "number from which on it takes what more of them would give"),
+        Column("at most", None, "the most that it allows"),
+    ]
     rows = [_row(cause) for cause in found.causes[:MOST_ROWS]]
-    cards = [card(cause, points, unit) for cause in found.causes[:MOST_CARDS] if cause.share.value >= 0.02]
-    return Sheet(title=TITLE, lead=lines, columns=heads, rows=rows, cards=cards, form="plain", things="limits")
+    cards = [card(cause, points, unit) for cause in found.causes[:MOST_CARDS] if cause.share.value >= SHOWN]
+    items = [main.text, main.advice] if main else []
+    return Sheet(
+        title=TITLE, lead=lines, items=items, columns=heads, rows=rows, cards=cards, form="plain", things="limits"
+    )
 
 
 def _row(cause: Cause) -> list[Cell]:
-    rate = "" if cause.rate is None else cause.rate.text()
+    rate = "" if cause.rate is None or cause.share.value < MATTERS else cause.rate.text().partition(" [")[0]
     share = Amount(cause.share.value, FRACTION, _percent(cause))
-    return [cause.name, share, number(cause.at), number(round(cause.turning.value)), rate]
+    return [cause.name, share, cause.at, round(cause.turning.value), rate]
 
 
 def _percent(cause: Cause) -> str:
@@ -83,8 +100,8 @@ def card(cause: Cause, points: Sequence[Point], unit: str) -> Card:
 def useful_workers(found: Explanation, points: Sequence[Point], unit: str) -> Sheet:
     """How many workers are useful at each size, and what the others are lost to."""
     shown = found.causes[:MOST_COLUMNS]
-    heads = [Column(unit), *columns(None, USEFUL), *(Column(cause.name) for cause in shown), Column(OTHERS)]
-    rows = []
+    heads = columns(None, unit) + columns(COUNT, USEFUL, *(cause.name for cause in shown), OTHERS)
+    rows: list[list[Cell]] = []
     for place, point in enumerate(points):
         lost = [cause.shares[place] * point.workers for cause in shown if cause.shares[place]]
         amounts = [cause.shares[place] * point.workers for cause in shown]
@@ -95,19 +112,22 @@ def useful_workers(found: Explanation, points: Sequence[Point], unit: str) -> Sh
     return Sheet(title=title, columns=heads, rows=rows, bars=list(bars(found, points, unit)), things="sizes")
 
 
-def _workers(amount: float) -> str:
-    return "" if amount < 0.05 else number(three_digits(amount))
+def _workers(amount: float) -> Amount:
+    return Amount(amount, text=_amount(amount))
+
+
+def _amount(workers: float) -> str:
+    return number(float(f"{workers:.1f}")) if workers < 100 else number(round(workers))
 
 
 def bars(found: Explanation, points: Sequence[Point], unit: str) -> Iterator[Drawn]:
     """A bar for each size: useful workers, and what the others are lost to."""
     for place, point in enumerate(points):
         useful = found.useful[place].value
-        parts = [segment(phases.COMPUTING, useful / point.workers, USEFUL, number(three_digits(useful)))]
+        parts = [segment(phases.COMPUTING, useful / point.workers, USEFUL, _amount(useful))]
         for cause in found.causes:
             share = cause.shares[place]
             if share > 0:
-                amount = number(three_digits(share * point.workers))
-                parts.append(segment(limits.FAMILIES[cause.name], share, cause.name, amount))
-        title = f"{number(point.workers)} {unit}: {number(three_digits(useful))} useful"
+                parts.append(segment(limits.FAMILIES[cause.name], share, cause.name, _amount(share * point.workers)))
+        title = f"{number(point.workers)} {unit}: {_amount(useful)} useful"
         yield drawn(title, "", parts)
