@@ -18,10 +18,10 @@ import roastcoffea
 from .campaigns import PLANTED, Campaign, planted
 from .reported import same_times
 
-CHUNK_SECONDS = 0.6
-TINY = 0.05
-LIVE_SIZES = (4,)
-LIVE_WAVES = 4
+CHUNK_SECONDS = 1.2
+TINY = 0.1
+LIVE_SIZES = (2,)
+LIVE_WAVES = 3
 NEEDED = 7
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
@@ -35,49 +34,61 @@ def place_of(plan: Plan, work: Work) -> dict[str, Any]:
 
 
 class Shared:
-    """A resource that its streams share: `rate(n)` for n of them together, in amounts per second."""
+    """A resource that its streams share: `rate(n)` for n of them together, in amounts per second.
+
+    Ends are exact, also where the event loop is late.
+    """
 
     def __init__(self, rate: Callable[[int], float]) -> None:
         self._rate = rate
         self._served, self._since = 0.0, 0.0  # what each stream would have got so far, and when that was
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[float, int, asyncio.Future[float]]] = []
         self._number = count()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def serve(self, amount: float) -> None:
-        """Wait until a stream has got this amount."""
+    async def serve(self, amount: float, since: float) -> float:
+        """Wait until a stream that began then has got this amount; return when that was."""
         if amount <= 0:
-            return
-        self._advance()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (self._served + amount, next(self._number), done))
-        self._plan_next()
-        await done
-
-    def _advance(self) -> None:
+            return since
         now = asyncio.get_running_loop().time()
-        if self._waiting:
-            streams = len(self._waiting)
-            self._served += (now - self._since) * self._rate(streams) / streams
+        self._finish()
         self._since = now
+        streams = len(self._waiting) + 1
+        each = self._rate(streams) / streams
+        left = amount - (now - since) * each
+        if left <= 0:
+            return since + amount / each
+        done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._served + left, next(self._number), done))
+        self._plan_next()
+        return await done
+
+    def _finish(self) -> None:
+        """End the streams that have got all by now."""
+        now = asyncio.get_running_loop().time()
+        while self._waiting:
+            streams = len(self._waiting)
+            each = self._rate(streams) / streams
+            target, _, done = self._waiting[0]
+            end = self._since + max(target - self._served, 0.0) / each
+            if end > now + 1e-9:
+                self._served += (now - self._since) * each
+                self._since = now
+                break
+            heapq.heappop(self._waiting)
+            self._served, self._since = max(target, self._served), end
+            if not done.done():
+                done.set_result(end)
+        self._plan_next()
 
     def _plan_next(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._waiting:
-            streams = len(self._waiting)
+            streams, loop = len(self._waiting), asyncio.get_running_loop()
             left = max(self._waiting[0][0] - self._served, 0.0) * streams / self._rate(streams)
-            self._timer = asyncio.get_running_loop().call_later(left, self._finish)
-
-    def _finish(self) -> None:
-        self._advance()
-        self._served = max(self._served, self._waiting[0][0])
-        while self._waiting and self._waiting[0][0] <= self._served * (1 + 1e-12):
-            done = heapq.heappop(self._waiting)[2]
-            if not done.done():
-                done.set_result(None)
-        self._plan_next()
+            self._timer = loop.call_at(self._since + left, self._finish)
 
 
 class Cluster:
@@ -100,30 +111,38 @@ class Cluster:
             return total
         return total * (plan.overload / streams) ** plan.overload_power
 
-    async def requested(self, amount: float, requests: int) -> None:
-        """Wait for some requests, one after the other, and for their bytes."""
-        async with AsyncExitStack() as stack:
-            if self._connections is not None:
-                await stack.enter_async_context(self._connections)
-            await asyncio.sleep(requests * self.plan.latency)
-            await self._storage.serve(amount)
+    async def requested(self, amount: float, requests: int, since: float) -> float:
+        """Wait for requests that begin then, one after the other, and for their bytes; return when all was there."""
+        if self._connections is None:
+            return await self._answered(amount, requests, since)
+        waited = self._connections.locked()
+        async with self._connections:
+            begun = asyncio.get_running_loop().time() if waited else since
+            return await self._answered(amount, requests, begun)
+
+    async def _answered(self, amount: float, requests: int, since: float) -> float:
+        sent = since + requests * self.plan.latency
+        await until(sent)
+        return await self._storage.serve(amount, sent)
 
     async def transferred(self, amount: float) -> None:
         """Wait for results that come over the network."""
-        await self._network.serve(amount)
+        await self._network.serve(amount, asyncio.get_running_loop().time())
 
     async def chunk(self, work: Work, worker: int) -> dict[str, Any]:
         """Wait as long as a chunk takes on a worker; return its record, without who ran it."""
-        plan, clock = self.plan, asyncio.get_running_loop().time
-        slow, begun = plan.slowness(worker), clock()
-        await self.requested(plan.metadata, plan.metadata_requests)
-        opened = clock()
-        await self.requested(work.size, plan.requests)
-        read = clock()
-        await asyncio.sleep(slow * (work.cpu + plan.build))
-        took = clock() - read
-        seconds = {"open": opened - begun, "read": read - opened, "build": took * plan.build / (work.cpu + plan.build)}
-        return _record(plan, work, seconds, took)
+        plan, begun = self.plan, asyncio.get_running_loop().time()
+        slow = plan.slowness(worker)
+        opened = await self.requested(plan.metadata, plan.metadata_requests, begun)
+        read = await self.requested(work.size, plan.requests, opened)
+        build, cpu = slow * plan.build, slow * work.cpu
+        await until(read + build + cpu)
+        return _record(plan, work, {"open": opened - begun, "read": read - opened, "build": build}, build + cpu)
+
+
+async def until(moment: float) -> None:
+    """Wait until a moment of the event loop's clock."""
+    await asyncio.sleep(max(moment - asyncio.get_running_loop().time(), 0.0))
 
 
 def _record(plan: Plan, work: Work, seconds: dict[str, float], cpu: float) -> dict[str, Any]:

@@ -102,9 +102,11 @@ def _items(plan: Plan, seed: int) -> Iterator[WorkItem]:
         )  # fmt: skip
 
 
-def tasks_per_second(workers: int = 32, chunks: int = 4000) -> float:
+def tasks_per_second(workers: int = 16, chunks: int = 1000) -> float:
     """Tasks that scheduler, client and workers here can handle, when chunks take no time and nothing measures them."""
-    plan = Plan(chunks=chunks, cpu=0.0, build=0.0, size=0.0, metadata=0.0, requests=0, metadata_requests=0, prepare=0.0)
+    plan = Plan(
+        chunks=chunks, cpu=1e-6, build=0.0, size=0.0, metadata=0.0, requests=0, metadata_requests=0, prepare=0.0
+    )
     arguments = {"plan": asdict(plan), "workers": workers, "seed": 1, "first": False}
     with _cluster() as cluster, Client(cluster) as client, _workers(arguments | {"address": cluster.scheduler_address}):
         client.wait_for_workers(workers, timeout=STARTS)

@@ -71,8 +71,9 @@ class PlannedWorker(Worker):
         run_id, spec = task.run_id, task.run_spec
         try:
             found = self.planned.work(spec)
+            took = None
             if found is not None:
-                value = await self._chunk(task, *found)
+                value, took = await self._chunk(task, *found)
             else:
                 inputs = {dependency.key: self.data[dependency.key] for dependency in task.dependencies}
                 await asyncio.sleep(len(inputs) * self.planned.plan.result / self.planned.plan.merge_rate)
@@ -87,13 +88,14 @@ class PlannedWorker(Worker):
             run_id=run_id,
             value=value,
             start=start,
-            stop=time.time(),
+            # the process has more workers than its event loop may have time for: none is late by its own fault
+            stop=time.time() if took is None else start + took,
             nbytes=size or sizeof(value),
             type=type(value),
             stimulus_id=f"task-finished-{time.time()}",
         )
 
-    async def _chunk(self, task: Any, item: Any, work: Work) -> dict[str, Any]:
+    async def _chunk(self, task: Any, item: Any, work: Work) -> tuple[dict[str, Any], float]:
         begun = time.time()
         record = await self.planned.cluster.chunk(work, self.number)
         call = getattr(task.run_spec.func, "call", None)
@@ -102,7 +104,7 @@ class PlannedWorker(Worker):
             record |= {"run_id": task.run_id, "attempt": 1, "call": call, "thread": self.number + 1}
             record |= {"start": begun, "stop": begun + record["wall_seconds"]}
             task.metadata[METADATA_KEY] = packed_records([record])
-        return {"out": {"events": work.events}, "processed": {item}}
+        return {"out": {"events": work.events}, "processed": {item}}, record["wall_seconds"]
 
     async def gather_dep(self, worker: str, to_gather: Any, total_nbytes: int, *, stimulus_id: str) -> Any:
         """Fetch results, which takes as long as the network is planned to take."""

@@ -146,9 +146,12 @@ class Scaling(Presented):
         MeasurementError
             If the file is there already, or it cannot be written.
         """
-        from roastcoffea.studies.scaling.page import write_page
+        from roastcoffea.studies.scaling.page import page_of, write_page
 
-        return write_page(self, Path(path), overwrite=overwrite)
+        sizes = ", ".join(number(point.workers) for point in self.points)
+        facts = f"{self.kind} scaling, {sizes} {self.unit}"
+        text = page_of(f"Scaling of {self.name}", facts, self.sheets(), self.plot())
+        return write_page(Path(path), text, overwrite=overwrite)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything in plain types."""

@@ -93,18 +93,21 @@ _RATES: Final[Mapping[str, tuple[str, Unit, str]]] = {
 
 
 def _measured(evidence: Evidence, counted: str, unit: Unit, thing: str) -> Rate | None:
-    """Best rate of the runs beyond the turning point."""
+    """Best rate of the runs beyond the turning point: the mean of those that are as good, given their intervals."""
     rates = [(run.pace.rates[counted], run) for run in evidence.turned if counted in run.pace.rates]
     if not rates:
         return None
-    best, run = max(rates, key=lambda pair: pair[0].value)
-    scale = GIGABITS if unit is GIGABIT_PER_SECOND else 1.0
-    return Rate(_times(best, scale), unit, scale * run.pace.amounts[counted] / run.scaled.events, thing)
+    best = max((rate for rate, _ in rates), key=lambda rate: rate.value)
+    alike = [pair for pair in rates if (pair[0].high or pair[0].value) >= (best.low or best.value)]
+    scale = (GIGABITS if unit is GIGABIT_PER_SECOND else 1.0) / len(alike)
+    value, low, high = (scale * sum(amounts) for amounts in zip(*(_bounds(rate) for rate, _ in alike), strict=True))
+    each = sum(run.pace.amounts[counted] / run.scaled.events for _, run in alike)
+    return Rate(Between(value, low, high), unit, scale * each, thing)
 
 
-def _times(rate: Between, scale: float) -> Between:
-    low, high = (None if bound is None else scale * bound for bound in (rate.low, rate.high))
-    return Between(scale * rate.value, low, high)
+def _bounds(rate: Between) -> tuple[float, float, float]:
+    low, high = (rate.value if bound is None else bound for bound in (rate.low, rate.high))
+    return rate.value, low, high
 
 
 def _serial(evidence: Evidence) -> Rate | None:
