@@ -19,6 +19,7 @@ from dask.sizeof import sizeof
 from distributed import Worker
 from distributed.worker_state_machine import ExecuteFailureEvent, ExecuteSuccessEvent
 
+from roastcoffea.instrument.channels import CarriedProbe
 from roastcoffea.log.marks import METADATA_KEY
 from roastcoffea.log.packing import packed_records
 
@@ -98,7 +99,7 @@ class PlannedWorker(Worker):
     async def _chunk(self, task: Any, item: Any, work: Work) -> tuple[dict[str, Any], float]:
         begun = time.time()
         record = await self.planned.cluster.chunk(work, self.number)
-        call = getattr(task.run_spec.func, "call", None)
+        call = _call_of(task.run_spec.func)
         if call is not None:
             record |= {"id": (self.number << 32) + task.run_id, "worker": self.address, "key": str(task.key)}
             record |= {"run_id": task.run_id, "attempt": 1, "call": call, "thread": self.number + 1}
@@ -110,6 +111,14 @@ class PlannedWorker(Worker):
         """Fetch results, which takes as long as the network is planned to take."""
         await self.planned.cluster.transferred(total_nbytes)
         return await super().gather_dep(worker, to_gather, total_nbytes, stimulus_id=stimulus_id)
+
+
+def _call_of(function: Any) -> str | None:
+    """Runner call that a probe records for, whether it came by reference or by value; None without a probe."""
+    if type(function).__name__ == CarriedProbe.__name__:  # its class came with it
+        call: str = function.__reduce__()[1][-1][0]
+        return call
+    return getattr(function, "call", None)
 
 
 async def run(address: str, planned: Planned, workers: int) -> None:
