@@ -76,6 +76,7 @@ def test_a_limit_of_connections_is_latency() -> None:
     assert main.rate.unit.symbol == "requests/s"
 
 
+@pytest.mark.slow
 def test_requests_that_always_take_most_of_the_time_are_latency() -> None:
     main = scaling(small(latency=0.6, cpu=0.5)).explanation.main
     assert main is not None
@@ -94,6 +95,7 @@ def test_perfect_scaling_has_no_reason() -> None:
     assert "Nothing limits these runs" in str(study)
 
 
+@pytest.mark.slow
 def test_useful_and_lost_workers_are_all_workers() -> None:
     study = scaling(small(storage_rate=60e6, late_after=4, late_seconds=5.0))
     for place, point in enumerate(study.points):

@@ -27,7 +27,7 @@ MOSTLY: Final = 0.5
 
 FROM_THE_START: Final = (limits.NODES,)
 STEPS: Final = (limits.LATE, limits.FAILURES, limits.COLD)
-"""Limits that are there or not; others grow with the workers."""
+"""Limits that are present or absent; others grow with the workers."""
 
 PRESENT: Final = 0.1
 """Share of the largest loss from which slow hosts take part."""
@@ -38,7 +38,7 @@ class Cause:
     """A limit.
 
     `share` is the part of all thread time that it takes with `at` workers, where that is most; `shares` are those of
-    all sizes. `turning` is the number of workers from which on it limits; `falls` the number beyond which more make
+    all sizes. `turning` is the number of workers above which it limits; `falls` the number beyond which more make
     the run slower. `rate` is the limit in its own unit, if it has one.
     """
 

@@ -154,8 +154,13 @@ class Scaling(Presented):
         return write_page(Path(path), text, overwrite=overwrite)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
-        return asdict(self)
+        """Everything in plain types; units are their symbols."""
+        return asdict(self, dict_factory=_plain)
+
+
+def _plain(fields: list[tuple[str, Any]]) -> Any:
+    known = dict(fields)
+    return known["symbol"] if known.keys() == {"symbol", "text"} else known
 
 
 def _row(point: scaling_laws.Point) -> list[Cell]:

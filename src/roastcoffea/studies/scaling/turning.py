@@ -16,7 +16,7 @@ FALL: Final = 0.95
 
 
 def turning_of(workers: Numbers, useful: Numbers) -> float:
-    """Number of workers from which on a limit takes what more of them would give.
+    """Number of workers above which a limit takes what more of them would give.
 
     It is where the line without any loss meets the most that all workers together reached: as many workers would do, if
     nothing limited them. If the rate falls, it is the number with the highest one.

@@ -63,7 +63,7 @@ def reasons(found: Explanation, points: Sequence[Point], unit: str, needs: Seque
         Column("limit"),
         Column("thread time", FRACTION, "part of all thread time that it takes, where that is most"),
         Column(f"with {unit}", COUNT, "where it takes most"),
-        Column(f"from {unit}", COUNT, "number from which on it takes what more of them would give"),
+        Column(f"from {unit}", COUNT, "number above which it takes what more of them would give"),
         Column("at most", None, "the most that it allows"),
     ]
     rows = [_row(cause) for cause in found.causes[:MOST_ROWS]]
