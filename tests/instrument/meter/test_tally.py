@@ -28,6 +28,7 @@ from roastcoffea.instrument.meter.tally import (
     DECOMPRESSED,
     INTERPRETED,
     INTERRUPTED,
+    SMALL,
     BranchRead,
     Shadow,
     Tally,
@@ -109,7 +110,7 @@ class Reading:
         burn(0.05)
 
     def decompress(self, name: str, step: Callable[[], None]) -> None:
-        piece = SimpleNamespace(start=0, stop=1)
+        piece = SimpleNamespace(start=0, stop=SMALL)
         self.submit["decompression"](lambda *_: step(), piece, branch_named(name), 0)
 
     def interpret(self, name: str, step: Callable[[], None], *, embedded_in_tree: bool = False) -> None:

@@ -16,9 +16,9 @@ from roastcoffea.instrument.meter.tally import (
     BY_BRANCH,
     DECOMPRESSED,
     INTERPRETED,
-    INTERRUPTED,
     READ,
     SIZES,
+    SMALL,
     BranchRead,
     Shadow,
     StandIn,
@@ -70,16 +70,16 @@ class Decompression(MeteredExecutor):
         tally = self.tally
         if tally is None:
             return self._inner.submit(task, *args, **kwargs)
-        began = thread_time()
+        size = _size(args)
+        shared = tally.in_line and size < SMALL
+        began = perf_counter() if shared else thread_time()
         result = task(*args, **kwargs)
-        ended, wall = thread_time(), perf_counter()
+        ended, wall = None if shared else thread_time(), perf_counter()
         try:
-            chunk, branch, basket = args
-            size = chunk.stop - chunk.start
+            _, branch, basket = args
             tally.stepping = thread = get_ident()
-            if wall - ended - tally.waits_since > tally.shortest and thread == tally.places.own:
-                delay = tally.delayed(wall - ended)
-                tally.steps.extend((INTERRUPTED, thread, None, 0, 0, None, 0.0, delay))
+            if ended is not None:
+                tally.without_core(thread, wall - ended)
             tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
@@ -109,12 +109,22 @@ class Interpretation(MeteredExecutor):
             if not tally.is_new(basket):
                 size = 0
             tally.stepping = thread
+            tally.without_core(thread, wall - ended)
             if thread == tally.places.own:
                 tally.waits_since = wall - ended
             tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
+
+
+def _size(args: tuple[Any, ...]) -> int:
+    """Bytes of a basket that is to be decompressed."""
+    try:
+        size: int = args[0].stop - args[0].start
+    except (AttributeError, LookupError, TypeError):
+        return SMALL  # nobody knows what uproot passes here one day
+    return size
 
 
 EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_executor", Interpretation))

@@ -24,14 +24,21 @@ WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_second
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown if one of the meter's views is missing."""
 
-ASKED, INTERRUPTED, DECOMPRESSED, INTERPRETED = range(4)
+ASKED, INTERRUPTED, DELAYED, DECOMPRESSED, INTERPRETED = range(5)
 """Steps of reading branches of a TTree.
 
 The last two are recorded as: step, thread, branch, number of the basket (None: already recorded), its bytes in the file
 or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and at the end, wall time
 at the end. The first has the number of baskets, CPU and wall time; the wall time is None if waiting is not recorded.
-The second has its seconds of CPU and of wall time.
+The second has its seconds of CPU and of wall time, the third its seconds without a core.
+
+A thread that also interprets what it decompresses reads its CPU clock, which is a system call, at the end of both if
+the basket is small: the first of them then has its wall time at the start, and no CPU time at the end.
 """
+
+SMALL: Final = 32768
+"""Bytes of baskets whose decompression and interpretation share a reading of the CPU clock: larger ones take so long
+that one more costs nothing beside them."""
 
 VALUES_OF_STEP: Final = 8
 MOST_VALUES: Final = 40_000
@@ -85,7 +92,11 @@ class Place:
 
     wall: float | None = None
     cpu = 0.0
-    """Start times of waits for baskets, if the thread itself decompresses them."""
+    """Times at the last reading of the CPU clock, if the thread itself decompresses baskets."""
+    last = 0.0
+    """Wall time at the end of the previous step."""
+    delay = 0.0
+    """Seconds without a core since that reading."""
     awaited = 0
     """Number of baskets still to arrive."""
     mark = 0.0
@@ -94,6 +105,30 @@ class Place:
     def __init__(self, *, own: bool) -> None:
         self.own = own
         """Whether it is the thread that made the meter."""
+        self.steps: list[tuple[BranchRead, float, float | None]] = []
+        """Decompression since that reading: branch, duration, and time since the previous step, if it was awaited."""
+
+    def read_clocks(self, cpu: float, wall: float | None) -> None:
+        """Begin anew at these times."""
+        self.mark = self.cpu = cpu
+        self.wall, self.delay = wall, 0.0
+        self.last = wall or 0.0
+
+    def interrupted(self, cpu: float, wall: float) -> None:
+        """Leave out seconds that were not spent on baskets."""
+        if self.wall is not None:
+            self.wall += wall
+            self.last += wall
+            self.cpu += cpu
+
+    def decompressed(self, read: BranchRead, began: float, ended: float) -> None:
+        """Take note of a step of which only wall times are known until the CPU clock is read."""
+        since = None
+        if self.awaited > 0 and self.wall is not None:
+            self.awaited -= 1
+            since = max(began - self.last, 0.0)
+        self.steps.append((read, ended - max(began, self.last), since))
+        self.last = ended
 
     def begins(self, began: float | None, ended: float) -> float:
         """CPU time from which a step counts: not before the end of a step inside it."""
@@ -191,7 +226,7 @@ class Tally(Delays):
 
     def _reads(self) -> list[BranchRead]:
         """All branches so far; other threads may still add to them."""
-        self.add_up()
+        self.add_up(ended=True)
         return [*self.branches.values()]
 
     @property
@@ -303,14 +338,21 @@ class Tally(Delays):
                 with self.lock:
                     self.read += waited
 
-    def add_up(self) -> None:
-        """Add up the recorded steps of threads."""
+    def without_core(self, thread: int, off_core: float) -> None:
+        """Record for how long a thread had no core during a long wait that ends now; `off_core` as for `delayed`."""
+        if off_core - self.waits_since > self.shortest and thread == self.places.own:
+            self.steps.extend((DELAYED, thread, None, 0, 0, None, 0.0, self.delayed(off_core)))
+
+    def add_up(self, *, ended: bool = False) -> None:
+        """Add up the recorded steps of threads, which may have `ended` or go on."""
         with self.lock:
             noted = self.steps[:]
             del self.steps[: len(noted)]
             if not self.closed:
                 try:
                     self._add(zip(*[iter(noted)] * VALUES_OF_STEP, strict=True))
+                    if ended:
+                        self._settle_rest()
                 except Exception as problem:
                     self.miss("bytes of branches", problem, *BY_BRANCH)
 
@@ -319,40 +361,95 @@ class Tally(Delays):
         for step, thread, branch, basket, size, began, ended, wall in steps:
             here = self.places[thread]
             if step == ASKED:
-                here.awaited, here.mark, here.cpu, here.wall = basket, ended, ended, wall
+                if here.steps:
+                    self._settle(here, ended, here.last if wall is None else wall)
+                here.awaited = basket
+                here.read_clocks(ended, wall)
                 continue
             if step == INTERRUPTED:
-                # seconds not spent on the baskets waited for
-                if here.wall is not None:
-                    here.wall += wall
-                    here.cpu += ended
+                here.interrupted(ended, wall)
+                continue
+            if step == DELAYED:
+                here.delay += wall
                 continue
             if branch is not before:
                 before, read = branch, self.branch_read(self.name_of_branch(branch))
-            cpu = ended - here.begins(began, ended)
-            if not here.own:
-                self.helper_cpu += cpu
-                cpu = 0.0
             if step == DECOMPRESSED:
                 read.add(basket, size)
-                read.decompress += cpu
-                if here.wall is not None:
-                    # the basket has arrived and is decompressed
-                    waited = max(wall - here.wall - ended + here.cpu, 0.0)
-                    here.awaited -= 1
-                    here.wall = wall if here.awaited > 0 else None
-                    read.read = (read.read or 0.0) + waited
-                    if here.own:
-                        self.read += waited
+                if ended is None:
+                    here.decompressed(read, began, wall)
+                    continue
+                self._settle_before(here, began)
+                self._wait_for(here, read, wall - (here.wall or 0.0) - ended + here.cpu - here.delay)
+                read.decompress += self._own(here, ended - here.begins(began, ended))
             else:
                 if basket is not None:
                     # it came with the tree, without a request of its own
                     read.add(basket, 0)
                 read.uncompressed += size
-                read.interpret += cpu
-                if here.wall is not None:
-                    here.wall = wall
-            here.mark = here.cpu = ended
+                self._settle_before(here, began)
+                cpu = self._settle(here, ended, wall) if here.steps else ended - here.begins(began, ended)
+                read.interpret += self._own(here, cpu)
+            here.read_clocks(ended, None if here.wall is None else wall)
+
+    def _settle_before(self, here: Place, cpu: float | None) -> None:
+        """Count what came before a step at the start of which the CPU clock was read."""
+        if cpu is not None and here.steps:
+            self._settle(here, cpu, here.last)
+            here.read_clocks(cpu, here.last)
+
+    def _own(self, here: Place, cpu: float) -> float:
+        """CPU time of the meter's own thread; that of others is what helpers took."""
+        if here.own:
+            return cpu
+        self.helper_cpu += cpu
+        return 0.0
+
+    def _wait_for(self, here: Place, read: BranchRead, waited: float) -> None:
+        """Count the wait for a basket that has arrived, if it was awaited."""
+        if here.wall is not None and here.awaited > 0:
+            here.awaited -= 1
+            self._waited(here, read, max(waited, 0.0))
+
+    def _waited(self, here: Place, read: BranchRead, waited: float) -> None:
+        read.read = (read.read or 0.0) + waited
+        if here.own:
+            self.read += waited
+
+    def _settle(self, here: Place, cpu: float, wall: float) -> float:
+        """CPU time of what ends now, after that of the decompression since the clock was last read is known.
+
+        Without its core, and in no queue for one, a thread waits for baskets, as far as there was time for that between
+        the steps. What it had of the core in the rest of the time is that of each step in proportion.
+        """
+        steps, here.steps = here.steps, []
+        rest = max(wall - here.last, 0.0)
+        between = sum([since or 0.0 for _, _, since in steps])
+        waited, busy = 0.0, 1.0
+        if here.wall is not None:
+            passed, had = wall - here.wall, cpu - here.cpu
+            waited = min(max(passed - had - here.delay, 0.0), between)
+            busy = min(max(had / (passed - waited), 0.0), 1.0) if passed > waited else 1.0
+        for read, seconds, since in steps:
+            read.decompress += self._own(here, seconds * busy)
+            if since is not None:
+                self._waited(here, read, waited * since / between if between else 0.0)
+        return rest * busy
+
+    def _settle_rest(self) -> None:
+        """Count decompression that no interpretation followed, such as that of what never came."""
+        me = get_ident()
+        for thread, here in [*self.places.items()]:
+            if not here.steps:
+                continue
+            if thread == me:
+                cpu, wall = thread_time(), perf_counter()
+            else:
+                # its clock cannot be read: what passed between its steps was waiting
+                between = sum([since or 0.0 for _, _, since in here.steps])
+                cpu, wall = here.cpu + here.last - (here.wall or here.last) - between, here.last
+            self._settle(here, cpu, wall)
+            here.read_clocks(cpu, wall)
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:
