@@ -23,17 +23,8 @@ from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea.instrument.meter import sources
 from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.tally import (
-    ASKED,
-    DECOMPRESSED,
-    INTERPRETED,
-    INTERRUPTED,
-    SMALL,
-    BranchRead,
-    Shadow,
-    Tally,
-    branch_path,
-)
+from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, INTERPRETED, INTERRUPTED, SMALL, BranchRead
+from roastcoffea.instrument.meter.tally import Shadow, Tally, branch_path
 from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.records.phases import PHASES
 

@@ -12,18 +12,8 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.tally import (
-    BY_BRANCH,
-    DECOMPRESSED,
-    INTERPRETED,
-    READ,
-    SIZES,
-    SMALL,
-    BranchRead,
-    Shadow,
-    StandIn,
-    Tally,
-)
+from roastcoffea.instrument.meter.steps import DECOMPRESSED, INTERPRETED, SMALL, BranchRead
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Remembered
 
 MOST_COUNTED: Final = 100
@@ -70,13 +60,17 @@ class Decompression(MeteredExecutor):
         tally = self.tally
         if tally is None:
             return self._inner.submit(task, *args, **kwargs)
-        size = _size(args)
-        shared = tally.in_line and size < SMALL
+        try:
+            chunk, branch, basket = args
+            size = chunk.stop - chunk.start
+            shared = tally.in_line and size < SMALL
+        except Exception as problem:
+            tally.miss("bytes of branches", problem, *BY_BRANCH)
+            return self._inner.submit(task, *args, **kwargs)
         began = perf_counter() if shared else thread_time()
         result = task(*args, **kwargs)
         ended, wall = None if shared else thread_time(), perf_counter()
         try:
-            _, branch, basket = args
             tally.stepping = thread = get_ident()
             if ended is not None:
                 tally.without_core(thread, wall - ended)
@@ -109,22 +103,15 @@ class Interpretation(MeteredExecutor):
             if not tally.is_new(basket):
                 size = 0
             tally.stepping = thread
-            tally.without_core(thread, wall - ended)
             if thread == tally.places.own:
-                tally.waits_since = wall - ended
+                off_core = wall - ended
+                if off_core - tally.waits_since > tally.shortest:
+                    tally.without_core(thread, off_core)
+                tally.waits_since = off_core
             tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
-
-
-def _size(args: tuple[Any, ...]) -> int:
-    """Bytes of a basket that is to be decompressed."""
-    try:
-        size: int = args[0].stop - args[0].start
-    except (AttributeError, LookupError, TypeError):
-        return SMALL  # nobody knows what uproot passes here one day
-    return size
 
 
 EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_executor", Interpretation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, getitem
 from threading import get_ident
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.gauges import Delays
+from roastcoffea.instrument.meter.steps import DELAYED, INTERRUPTED, BranchRead, Steps
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -24,134 +25,11 @@ WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_second
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown if one of the meter's views is missing."""
 
-ASKED, INTERRUPTED, DELAYED, DECOMPRESSED, INTERPRETED = range(5)
-"""Steps of reading branches of a TTree.
-
-The last two are recorded as: step, thread, branch, number of the basket (None: already recorded), its bytes in the file
-or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and at the end, wall time
-at the end. The first has the number of baskets, CPU and wall time; the wall time is None if waiting is not recorded.
-The second has its seconds of CPU and of wall time, the third its seconds without a core.
-
-A thread that also interprets what it decompresses reads its CPU clock, which is a system call, at the end of both if
-the basket is small: the first of them then has its wall time at the start, and no CPU time at the end.
-"""
-
-SMALL: Final = 32768
-"""Bytes of baskets whose decompression and interpretation share a reading of the CPU clock: larger ones take so long
-that one more costs nothing beside them."""
-
-VALUES_OF_STEP: Final = 8
-MOST_VALUES: Final = 40_000
-"""Values recorded before they are added up."""
-
 OF_CLASS: Final = object()
 """Marks an attribute that came from the class itself."""
 
 
-class BranchRead:
-    """One branch as read by this attempt."""
-
-    __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
-        self.parts: set[Any] | None = None
-        self.again = self.uncompressed = 0
-        self.read: float | None = None
-        self.decompress = self.interpret = 0.0
-
-    def add(self, basket: int, size: int) -> None:
-        """Count a requested basket."""
-        if basket in self.sizes:
-            self.again += size
-        else:
-            self.sizes[basket] = size
-
-    def add_part(self, cluster: int, part: Any, size: int) -> None:
-        """Count a requested part of a cluster."""
-        parts = self.parts = self.parts or set()
-        if (cluster, part) in parts:
-            self.again += size
-            return
-        parts.add((cluster, part))
-        self.sizes[cluster] = self.sizes.get(cluster, 0) + size
-
-
-class Place:
-    """What a thread is reading, and its times so far."""
-
-    branch: BranchRead | None = None
-    """Field of an RNTuple, or column."""
-    pages: tuple[int, int] | None = None
-    """Cluster and column of an RNTuple."""
-    waited = 0.0
-    source_cpu = 0.0
-    stepped = 0.0
-    """CPU time measured separately, which does not belong to the current field or column."""
-    in_chunks = False
-
-    wall: float | None = None
-    cpu = 0.0
-    """Times at the last reading of the CPU clock, if the thread itself decompresses baskets."""
-    last = 0.0
-    """Wall time at the end of the previous step."""
-    delay = 0.0
-    """Seconds without a core since that reading."""
-    awaited = 0
-    """Number of baskets still to arrive."""
-    mark = 0.0
-    """CPU time at the end of the previous step."""
-
-    def __init__(self, *, own: bool) -> None:
-        self.own = own
-        """Whether it is the thread that made the meter."""
-        self.steps: list[tuple[BranchRead, float, float | None]] = []
-        """Decompression since that reading: branch, duration, and time since the previous step, if it was awaited."""
-
-    def read_clocks(self, cpu: float, wall: float | None) -> None:
-        """Begin anew at these times."""
-        self.mark = self.cpu = cpu
-        self.wall, self.delay = wall, 0.0
-        self.last = wall or 0.0
-
-    def interrupted(self, cpu: float, wall: float) -> None:
-        """Leave out seconds that were not spent on baskets."""
-        if self.wall is not None:
-            self.wall += wall
-            self.last += wall
-            self.cpu += cpu
-
-    def decompressed(self, read: BranchRead, began: float, ended: float) -> None:
-        """Take note of a step of which only wall times are known until the CPU clock is read."""
-        since = None
-        if self.awaited > 0 and self.wall is not None:
-            self.awaited -= 1
-            since = max(began - self.last, 0.0)
-        self.steps.append((read, ended - max(began, self.last), since))
-        self.last = ended
-
-    def begins(self, began: float | None, ended: float) -> float:
-        """CPU time from which a step counts: not before the end of a step inside it."""
-        if began is None:
-            return self.mark
-        # a later end belongs to another thread that had the same identity
-        return max(began, self.mark) if self.mark <= ended else began
-
-
-class Places(dict[int, Place]):
-    """What each thread reads, by its identity; the thread that creates this is the meter's own. See also `Sections`."""
-
-    __slots__ = ("own",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = get_ident()
-
-    def __missing__(self, thread: int) -> Place:
-        return self.setdefault(thread, Place(own=thread == self.own))
-
-
-class Tally(Delays):
+class Tally(Delays, Steps):
     """What one attempt has read so far.
 
     A shadow that is not removed holds its object weakly: otherwise the data in it would wait for the garbage collector.
@@ -159,10 +37,6 @@ class Tally(Delays):
     Clocks are those of the thread that created the tally; work of other threads for it is in `helper_cpu`.
     """
 
-    read = 0.0
-    """Time for which the thread has waited for storage so far."""
-    helper_cpu = 0.0
-    """CPU time of other threads so far."""
     in_process = False
     """Whether process() is running: only then is waiting recorded, and metadata read then is late."""
     in_line = False
@@ -193,8 +67,7 @@ class Tally(Delays):
     """Columns of a chunk's record that could not be metered."""
 
     def __init__(self) -> None:
-        # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
-        self.branches: dict[Any, BranchRead] = {}
+        super().__init__()
         self.steps: list[Any] = []
         """Steps of threads reading branches of a TTree, not yet added up: `VALUES_OF_STEP` values per step.
 
@@ -210,7 +83,6 @@ class Tally(Delays):
         """Objects, names of their attributes, and the previous values."""
         self.executors: dict[type, Any] = {}
         """Executors that record steps, by class."""
-        self.places = Places()
 
     # results
 
@@ -275,10 +147,6 @@ class Tally(Delays):
             return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
     # reports from shadows
-
-    def branch_read(self, name: Any) -> BranchRead:
-        """The branch, field or column of this name."""
-        return self.branches.setdefault(name, BranchRead())
 
     def name_of_branch(self, branch: Any) -> Any:
         """Name of a branch of a TTree among what was read."""
@@ -350,106 +218,11 @@ class Tally(Delays):
             del self.steps[: len(noted)]
             if not self.closed:
                 try:
-                    self._add(zip(*[iter(noted)] * VALUES_OF_STEP, strict=True))
+                    self.add_steps(noted)
                     if ended:
-                        self._settle_rest()
+                        self.settle_rest()
                 except Exception as problem:
                     self.miss("bytes of branches", problem, *BY_BRANCH)
-
-    def _add(self, steps: Iterable[tuple[Any, ...]]) -> None:
-        before, read = None, BranchRead()
-        for step, thread, branch, basket, size, began, ended, wall in steps:
-            here = self.places[thread]
-            if step == ASKED:
-                if here.steps:
-                    self._settle(here, ended, here.last if wall is None else wall)
-                here.awaited = basket
-                here.read_clocks(ended, wall)
-                continue
-            if step == INTERRUPTED:
-                here.interrupted(ended, wall)
-                continue
-            if step == DELAYED:
-                here.delay += wall
-                continue
-            if branch is not before:
-                before, read = branch, self.branch_read(self.name_of_branch(branch))
-            if step == DECOMPRESSED:
-                read.add(basket, size)
-                if ended is None:
-                    here.decompressed(read, began, wall)
-                    continue
-                self._settle_before(here, began)
-                self._wait_for(here, read, wall - (here.wall or 0.0) - ended + here.cpu - here.delay)
-                read.decompress += self._own(here, ended - here.begins(began, ended))
-            else:
-                if basket is not None:
-                    # it came with the tree, without a request of its own
-                    read.add(basket, 0)
-                read.uncompressed += size
-                self._settle_before(here, began)
-                cpu = self._settle(here, ended, wall) if here.steps else ended - here.begins(began, ended)
-                read.interpret += self._own(here, cpu)
-            here.read_clocks(ended, None if here.wall is None else wall)
-
-    def _settle_before(self, here: Place, cpu: float | None) -> None:
-        """Count what came before a step at the start of which the CPU clock was read."""
-        if cpu is not None and here.steps:
-            self._settle(here, cpu, here.last)
-            here.read_clocks(cpu, here.last)
-
-    def _own(self, here: Place, cpu: float) -> float:
-        """CPU time of the meter's own thread; that of others is what helpers took."""
-        if here.own:
-            return cpu
-        self.helper_cpu += cpu
-        return 0.0
-
-    def _wait_for(self, here: Place, read: BranchRead, waited: float) -> None:
-        """Count the wait for a basket that has arrived, if it was awaited."""
-        if here.wall is not None and here.awaited > 0:
-            here.awaited -= 1
-            self._waited(here, read, max(waited, 0.0))
-
-    def _waited(self, here: Place, read: BranchRead, waited: float) -> None:
-        read.read = (read.read or 0.0) + waited
-        if here.own:
-            self.read += waited
-
-    def _settle(self, here: Place, cpu: float, wall: float) -> float:
-        """CPU time of what ends now, after that of the decompression since the clock was last read is known.
-
-        Without its core, and in no queue for one, a thread waits for baskets, as far as there was time for that between
-        the steps. What it had of the core in the rest of the time is that of each step in proportion.
-        """
-        steps, here.steps = here.steps, []
-        rest = max(wall - here.last, 0.0)
-        between = sum([since or 0.0 for _, _, since in steps])
-        waited, busy = 0.0, 1.0
-        if here.wall is not None:
-            passed, had = wall - here.wall, cpu - here.cpu
-            waited = min(max(passed - had - here.delay, 0.0), between)
-            busy = min(max(had / (passed - waited), 0.0), 1.0) if passed > waited else 1.0
-        for read, seconds, since in steps:
-            read.decompress += self._own(here, seconds * busy)
-            if since is not None:
-                self._waited(here, read, waited * since / between if between else 0.0)
-        return rest * busy
-
-    def _settle_rest(self) -> None:
-        """Count decompression that no interpretation followed, such as that of what never came."""
-        me = get_ident()
-        for thread, here in [*self.places.items()]:
-            if not here.steps:
-                continue
-            if thread == me:
-                cpu, wall = thread_time(), perf_counter()
-            else:
-                # its clock cannot be read: what passed between its steps was waiting
-                between = sum([since or 0.0 for _, _, since in here.steps])
-                cpu, wall = here.cpu + here.last - (here.wall or here.last) - between, here.last
-            self._settle(here, cpu, wall)
-            here.read_clocks(cpu, wall)
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:
