@@ -35,20 +35,11 @@ Measured on one machine of two cores, where chunks took 1.30 times as much with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Work to do: for each chunk in order of priority, seconds of CPU, waiting, reading, and of CPU again.
-
-    Without `read` all reading is waiting.
-    """
+    """Work to do: for each chunk in order of priority, seconds of CPU, of waiting, and of CPU again."""
 
     before: Numbers
     wait: Numbers
     after: Numbers
-    read: Numbers | None = None
-
-    @property
-    def reading(self) -> Numbers:
-        """Seconds of reading of each chunk."""
-        return np.zeros(len(self)) if self.read is None else self.read
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -56,7 +47,7 @@ class Load:
     @property
     def seconds(self) -> float:
         """Thread time that it takes at least."""
-        return float(self.before.sum() + self.wait.sum() + self.reading.sum() + self.after.sum())
+        return float(self.before.sum() + self.wait.sum() + self.after.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +68,12 @@ class Merging:
 class Cluster:
     """Worker processes on hosts: `hosts` has the number of workers and of cores (inf: as many as needed) of each.
 
-    `scheduler_here` means that the scheduler shares the cores of the last host. `streams` are reads that storage serves
-    at their full rate at once (inf: as many as there are).
+    `scheduler_here` means that the scheduler shares the cores of the last host.
     """
 
     threads: int
     hosts: Sequence[tuple[int, float]]
     scheduler_here: bool = False
-    streams: float = float("inf")
 
 
 class Replayed(NamedTuple):
@@ -129,7 +118,7 @@ def replayed(
         seconds=done.wall,
         stretch=_stretch(done.computing / done.computed, costs.crowded) if done.computed else 1.0,
         scheduler_use=done.scheduling / done.wall if done.wall else 0.0,
-        busy=done.computing + float(load.wait.sum() + load.reading.sum()) + merging.wait * int(tree(len(load), merging.fan_in)[1].sum()),
+        busy=done.computing + float(load.wait.sum()) + merging.wait * int(tree(len(load), merging.fan_in)[1].sum()),
     )
 
 
@@ -161,7 +150,6 @@ def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tu
     tasks = Tasks(
         before=np.concatenate([load.before, inputs * merging.cpu]),
         wait=np.concatenate([load.wait, inputs * merging.wait]),
-        read=np.concatenate([load.reading, np.zeros(merges)]),
         after=np.concatenate([load.after, np.zeros(merges)]),
         parent=parent,
         missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
@@ -186,8 +174,6 @@ def _hosts(cluster: Cluster) -> Hosts:
         jobs[-1] += 1
     else:
         jobs, cores = [*jobs, 1], [*cores, 1.0]
-    if cluster.streams < sum(workers for workers, _ in cluster.hosts) * cluster.threads:
-        jobs, cores = [*jobs, sum(workers for workers, _ in cluster.hosts) * (cluster.threads + 1)], [*cores, cluster.streams]
     return Hosts(cores=np.minimum(cores, float(sum(jobs))), first_job=np.concatenate([[0], np.cumsum(jobs)]))
 
 
@@ -203,7 +189,7 @@ def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
 
     none, counts = np.zeros(0), np.zeros(0, np.int64)
     setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, serial=False)
-    tasks = Tasks(before=none, wait=none, read=none, after=none, parent=counts, missing=counts)
+    tasks = Tasks(before=none, wait=none, after=none, parent=counts, missing=counts)
     example = Simulation(setting, Costs(), tasks, Hosts(cores=np.ones(1), first_job=np.array([0, 3])))
     compiled = jitclass({name: typeof(value) for name, value in vars(example).items()})(Simulation)
     whole: Callable[[Setting, Costs, Tasks, Hosts], Outcome] = njit(

@@ -1,8 +1,7 @@
 """Event-by-event simulation of a cluster that processes chunks and merges.
 
 Hosts share their cores equally among everything that computes on them (processor sharing): task threads, the workers'
-event loops, and the scheduler if it is there. Waiting takes no core. Storage is shared by all reads like the cores of a
-host: so many streams have their full rate. The scheduler assigns chunks like Dask: a worker
+event loops, and the scheduler if it is there. Waiting takes no core. The scheduler assigns chunks like Dask: a worker
 holds few more than its threads, gets another one for each reported end, and an idle worker steals from those that hold
 too many.
 """
@@ -16,8 +15,8 @@ import numpy as np
 
 from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
 
-BEFORE, WAITING, READING, AFTER, STARTING = range(5)
-"""Stages of a task on its thread: computing, waiting, reading, computing, and waiting to start."""
+BEFORE, WAITING, AFTER, STARTING = range(4)
+"""Stages of a task on its thread: computing, waiting, computing, and waiting to start."""
 
 INFINITY: Final = np.inf
 
@@ -31,16 +30,15 @@ It runs every 10 ms, but gets the interpreter only while the task's thread compu
 class Simulation:
     """A cluster with its tasks; `until_done` runs it, in plain Python or compiled: see `simulated`.
 
-    Jobs compute or wait: each worker's threads followed by its event loop, and then the scheduler. If storage is a host,
-    the last one, its jobs are the reads of the others, in the same order. `clock` has the next moment of each waiting job, the next end of a job on each host, and finally that of the first merge that
+    Jobs compute or wait: each worker's threads followed by its event loop, and finally the scheduler. `clock` has the
+    next moment of each waiting job, the next end of a job on each host, and finally that of the first merge that
     fetches its inputs; `heap` orders it, `place` is the index of each.
     """
 
     def __init__(self, setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> None:
         self.setting, self.costs = setting, costs
         self.chunks, self.workers, self.threads = setting.chunks, setting.workers, setting.threads
-        self.before, self.wait, self.read, self.after = tasks.before, tasks.wait, tasks.read, tasks.after
-        self.scheduler = setting.workers * (setting.threads + 1)
+        self.before, self.wait, self.after = tasks.before, tasks.wait, tasks.after
         self.parent, self.missing = tasks.parent, tasks.missing
         self.cores, self.first_job = hosts.cores, hosts.first_job
         count, jobs, places, workers = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores), setting.workers
@@ -105,10 +103,7 @@ class Simulation:
     def _share(self, host: int) -> float:
         """Computed seconds per second for each job of a host."""
         load = self.active[host] / self.cores[host]
-        if load <= 1.0:
-            return 1.0
-        is_storage = self.first_job[host] > self.scheduler
-        return 1.0 / (load if is_storage else load * (1.0 + self.costs.crowded * math.log2(load)))
+        return 1.0 if load <= 1.0 else 1.0 / (load * (1.0 + self.costs.crowded * math.log2(load)))
 
     def _first_job(self, host: int) -> int:
         """Job of a host that ends first."""
@@ -184,14 +179,6 @@ class Simulation:
                 self._set_clock(job, time + seconds)
                 return
         if self.stage[job] == WAITING:
-            self.stage[job] = READING
-            if self.read[task] > 0.0:
-                if len(self.task) > self.scheduler + 1:
-                    self._compute(self.scheduler + 1 + job, self.read[task], time)
-                else:
-                    self._set_clock(job, time + self.read[task])
-                return
-        if self.stage[job] == READING:
             self.stage[job] = AFTER
             if self.after[task] > 0.0:
                 self._take_core(job, self.after[task], time)
@@ -206,7 +193,7 @@ class Simulation:
         self.ended_last += 1
         self._take_note(time)
         loop = worker * (self.threads + 1) + self.threads
-        needed = self.before[task] + self.wait[task] + self.read[task] + self.after[task]
+        needed = self.before[task] + self.wait[task] + self.after[task]
         # slow-down of the task, as far as the event loop computes more then
         longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
         self.pending[loop] += self.costs.own * longer
@@ -257,9 +244,10 @@ class Simulation:
 
     def _take_note(self, time: float) -> None:
         """Let the scheduler handle the next end of a task if it is idle."""
-        if self.target[self.scheduler] == INFINITY and self.ended_first < self.ended_last:
+        scheduler = len(self.task) - 1
+        if self.target[scheduler] == INFINITY and self.ended_first < self.ended_last:
             self.scheduling += self.costs.scheduler
-            self._compute(self.scheduler, self.costs.scheduler, time)
+            self._compute(scheduler, self.costs.scheduler, time)
 
     def _react(self, time: float) -> None:
         """Let the scheduler react to the end of a task."""
@@ -351,9 +339,7 @@ class Simulation:
         self.target[job] = INFINITY
         self.active[host] -= 1
         self._look_ahead(host)
-        if job > self.scheduler:
-            self._step(job - self.scheduler - 1, time)
-        elif job == self.scheduler:
+        if job == len(self.task) - 1:
             self._react(time)
         elif job % (self.threads + 1) == self.threads:
             self._loop(job, time)

@@ -50,23 +50,19 @@ class Setting(NamedTuple):
 class Tasks(NamedTuple):
     """Chunks in order of priority, then merges.
 
-    `before`, `wait`, `read` and `after` are seconds of each: CPU, waiting, reading, CPU. `parent` is the merge of its result, or -1;
+    `before`, `wait` and `after` are seconds of each: CPU, waiting, CPU. `parent` is the merge of its result, or -1;
     `missing` is the number of results of a merge.
     """
 
     before: Numbers
     wait: Numbers
-    read: Numbers
     after: Numbers
     parent: Integers
     missing: Integers
 
 
 class Hosts(NamedTuple):
-    """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's.
-
-    The last one may be storage, whose cores are streams at their full rate.
-    """
+    """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's."""
 
     cores: Numbers
     first_job: Integers
