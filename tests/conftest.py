@@ -32,14 +32,14 @@ PRELOADED = ["distributed", "coffea.processor", "coffea.nanoevents", "pytest", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run all tests in two processes; single files, and what is debugged, in one.
+    """Run all tests in three processes, as some wait; single files, and what is debugged, in one.
 
     This is no option in pyproject.toml, as `-p no:xdist` could not be given there.
     """
     options = config.option
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
     if whole and getattr(options, "numprocesses", 0) is None and not options.usepdb:
-        options.numprocesses, options.dist = 2, "loadfile"
+        options.numprocesses, options.dist = 3, "loadfile"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

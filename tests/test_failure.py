@@ -182,7 +182,8 @@ def break_finish(dask_scheduler: Any) -> None:
     def broken(**arguments: Any) -> None:
         raise KeyError("inside of the plugin")
 
-    (plugin,) = (plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("roastcoffea"))
+    ours = (plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("roastcoffea"))
+    (plugin,) = (plugin for plugin in ours if hasattr(plugin, "finish"))
     plugin.finish = broken
 
 

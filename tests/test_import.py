@@ -46,6 +46,7 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert loaded_by("import roastcoffea").isdisjoint(HEAVY)
 
 
+@pytest.mark.slow
 def test_unpickling_the_probe_loads_nothing_heavy_that_coffea_has_not_loaded() -> None:
     probe = loaded_by("import coffea.processor, roastcoffea.instrument.probe")
     assert (probe - loaded_by("import coffea.processor")).isdisjoint(HEAVY)

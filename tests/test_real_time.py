@@ -294,7 +294,7 @@ def test_threads_for_preprocessing_and_processes_for_chunks(sample: Any, birth: 
     # coffea makes the pool of threads within the step, before it makes that of processes
     (call,), next_pool = measurement.run.calls, min(born for born, *_ in told.values()) + 0.02
     assert 3 * (last - first) <= rows["total"][parent] <= 3 * (next_pool - call.start)
-    assert rows["start-up"][parent] == 0.0
+    assert idle.get(parent, 0.0) == 0.0  # on a busy host, opening the first files may take longer than later ones
     lives = measurement.lifetimes.set_index("worker")
     assert lives["threads"].to_dict() == {parent: 3} | dict.fromkeys(told, 1)
     assert lives["stop"][parent] <= next_pool

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from analyses import Sleeping, runner_for
+from conftest import what_stays
 
+from roastcoffea.backends.connection import Connection
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.deployment import Deployment
 from roastcoffea.collector import MetricsCollector
@@ -93,6 +95,25 @@ def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, mon
         monkeypatch.undo()
     assert (collector.measurement.tasks["prefix"] == "str").sum() == 500
     assert collector.measurement.run.dropped == {}
+
+
+def test_a_drain_while_the_plugins_are_removed_does_not_install_them_again(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, answer = DaskMetricsBackend(client), Connection.answer
+
+    def answered(self: Connection, function: Any, *arguments: Any) -> Any:
+        result = answer(self, function, *arguments)
+        if function.__name__ == "remove_plugin":
+            draining = threading.Thread(target=backend.drain)
+            draining.start()
+            draining.join()
+        return result
+
+    monkeypatch.setattr(Connection, "answer", answered)
+    backend.open(0.1)
+    backend.close()
+    assert what_stays(client) == []
 
 
 @pytest.mark.parametrize("error", [KeyError, TypeError, RuntimeError, OSError, TimeoutError, ConnectionError])

@@ -72,6 +72,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
             "merge",
             "metrics",
             "plot",
+            "recover",
             "redact",
             "report",
             "run",

@@ -99,6 +99,7 @@ def test_the_processor_finds_the_resonance_where_it_was_put(output: dict) -> Non
     assert output["qcd"]["mass"].values()[45:55].sum() < 0.1 * spectrum.values()[45:55].sum()
 
 
+@pytest.mark.slow
 def test_the_processor_agrees_with_an_event_loop(sample: dict, output: dict) -> None:
     masses = [mass for path in sample["qcd"]["files"] for mass in dijet_masses(Path(path))]
     spectrum = output["qcd"]["mass"]

@@ -59,6 +59,7 @@ def most_alarms(runs: int) -> int:
     return max(runs // 100, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_runs_blame_nobody(name: str, runs: int) -> None:

@@ -139,6 +139,7 @@ class Told(Planted):
         return {thread: [int(nanoseconds) / 1e9]}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 def test_cpu_of_chunks_is_that_of_their_threads(tmp_path: Path) -> None:
     path = write_tree(tmp_path / "threads.root", baskets=16, events=500)

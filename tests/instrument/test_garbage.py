@@ -69,6 +69,7 @@ def test_others_collections_cost_what_the_thread_waited_for_them(waited: float, 
         assert garbage.cost(waited, lock) == pytest.approx(cost)
 
 
+@pytest.mark.slow
 def test_a_chunk_that_computes_on_loses_nothing_to_others_collections(tmp_path: Path) -> None:
     def hashing(_: Any) -> float:
         many: list[list[int]] = [[] for _ in range(100_000)]
@@ -91,6 +92,7 @@ def test_a_chunk_that_computes_on_loses_nothing_to_others_collections(tmp_path: 
     assert lost <= chunk["wall_seconds"] - chunk["cpu_seconds"] + 1e-3
 
 
+@pytest.mark.slow
 def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
     told = tmp_path / "seconds of collections"
 

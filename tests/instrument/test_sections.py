@@ -163,6 +163,7 @@ def test_bytes_that_are_not_known_in_one_pass_are_not_known_at_all(
     assert column(chunk, "bytes") == {"read": None}
 
 
+@pytest.mark.slow
 @linux
 def test_a_spike_of_memory_is_seen_and_one_outside_is_not(chunk: OpenChunk) -> None:
     whole = Interval()

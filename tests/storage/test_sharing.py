@@ -28,6 +28,7 @@ def text_of(run: Run) -> str:
     return repr(({name: value for name, value in fields_by_name(run).items() if name not in TABLES}, tables))
 
 
+@pytest.mark.slow
 def test_no_text_of_a_shared_run_has_an_original_name() -> None:
     run = planted_run()
     assert [name for name in ORIGINALS if name not in text_of(run)] == []

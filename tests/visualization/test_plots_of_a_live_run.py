@@ -35,6 +35,7 @@ def drawn(source: Any) -> dict[str, str]:
     return reasons
 
 
+@pytest.mark.slow
 def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
         runner_for(client, 2000)(sample, processor_instance=analyses.Jets())

@@ -179,6 +179,7 @@ def test_plots_of_0_1_2_are_there_and_all_are_found_everywhere() -> None:
     assert set(NAMES) <= set(plots.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_run_measurement_collector_and_loaded_folder_look_alike(
     name: str, wanted: Callable[[str], list[Any]], measurement: Measurement, collector: SimpleNamespace
@@ -408,6 +409,7 @@ def test_the_style_of_the_user_stays_on_his_axes(run: Run, no_pyplot: None) -> N
     assert [ax.texts[0].get_fontsize() for ax in (own, theirs)] == [8.5, pytest.approx(22.1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_dark_background_everything_has_other_colours(
     name: str, measurement: Measurement, no_pyplot: None
@@ -455,6 +457,7 @@ def test_a_measurement_draws_by_name(run: Run, no_pyplot: None) -> None:
         measurement.plot("byte_leger")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_names_in_the_data_are_taken_as_they_are(name: str, oddly_named: Measurement) -> None:
     figure_alone(PLOTS[name.removeprefix("plot_")], oddly_named).draw_without_rendering()

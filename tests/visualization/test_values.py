@@ -89,7 +89,7 @@ def test_the_time_ledger_over_time() -> None:
     ax = axes_of(plots.plot_time_ledger_timeline, handmade_run())
     areas = [patch for patch in ax.patches if patch.get_fill()]
     ledger = evaluate(handmade_run())["time_ledger"]
-    names = [name for name in by_family(OF_TIME) if name != "wait" and ledger[name]]
+    names = [name for name in by_family(OF_TIME) if name != "wait" and ledger.get(name)]
     assert [to_hex(area.get_facecolor()).upper() for area in areas] == [OF_TIME[name] for name in names]
     stairs = {name: area.get_data() for name, area in zip(names, areas, strict=True)}
     line = ax.patches[-1]

@@ -117,6 +117,7 @@ class Deployment(LoggedPeriod):
         self._some_workers_here = False
         self._registering: Future[Any] | None = None
         self._ended = threading.Event()
+        self._left = False
         self._thread: threading.Thread | None = None
 
     # life cycle of the plugins
@@ -200,12 +201,10 @@ class Deployment(LoggedPeriod):
             except NoAnswerError as problem:
                 self.lost = str(problem)
                 self._note(f"{problem}: everything after the last drain is unknown")
-                self._leave_in_background()
-            else:
-                self._leave()
+            self.is_open, self._left = False, True  # from here on, no drain installs the plugins again
+            self._leave()
         elif self._registering is not None:
             self._leave_in_background()
-        self.is_open = False
         if self._thread is not None and self.lost is None:
             self._thread.join(THREAD_TIMEOUT)
 
@@ -231,7 +230,7 @@ class Deployment(LoggedPeriod):
                 self._registering = self._connection.call(register, arguments)
             self._connection.result(self._registering, self._connection.patience)
             with interrupts_held():
-                self._registering, self.is_open, self.was_open = None, True, True
+                self._registering, self.is_open, self.was_open = None, not self._left, True
         except BaseException:
             self._leave_in_background()
             raise
@@ -263,6 +262,9 @@ class Deployment(LoggedPeriod):
         since = self.last_heard
         plugin.first_text, plugin.silent_since = len(self.log.texts.places), since + self.clock_offset
         self._register(plugin, half)
+        if self._left:  # by another thread, while the plugins were installed
+            self._leave_in_background()
+            raise PluginGoneError(GONE_PLUGIN)
         self._received = 0
         self._note(GAP.format(time.time() - since, moment(since)))
 
@@ -325,6 +327,9 @@ class Deployment(LoggedPeriod):
         self.unanswered = reason
 
     def _leave(self) -> None:
+        if self.lost is not None:
+            self._leave_in_background()
+            return
         with _internal_errors(self._note, "its plugins were removed"):
             try:
                 self._connection.answer(remove_plugin, self._removal(LEAVE_WAIT), SILENCE)

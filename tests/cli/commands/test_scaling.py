@@ -12,6 +12,7 @@ from roastcoffea.cli import main
 from roastcoffea.measurement import Measurement
 
 
+@pytest.mark.slow
 def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = {workers: made_run([plan(0.9)] * 64, workers, before=6.4) for workers in (1, 2, 4, 8)}
     paths = [str(Measurement(run).save(tmp_path, f"run{workers}")) for workers, run in made.items()]

@@ -48,6 +48,7 @@ def state(dask_scheduler: Any) -> dict[str, Any]:
     return {"plugins": sorted(map(str, dask_scheduler.plugins)), "paths": [sorted(one.app_paths) for one in servers]}
 
 
+@pytest.mark.slow
 def test_page_and_metrics_are_there_until_the_last_collector_is_left(client: Client) -> None:
     assert not any(shown(client).values())
     before = client.run_on_scheduler(state)  # Dask's own page, which was looked at, leaves a plugin

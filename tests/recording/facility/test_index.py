@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import wait_until
 from observed import Observed, recorded
 
 from roastcoffea.errors import RoastcoffeaError
@@ -44,6 +45,8 @@ def test_energy_that_hosts_measured_is_told_apart_from_the_estimate() -> None:
 def test_runs_have_core_hours_waste_and_heaviest_dataset(observed: Observed, tmp_path: Path) -> None:
     recorder = recorded(observed, tmp_path)
     try:
+        # threads write them
+        assert wait_until(lambda: all(run["core_hours"] for run in index_of(tmp_path).runs.to_pylist()))
         found = index_of(tmp_path)
     finally:
         recorder.end()

@@ -74,6 +74,7 @@ def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> N
     assert found.notes == ["results as sent: not measured, because only Dask's scheduler records it"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
 def test_embedded_baskets_are_explained(real_files: dict[str, Any]) -> None:
     found = branch_study(Columns, {"ttbar": real_files["ttbar"]}, [1, 4])

@@ -44,6 +44,7 @@ def targets(page: Path) -> dict[str, str]:
     return {piece.partition('">')[2][:6]: piece.partition('">')[0] for piece in pieces}
 
 
+@pytest.mark.slow
 def test_runs_lead_to_their_pages_or_to_comparisons(page: Path) -> None:
     found = targets(page)
     assert found["run 03"] == "../runs/run%2003/report.html"

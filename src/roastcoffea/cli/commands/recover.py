@@ -45,11 +45,13 @@ def command(folder: Path | None, output: Path, list_only: bool, keep: bool) -> i
 
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
     """Save the measurement that a journal has, and remove the journal; whether that could be done."""
-    from roastcoffea.errors import reported
+    from roastcoffea.errors import RoastcoffeaError, reported
     from roastcoffea.log.journal import remove_journal
+    from roastcoffea.log.journals import DAMAGED
     from roastcoffea.recording.recovery import recovered
 
-    with reported(lambda reason: shell.fail(reason, shell.FAILED), f"{journal.folder} is not recovered", Exception):
+    expected = (RoastcoffeaError, *DAMAGED)
+    with reported(lambda reason: shell.fail(reason, shell.FAILED), f"{journal.folder} is not recovered", expected):
         measurement = recovered(journal)
         path = measurement.save(output)
         shell.say(f"{measurement.outcome}: {path}")
