@@ -176,7 +176,7 @@ def contention(evidence: Evidence) -> Draft | None:
         if seconds >= enough:
             return Draft(f"{what[:-1]}; {who} {SECOND.text(seconds)}.", advice, tuple(hosts), rows=rows)
     others = culprits.cores_of_others(evidence.run, evidence.ledger)
-    what = f"{what[:-1]}: {others}." if others else what
+    what = f"{what[:-1]}; {others}." if others else what
     return Draft(what, "Stop other processes on these cores, or request dedicated cores.", tuple(hosts), rows=rows)
 
 

@@ -210,7 +210,9 @@ def cores_of_others(run: Run, ledger: TimeLedger) -> str:
     if not elapsed or not ledger.total or len(hosts) != 1 or hosts[0].cores is None:
         return ""
     limited = 0.0 if run.lifetimes is None else pc.sum(run.lifetimes["throttled_seconds"], min_count=0).as_py()
-    taken = (ledger.get(phases.CONTENTION, 0.0) - limited) / elapsed
+    # the ledger has the delays in process() alone, chunks have those while opening files as well
+    of_chunks = 0.0 if run.chunks is None else pc.sum(run.chunks["core_wait_seconds"]).as_py() or 0.0
+    taken = (max(ledger.get(phases.CONTENTION, 0.0), of_chunks) - limited) / elapsed
     if ledger.total / elapsed > hosts[0].cores or taken < LEAST_OF_OTHERS:
         return ""
     return f"other processes took {number(round(taken, 1))} of {counted(hosts[0].cores, 'core')}"
