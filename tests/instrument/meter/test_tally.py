@@ -23,16 +23,8 @@ from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea.instrument.meter import sources
 from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.tally import (
-    ASKED,
-    DECOMPRESSED,
-    INTERPRETED,
-    INTERRUPTED,
-    BranchRead,
-    Shadow,
-    Tally,
-    branch_path,
-)
+from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERPRETED, INTERRUPTED, SMALL, BranchRead
+from roastcoffea.instrument.meter.tally import Shadow, Tally, branch_path
 from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.records.phases import PHASES
 
@@ -109,7 +101,7 @@ class Reading:
         burn(0.05)
 
     def decompress(self, name: str, step: Callable[[], None]) -> None:
-        piece = SimpleNamespace(start=0, stop=1)
+        piece = SimpleNamespace(start=0, stop=SMALL)
         self.submit["decompression"](lambda *_: step(), piece, branch_named(name), 0)
 
     def interpret(self, name: str, step: Callable[[], None], *, embedded_in_tree: bool = False) -> None:
@@ -278,6 +270,56 @@ def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() 
     names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
     assert [list(columns[name]) for name in names] == [["a"], [150], [50], [600], [2], [3.0]]
     assert (tally.payload, tally.helper_cpu, tally.problems) == (200, 0.0, ())
+
+
+def of_small_basket(began: float, *, delayed: float = 0.0, way_round: bool = False) -> Tally:
+    """A basket asked for at 10 s of wall and 1 s of CPU time, and turned into an array at 14 s and 2 s.
+
+    With `way_round` a step of no duration keeps it from being added up at once.
+    """
+    tally = Tally()
+    tally.in_line = True
+    me, branch = get_ident(), branch_named("a")
+    tally.steps.extend((ASKED, me, None, 1, 0, None, 1.0, 10.0))
+    if way_round:
+        tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.0, 0.0))
+    tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, began, None, 13.75))
+    if delayed:
+        tally.steps.extend((DELAYED, me, None, 0, 0, None, 0.0, delayed))
+    tally.steps.extend((INTERPRETED, me, branch, None, 400, None, 2.0, 14.0))
+    return tally
+
+
+@pytest.mark.parametrize("way_round", [False, True])
+def test_a_small_basket_is_waited_for_before_its_steps(way_round: bool) -> None:
+    """Of 4 s a thread had its core for 1 s, of which its steps are at most 0.75 s."""
+    tally = of_small_basket(13.25, way_round=way_round)
+    assert tally.seconds() == (3.0, 0.5, 0.25)
+    columns = tally.branch_columns()
+    names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
+    assert [list(columns[name]) for name in names] == [["a"], [100], [0], [400], [1], [3.0]]
+
+
+@pytest.mark.parametrize("way_round", [False, True])
+def test_what_takes_longer_than_the_core_was_had_is_no_waiting(way_round: bool) -> None:
+    """It waits for 1.5 s at most, and has its core for 1 of the other 2.5 s: so have all parts of them."""
+    tally = of_small_basket(11.5, way_round=way_round)
+    assert tally.seconds() == pytest.approx((1.5, 2.25 * 0.4, 0.25 * 0.4))
+
+
+def test_time_in_the_queue_for_a_core_is_no_waiting_for_a_small_basket() -> None:
+    tally = of_small_basket(13.0, delayed=2.0)
+    assert tally.seconds() == pytest.approx((1.0, 0.75 / 3, 0.25 / 3))
+
+
+def test_what_never_came_was_waited_for() -> None:
+    tally = Tally()
+    tally.in_line = True
+    cpu, wall = time.thread_time(), time.perf_counter()
+    tally.steps.extend((ASKED, get_ident(), None, 1, 0, None, cpu, wall - 2.0))
+    tally.steps.extend((DECOMPRESSED, get_ident(), branch_named("a"), 0, 100, wall, None, wall))
+    assert tally.seconds()[0] == pytest.approx(2.0, abs=0.01)
+    assert tally.payload == 100
 
 
 def test_steps_of_another_thread_are_those_of_a_helper() -> None:
