@@ -46,6 +46,14 @@ class Observed:
         self.submit(task)
         return task
 
+    def preprocessed(self, number: int, call: str = "call-1") -> None:
+        """Have a task of preprocessing of a Runner call end."""
+        mark = {"collectors": ["c-1"], "step": "preprocessing", "prefix": "metadata", "call": call}
+        task = Task(f"metadata-{number}", self.worker, "metadata", number, {ANNOTATION: mark}, client="Client-1")
+        self.submit(task)
+        self.end(task, 1.0)
+        self.forget(task)
+
     def submit(self, task: Task) -> None:
         self.scheduler.tasks[task.key] = task
         self.observer.transition(task.key, "released", "waiting", stimulus_id="update-graph-1")

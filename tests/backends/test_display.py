@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,14 +17,17 @@ from roastcoffea.backends.display import SHOWN_BY, Display
 PLUGIN: Any = SimpleNamespace(scheduler="scheduler", name="roastcoffea-1", token="token-1")
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-    """Start and end the addition on a scheduler with this module."""
+def shown(monkeypatch: pytest.MonkeyPatch, module: Any, done: Callable[[], object]) -> None:
+    """Start and end the addition on a scheduler with this module, which does something."""
     monkeypatch.setitem(sys.modules, SHOWN_BY, module)
 
     async def run() -> None:
         display = Display()
         display.start(PLUGIN)
-        await asyncio.sleep(0.01)
+        for _ in range(500):
+            if done():
+                break
+            await asyncio.sleep(0.01)
         display.end()
 
     asyncio.run(run())
@@ -33,7 +38,7 @@ def test_it_joins_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("display")
     module.join = lambda *given: calls.append(given)
     module.leave = lambda *given: calls.append(given)
-    shown(monkeypatch, module)
+    shown(monkeypatch, module, lambda: calls)
     assert calls == [("scheduler", "roastcoffea-1", "token-1"), ("scheduler", "roastcoffea-1")]
 
 
@@ -41,7 +46,25 @@ def test_a_scheduler_that_cannot_show_it_says_so_in_its_debug_log_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "roastcoffea"):
-        shown(monkeypatch, None)  # as if the module were missing
+        shown(monkeypatch, None, lambda: caplog.records)  # as if the module were missing
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
     assert "does not show the run" in record.message
+
+
+def test_it_waits_for_the_module_that_another_collector_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = "import time\ntime.sleep(0.3)\njoined = []\ndef join(*given): joined.append(given)\nleave = join\n"
+    (tmp_path / "slow_to_load.py").write_text(slow)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("roastcoffea.backends.display.SHOWN_BY", "slow_to_load")
+
+    async def run() -> None:
+        first, second = Display(), Display()
+        first.start(PLUGIN)
+        while "slow_to_load" not in sys.modules:
+            await asyncio.sleep(0.01)
+        second.start(PLUGIN)
+        while len(getattr(sys.modules["slow_to_load"], "joined", ())) < 2:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 20))

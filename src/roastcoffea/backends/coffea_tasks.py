@@ -25,14 +25,13 @@ class CoffeaTasks:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[type, str | None] = {}
         self._preparing: set[Any] = set()
 
     def described(self, task: Any) -> tuple[Any, ...]:
         """Code of a task's kind, and for a chunk its `PARTS`; empty for tasks that are not coffea's."""
         spec = task.run_spec
         item = first_of(getattr(spec, "args", None))
-        kind = self._kind(type(item)) or self._kind(type(getattr(spec, "func", None)))
+        kind = kind_by(type(item)) or kind_by(type(getattr(spec, "func", None)))
         if kind is None:
             return ()
         if kind == MERGE and any(other.key in self._preparing for other in task.dependencies):
@@ -46,12 +45,10 @@ class CoffeaTasks:
         """Forget a task that the scheduler has released."""
         self._preparing.discard(key)
 
-    def _kind(self, of: type) -> str | None:
-        """Kind of the tasks of a class; None if it is not coffea's."""
-        if of not in self._kinds:
-            ours = of.__module__.partition(".")[0] == COFFEA
-            self._kinds[of] = OF_TYPES.get(of.__name__) if ours else None
-        return self._kinds[of]
+
+def kind_by(of: type) -> str | None:
+    """Kind of the tasks of a class; None if it is not coffea's. No class is remembered: users' come and go."""
+    return OF_TYPES.get(of.__name__) if of.__module__.partition(".")[0] == COFFEA else None
 
 
 def chunk_of(task: Any) -> list[Any] | None:

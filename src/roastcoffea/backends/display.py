@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -33,7 +32,8 @@ class Display(Addition):
     async def _join(self) -> None:
         """Load the module on a thread, as tasks go on meanwhile, and join it; a scheduler without it shows nothing."""
         try:
-            module: Any = sys.modules.get(SHOWN_BY) or await asyncio.to_thread(import_module, SHOWN_BY)
+            # always imported: while another collector's thread loads the module, half of it is in sys.modules
+            module: Any = await asyncio.to_thread(import_module, SHOWN_BY)
             module.join(self._plugin.scheduler, self._plugin.name, self._plugin.token)
             self._shown_by = module
         except Exception as problem:  # noqa: BLE001  (a run is measured where it cannot be shown)

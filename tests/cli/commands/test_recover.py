@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from observed import Observed, recorded
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
@@ -57,6 +58,22 @@ def test_a_list_of_measurements_mentions_it(
 ) -> None:
     assert main(["list", str(runs)]) == 0
     assert "1 lost run can be recovered: roastcoffea recover" in capsys.readouterr().err
+
+
+def test_lost_runs_are_mentioned_where_nothing_was_ever_saved(
+    place: Path, dead: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", str(tmp_path / "roastcoffea-runs")]) == 1
+    assert "1 lost run can be recovered: roastcoffea recover" in capsys.readouterr().err
+
+
+def test_journals_of_a_scheduler_are_for_another_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(Observed(monkeypatch), tmp_path).end()
+    assert main(["recover", str(tmp_path), "-o", str(tmp_path / "out")]) == 1
+    assert f"roastcoffea facility {tmp_path} --save" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_that_cannot_be_read_is_named_and_the_others_are_recovered(

@@ -86,6 +86,24 @@ def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Re
     recorder.end()
 
 
+def test_chunks_are_recorded_though_their_collector_was_given_up_or_they_come_late(
+    observed: Observed, recorder: Recorder, tmp_path: Path
+) -> None:
+    tasks = [observed.chunk(number) for number in range(3)]
+    observed.observer.runs.collector_left("c-1", observed.now)  # its client was stopped for minutes
+    for each in tasks:
+        observed.pass_time(1)
+        recorder.tick(observed.now)
+        observed.end(each, 1.0, call="call-1")
+    observed.pass_time(40)
+    recorder.tick(observed.now)
+    late = observed.chunk(3)
+    observed.end(late, 1.0, call="call-1")
+    recorder.end()
+    runs = [run_of(journal) for journal in runs_in(tmp_path)]
+    assert sorted(len(run.chunks or ()) for run in runs) == [1, 3]
+
+
 def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
     task = observed.chunk(1, "call-1")
     message = {"token": "token", "failed": task.key, "run_id": 1, "times": [1.0], "thread": 7}

@@ -29,9 +29,9 @@ def test_records_go_by_age(tmp_path: Path) -> None:
 
 
 def test_the_oldest_go_while_all_are_too_large(tmp_path: Path) -> None:
-    for days in range(5):
+    for days in range(1, 6):
         record(tmp_path, f"run-{days}", days, 1_000_000)
-    assert names(remove_old(tmp_path, None, 0.0025)) == ["run-4", "run-3", "run-2"]
+    assert names(remove_old(tmp_path, None, 0.0025)) == ["run-5", "run-4", "run-3"]
 
 
 def test_what_is_written_or_of_others_stays(tmp_path: Path) -> None:
@@ -43,6 +43,12 @@ def test_what_is_written_or_of_others_stays(tmp_path: Path) -> None:
     assert names(remove_old(tmp_path, 1, 0, written=frozenset((written,)))) == ["measurement"]
     assert outside.exists()
     assert remove_old(tmp_path / "missing", 1, 1) == []
+
+
+def test_what_another_scheduler_writes_stays(tmp_path: Path) -> None:
+    record(tmp_path, "just now", 0)
+    record(tmp_path, "an hour ago", 1 / 24)
+    assert names(remove_old(tmp_path, None, 0)) == ["an hour ago"]
 
 
 def test_without_limits_all_stay(tmp_path: Path) -> None:

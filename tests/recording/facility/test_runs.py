@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from observed import BEGINNING, Observed
 
-from roastcoffea.recording.facility.runs import MOST_RUNS, QUIET, Runs, client_of
+from roastcoffea.recording.facility.runs import BETWEEN_STEPS, MOST_RUNS, QUIET, Runs, client_of
 
 
 def item(kind: str, start: int = 0, stop: int = 100) -> Any:
@@ -66,6 +66,18 @@ def test_another_processor_and_a_pause_begin_another_run() -> None:
     ]
 
 
+def test_two_processors_of_one_client_at_once_are_two_runs_that_end_with_their_tasks() -> None:
+    runs = Runs()
+    both = [task(1), task(2, prefix="Trijet")]
+    for each in both:
+        runs.part(each, 0.0)
+    assert [run.ended for run in runs.all.values()] == [False, False]
+    for now, each in enumerate(both, 100):
+        runs.ended(each.key, now)
+        runs.proceed(now + QUIET + 0.5, (1, 1))
+    assert [run.stop for run in runs.all.values()] == [100, 101]
+
+
 def test_a_run_whose_tasks_are_alive_has_no_pause() -> None:
     runs = Runs()
     runs.part(task(1), 0.0)
@@ -109,6 +121,29 @@ def test_a_runner_call_with_a_collector_is_a_run_and_ends_with_it(observed: Obse
     assert len(runs.going) == 2
     runs.collector_left("c-1", observed.now)
     assert not runs.going
+
+
+def test_a_run_goes_on_with_its_tasks_when_its_collector_was_given_up(observed: Observed) -> None:
+    task = observed.chunk(1)
+    runs = observed.observer.runs
+    runs.collector_left("c-1", observed.now)
+    observed.pass_time(40)
+    assert len(runs.going) == 1
+    observed.end(task, 1.0)
+    ended = observed.now
+    observed.pass_time(40)
+    assert [run.stop for run in runs.all.values()] == [ended]
+
+
+def test_a_client_may_need_long_between_preprocessing_and_the_first_chunk(observed: Observed) -> None:
+    observed.preprocessed(1)
+    observed.pass_time(int(2 * QUIET))
+    observed.end(observed.chunk(2), 1.0)
+    (run,) = observed.observer.runs.all.values()
+    assert (run.asked, run.ended) == (1, False)
+    observed.preprocessed(3, "call-2")
+    observed.pass_time(int(BETWEEN_STEPS) + 1)
+    assert not observed.observer.runs.going
 
 
 def test_progress_has_what_the_live_line_has(observed: Observed) -> None:

@@ -69,3 +69,14 @@ def test_old_time_is_forgotten() -> None:
     assert seconds_of(timeline, "read") == 0
     timeline.advance(BEGINNING + 2 * BINS * BIN)
     assert timeline.threads()[1] == {}
+
+
+def test_what_tasks_report_is_not_counted_as_idle_as_well() -> None:
+    timeline = Timeline()
+    timeline.advance(BEGINNING + 5)
+    timeline.sample(BEGINNING, BEGINNING + 5, 0.0, {"idle: client": 10.0, "paused": 2.0})  # late: all had ended
+    timeline.add(BEGINNING, BEGINNING + 3, {"compute": 6.0})
+    timeline.advance(BEGINNING + 10)
+    assert seconds_of(timeline, "compute") == pytest.approx(6.0)
+    assert seconds_of(timeline, "idle: client") == pytest.approx(5.0)
+    assert seconds_of(timeline, "paused") == pytest.approx(1.0)

@@ -31,6 +31,7 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
     from roastcoffea.report.terminal import INDENT, print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
 
+    _mention_lost()
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
         return shell.fail(f"{folder} {found}; give a folder with measurements", shell.FAILED)
@@ -44,7 +45,6 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
         nothing = f"There are no {'such ' * bool(stored)}measurements in {folder}."
         shell.say(not_a_measurement(folder) if not stored and is_monitor(folder) else nothing)
         return 0
-    _mention_lost()
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
     width = _width()

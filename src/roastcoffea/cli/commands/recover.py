@@ -27,11 +27,15 @@ def command(folder: Path | None, output: Path, list_only: bool, keep: bool) -> i
     """
     from roastcoffea.log.journals import journals_in
     from roastcoffea.recording.black_box import state_folder
+    from roastcoffea.recording.facility.journaled import is_facility
     from roastcoffea.report.journals import sheet_of_journals
     from roastcoffea.report.terminal import print_sheets
 
     place = folder or state_folder()
-    journals, unreadable = journals_in(place)
+    found, unreadable = journals_in(place)
+    journals = [journal for journal in found if not is_facility(journal)]
+    if len(journals) < len(found):
+        unreadable.append(f"{place} has journals of a scheduler; use roastcoffea facility {place} --save")
     if journals:
         print_sheets([sheet_of_journals(journals)])
     elif not unreadable:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.recording.facility.index import Index
+from roastcoffea.recording.facility.index import LOST, Index
 from roastcoffea.recording.facility.sentences import short
 from roastcoffea.report.page.frame import page
 from roastcoffea.report.sheets import Column, Heading, Sheet
@@ -56,6 +56,9 @@ def sheets(found: Index) -> list[Sheet]:
     )
     if any(row["wasted_share"] is None for row in runs):
         notes.append("- is not known: chunks are metered by dask worker --preload roastcoffea.facility")
+    cut_off = sum(row["state"] == LOST for row in runs)
+    if cut_off:
+        notes.append(f"{counted(cut_off, 'run')} cut off: the scheduler ended, or was killed, before the run did")
     rows = found.days.to_pylist()
     measured = [
         MEASURED.format(row["measured_hosts"], ENERGY.text(row["measured_energy"]), row["day"])

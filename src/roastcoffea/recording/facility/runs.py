@@ -18,6 +18,9 @@ from roastcoffea.report.progress import Progress, Rates
 QUIET: Final = 30.0
 """Seconds without any task after which the next one of the same client begins another run."""
 
+BETWEEN_STEPS: Final = 600.0
+"""The same between preprocessing and the first chunk of a Runner call that a collector measures."""
+
 MOST_RUNS: Final = 50
 """Most runs kept; those that ended first are forgotten first."""
 
@@ -59,6 +62,11 @@ class ObservedRun:
     def ended(self) -> bool:
         """Whether nothing more of it is expected."""
         return self.stop is not None
+
+    @property
+    def longest_pause(self) -> float:
+        """Seconds without any task after which it has ended."""
+        return BETWEEN_STEPS if self.collectors and not self.asked else QUIET
 
     def proceed(self, now: float, threads: tuple[int, int]) -> None:
         """Note how far it has come."""
@@ -126,11 +134,11 @@ class Runs:
         self.ended(key, now)
 
     def collector_left(self, name: str, now: float) -> None:
-        """End the runs that only this collector measured."""
+        """End the runs that only this collector measured; one with tasks goes on, as its client may be stopped."""
         for run in self.all.values():
             if name in run.collectors:
                 run.collectors = tuple(other for other in run.collectors if other != name)
-                if not run.collectors and not run.ended:
+                if not run.collectors and not run.ended and run.pending <= 0:
                     run.stop = now
 
     def client_left(self, client: str, now: float) -> None:
@@ -145,7 +153,7 @@ class Runs:
         over = []
         for run in self.going:
             run.proceed(now, threads)
-            if run.pending <= 0 and now - run.last > QUIET:
+            if run.pending <= 0 and now - run.last > run.longest_pause:
                 run.stop = run.last
                 over.append(run)
         self._forget_oldest()
@@ -170,9 +178,9 @@ class Runs:
         collectors = tuple(map(str, mark["collectors"]))
         identity = str(mark.get("call") or collectors[-1])
         run = self.all.get(identity)
-        if run is None:
+        if run is None or run.ended:  # one that ended is not recorded any more
+            self.all.pop(identity, None)
             run = self._begin(identity, client_of(task), collectors, now)
-        run.stop = None  # the client may have needed long between two steps of a call
         self._name(run, mark.get("prefix") or (task.prefix.name if kind == PROCESSOR else None))
         return run
 
@@ -184,7 +192,7 @@ class Runs:
         paused = run is not None and run.pending <= 0 and now - run.last > QUIET
         another = run is not None and None not in {processor, run.processor} and processor != run.processor
         if run is None or run.ended or paused or another:
-            if run is not None and not run.ended:
+            if run is not None and not run.ended and run.pending <= 0:  # else it ends with its tasks
                 run.stop = run.last
             run = self._of_client[client] = self._begin(f"{client} {self.begun + 1}", client, (), now)
         self._name(run, processor)

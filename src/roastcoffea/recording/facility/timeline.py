@@ -82,7 +82,11 @@ class Timeline:
         """Beginnings of the bins that are over (Unix seconds), and the mean number of threads in each class."""
         seconds = self._seconds.copy()
         assigned = seconds[_ROWS[ASSIGNED]]
-        reported = seconds[: len(SHOWN)].sum(axis=0) - seconds[_IDLE].sum(axis=0)
+        idle = seconds[_IDLE].sum(axis=0)
+        reported = seconds[: len(SHOWN)].sum(axis=0) - idle
         seconds[_ROWS[RUNNING]] = np.maximum(assigned - reported, 0.0)
+        # tasks report what they took; a late sample took their threads for free ones
+        left = np.maximum(idle - np.maximum(reported - assigned, 0.0), 0.0)
+        seconds[_IDLE] *= np.divide(left, idle, out=np.zeros_like(idle), where=idle > 0)
         times = (self._last - BINS + 1 + np.arange(BINS, dtype=np.float64)) * BIN
         return times[:-1], {name: seconds[row, :-1] / BIN for name in SHOWN if seconds[row := _ROWS[name]].any()}
