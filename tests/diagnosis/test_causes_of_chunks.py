@@ -274,3 +274,11 @@ def test_contention_while_opening_is_told_apart_from_that_in_process_which_bars_
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "contention")
     assert "for 75 % of thread time (50 % in process(), the rest while opening files)" in finding.what
     assert finding.what.endswith("; other processes took 1.5 of 64 cores.")
+
+
+def test_threads_that_were_idle_are_not_blamed_for_what_one_waited() -> None:
+    """Six threads on two cores, of which one works nearly all the time: it waited for other processes."""
+    plans = [plan(2.0, core_wait=8.0), *[plan(0.1)] * 5]
+    finding = only(made_run(plans, 6, cores=2), "contention")
+    assert finding.remedy is None
+    assert "which has" not in finding.what

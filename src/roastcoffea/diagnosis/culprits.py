@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -106,10 +107,13 @@ class Crowded(NamedTuple):
     workers: int
     threads: int
     cores: int
+    surplus: float
+    """Thread seconds of chunks that ran beyond its cores."""
 
     def explains(self, waited: float, computed: float) -> bool:
         """Whether its own threads can have waited for each other for most of what they waited."""
-        return (self.threads - self.cores) / self.threads * (waited + computed) >= waited / 2
+        if_all_ran = (self.threads - self.cores) / self.threads * (waited + computed)
+        return min(if_all_ran, self.surplus) >= waited / 2
 
     def remedy(self, evidence: Evidence) -> str:
         """Line that starts workers with a core for each thread."""
@@ -160,7 +164,25 @@ def chunks_of_a_file(evidence: Evidence) -> float:
 def crowded_hosts(evidence: Evidence) -> list[Crowded]:
     """Hosts with more threads for tasks than cores."""
     found = _threads_of_hosts(evidence).items()
-    return [Crowded(host, len(each), sum(each), cores) for host, (each, cores) in found if sum(each) > cores]
+    return [
+        Crowded(host, len(each), sum(each), cores, _surplus(evidence, host, cores))
+        for host, (each, cores) in found
+        if sum(each) > cores
+    ]
+
+
+def _surplus(evidence: Evidence, host: str, cores: int) -> float:
+    """Thread seconds of chunks that ran on a host while as many as it has cores ran there already."""
+    chunks = evidence.run.chunks
+    if chunks is None:
+        return 0.0
+    workers = [worker for worker, its_host in hosts_of(evidence).items() if its_host == host]
+    rows = chunks.filter(pc.is_in(chunks["worker"], pa.array(workers, pa.string()))).select(["start", "stop"])
+    starts, stops = (column.to_numpy() for column in rows.drop_null().columns)
+    moments = np.concatenate([starts, stops])
+    order = np.argsort(moments, kind="stable")
+    running = np.cumsum(np.repeat([1, -1], len(starts))[order])
+    return float(np.sum(np.maximum(running[:-1] - cores, 0) * np.diff(moments[order])))
 
 
 def _threads_of_hosts(evidence: Evidence) -> dict[str, tuple[list[int], int]]:

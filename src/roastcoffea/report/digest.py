@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 import pyarrow.compute as pc
@@ -152,7 +153,9 @@ class Digest:
         if not self.findings:
             return self.verdict
         first = self.findings[0]
-        name = first.card.culprit
+        # functions have their line in parentheses, and files their folders
+        name = first.card.culprit.partition(" (")[0]
+        name = PurePath(name).name if name and first.culprits[0].kind == "file" else name
         return f"{first.headline}{f': {name}' if name else ''}. {'' if first.incomplete else first.saving}".rstrip()
 
 
