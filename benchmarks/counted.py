@@ -1,8 +1,8 @@
 """Instructions and system calls that the probe adds to a chunk: counted, so that a busy machine changes nothing.
 
 `python benchmarks/counted.py` needs valgrind and strace. With `--before COMMIT` the probe of that commit is counted
-too. A child process reads the same chunk of a fixed file FEW and MANY times; the difference is that of the chunks
-alone, and what it is above the chunks without the probe is the probe's.
+too. A child process reads the same chunk of a fixed file again and again, and what is above the chunks without the
+probe is the probe's. Of system calls the difference between FEW and MANY chunks is that of the chunks alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ FEW: Final = 2
 MANY: Final = 6
 BASKETS: Final = 4
 EVENTS: Final = 1000
+FOREVER: Final = 1e3
+
+COUNTED: Final = "PyRun_StringFlags"
+"""Function of the interpreter whose instructions are counted: `exec` of a text, in which the chunks are read."""
 REPOSITORY: Final = Path(__file__).parents[1]
+SETTINGS: Final = {"PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": ""}
 TOTAL_CALLS: Final = re.compile(r"^100\.00\s+\S+\s+(?:\S+\s+)?(\d+).*total$", re.MULTILINE)
 TOTAL_INSTRUCTIONS: Final = re.compile(r"Collected : (\d+)")
 
@@ -44,25 +49,29 @@ def read_chunks(path: str, way: str, times: int) -> None:
     """Read the second chunk of the file so often, with the probe or without it."""
     from probe import chunks_of
 
-    plain, probed, _ = chunks_of(Path(path), EVENTS)
+    # a source without threads of its own: what these do differs from one time to the next
+    plain, probed, _ = chunks_of(Path(path), EVENTS, uproot.MemmapSource)
     gc.collect()
     gc.disable()  # else a collection falls into one count and not into another
-    for _ in range(times):
-        (probed if way == "probe" else plain)()
+    sys.setswitchinterval(FOREVER)  # else threads take the interpreter from one another as often as a tracer is slow
+    chunk = probed if way == "probe" else plain
+    chunk()
+    exec("for _ in range(times): chunk()", {"times": times, "chunk": chunk})
 
 
 def counted(source: Path, path: Path, way: str) -> tuple[float, float]:
     """Instructions and system calls of one chunk."""
+    run(child(path, way, 1), source)  # so that all modules are compiled
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "written")
-        instructions, calls = [], []
+        valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={written}", f"--toggle-collect={COUNTED}"]
+        told = run([*valgrind, *child(path, way, MANY - FEW)], source)
+        calls = []
         for times in (FEW, MANY):
-            valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={written}"]
-            told = run([*valgrind, *child(path, way, times)], source)
-            instructions.append(int(found(TOTAL_INSTRUCTIONS, told)))
             run(["strace", "-f", "-c", "-o", str(written), *child(path, way, times)], source)
             calls.append(int(found(TOTAL_CALLS, written.read_text())))
-    return tuple((many - few) / (MANY - FEW) for few, many in (instructions, calls))  # type: ignore[return-value]
+    instructions = int(found(TOTAL_INSTRUCTIONS, told))
+    return instructions / (MANY - FEW), (calls[1] - calls[0]) / (MANY - FEW)
 
 
 def child(path: Path, way: str, times: int) -> list[str]:
@@ -71,7 +80,7 @@ def child(path: Path, way: str, times: int) -> list[str]:
 
 def run(command: list[str], source: Path) -> str:
     """What a command writes to the standard error; it imports the package from this folder."""
-    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "PYTHONMALLOC": "malloc"}
+    environment = os.environ | SETTINGS | {"PYTHONPATH": str(source)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")

@@ -161,7 +161,7 @@ def spinning() -> None:
     sum(number * number for number in range(100_000))
 
 
-def function_for_chunks(file: Path, size: int) -> tuple[Callable[[Any], Any], Any]:
+def function_for_chunks(file: Path, size: int, handler: type | None) -> tuple[Callable[[Any], Any], Any]:
     """coffea's function for a chunk as the Runner makes it, and its second chunk of so many events."""
     caught: list[Any] = []
 
@@ -178,7 +178,8 @@ def function_for_chunks(file: Path, size: int) -> tuple[Callable[[Any], Any], An
         savemetrics=True,
         metadata_cache={},
     )
-    runner({"a": {"files": {str(file): "Events"}}}, processor_instance=Reading())
+    options = {} if handler is None else {"uproot_options": {"handler": handler}}
+    runner({"a": {"files": {str(file): "Events"}}}, processor_instance=Reading(), **options)
     function, item = caught
     return function, item
 
@@ -213,9 +214,9 @@ def print_chunks(branches: int) -> None:
 Way = Callable[[], Any]
 
 
-def chunks_of(file: Path, size: int) -> tuple[Way, Way, int]:
-    """A chunk without the probe and with it, and the size of its record."""
-    function, item = function_for_chunks(file, size)
+def chunks_of(file: Path, size: int, handler: type | None = None) -> tuple[Way, Way, int]:
+    """A chunk without the probe and with it, and the size of its record; `handler` is uproot's class for its source."""
+    function, item = function_for_chunks(file, size, handler)
     probed = Probe(function, "Reading", "0" * 32, ((), None, True))
     return partial(function, item), partial(probed, item), sum(map(len, probed(item)[OUTPUT_KEY]))
 

@@ -56,6 +56,7 @@ return `(figure, axes)`. `title=`, `figsize=`, `dark=True` and `output_path=` (a
 measured raises a `ValueError` with the reason. The data of version 0.1.2 still work:
 `tracking_data=`, `span_metrics=`, `metrics=`, `chunk_info=` and `chunk_metrics=`.
 Distributions take `bins=`, and plots with a line for each worker `max_legend_entries=`.
+New figures are dark where matplotlib's style is, as after `plt.style.use("dark_background")` in a dark JupyterLab.
 
 Each plot has the name of the run and its outcome in its title. Workers are called `host:n`: the first worker that
 arrived on `node-7` is `node-7:1`. Values that are all the same are written as a sentence.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roastcoffea.log import kinds
-from roastcoffea.log.attempts import OF_CHUNK
+from roastcoffea.log.attempts import OF_CHUNK, OF_MERGE
 from roastcoffea.log.kinds import NO_SIZE, NO_STRING, Fields, Kind
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.reader import ClusterLog
@@ -17,7 +17,7 @@ from roastcoffea.monitor.history import TaskLog
 
 T = 1_700_000_000.0
 CALL = "call-1"
-OF_NEXT_ENTRIES = ["error", *OF_CHUNK]
+OF_NEXT_ENTRIES = ["error", *OF_CHUNK, *OF_MERGE]
 """Columns of a task that come with entries of their own."""
 
 OF_MONITORS = {kinds.STATE, kinds.VIEWS}
@@ -73,6 +73,7 @@ def entries() -> list[Entry]:
         (kinds.PAUSE, packed(kinds.PAUSE.fields, worker=0, time=T + 1, paused=1)),
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T, last_seen=T)),
         (kinds.SAMPLING, sampling(0)),
+        (kinds.USAGE, struct.pack(kinds.USAGE.packing, 1.5, 0.25, 2.5, 40)),
         (kinds.STATE, states(0, ["Jets-1", "Jets-2"])),
         (kinds.TASK, task(1)),
         (kinds.TASK_ERROR, b"OSError: planted"),
@@ -83,6 +84,8 @@ def entries() -> list[Entry]:
         (kinds.STATE, states(2, ["Jets-3"])),
         (kinds.TASK, task(2)),
         (kinds.CHUNK, record(2)),
+        (kinds.TASK, task(3)),
+        (kinds.MERGED, struct.pack(kinds.MERGED.packing, 2, 20, 3_000_000)),
         (kinds.VIEWS, views(2)),
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T + 1, last_seen=T + 1)),
         (kinds.SAMPLING, sampling(1)),

@@ -17,6 +17,7 @@ from roastcoffea.compat import legacy
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import FAILED, Environment, Host, MergedRun, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -126,6 +127,13 @@ def a_run(**changes: Any) -> Run:
         worker_states=table_of_rows(
             WORKER_STATE_COLUMNS,
             [{"worker": "tcp://1", "time": START, "processing": 2, "nbytes": 2**40, "occupancy": 0.5}, {}],
+        ),
+        client_steps=table_of_rows(
+            CLIENT_STEP_COLUMNS,
+            [
+                {"call": "0", "work": "processing", "step": "submit", "start": START, "graph_bytes": 2**40, "tasks": 3},
+                {"step": "event loop", "start": START, "stop": START + 1, "cpu_seconds": 0.5, "late_seconds": 0.0},
+            ],
         ),
         span_metrics={
             ("execute", "Dijets", "thread-cpu", "seconds"): 1.5,

@@ -88,6 +88,7 @@ class Task:
     typename: str = "dict"
     span: str = SPAN
     client: str | None = None
+    dependencies: tuple[Task, ...] = ()
 
     @property
     def who_wants(self) -> list[SimpleNamespace] | None:
@@ -127,6 +128,7 @@ class Scheduler:
         addresses = [f"tcp://10.0.{number // 256}.{number % 256}:{40_000 + number}" for number in range(workers)]
         self.workers = {address: Worker(address, f"worker-{address}") for address in addresses}
         self.tasks: dict[str, Task] = {}
+        self.transition_counter = 39
 
     def beat(self, time: float, number: int = 0) -> None:
         """Have every worker report."""

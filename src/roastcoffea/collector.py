@@ -6,7 +6,7 @@ import copy
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
@@ -237,6 +237,10 @@ class MetricsCollector(CollectorOf012, Enterable):
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
         """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
         return self._backend.step(executor, call, preprocessing=preprocessing)
+
+    def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Take what the client's thread did for an executor on Dask."""
+        self._backend.take_client_steps(steps)
 
     def fetch_records(self) -> None:
         """Fetch the records of finished Runner calls."""

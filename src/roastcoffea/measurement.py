@@ -83,6 +83,10 @@ class Measurement:
     worker_states = _Table(
         "worker_states", "Scheduler's state of each worker in these samples: tasks, results held, occupancy."
     )
+    client_steps = _Table(
+        "client_steps", "What the client's thread did for executors on Dask, and samples of its event loop."
+    )
+    merges = _Table("merges", "Merges of results on the workers, by level: inputs, sizes, thread time.")
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
 from conftest import wait_until
-from distributed import Client, span
+from distributed import Client, Future, span
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends import past_spans
@@ -29,6 +30,11 @@ def counts_on(dask_worker: Any) -> list[str]:
     return [key[1] for key in dask_worker.digests_total if isinstance(key, tuple) and key[0] == "execute"]
 
 
+def tasks(client: Client, number: int) -> list[Future]:
+    """Tasks of a group of their own: others of a group that is alive are counted in its span."""
+    return client.map(str, range(number), key=f"task{uuid.uuid4().hex}")
+
+
 def known(client: Client) -> set[str]:
     """Identities of spans that scheduler and workers know."""
     places = [client.run_on_scheduler(spans_on), *client.run(counts_on).values()]
@@ -39,9 +45,9 @@ def test_nothing_of_many_runs_stays(client: Client) -> None:
     before = known(client)
     for _ in range(3):
         with MetricsCollector(client) as collector:
-            client.gather(client.map(str, range(20), pure=False))
+            client.gather(tasks(client, 20))
             with MetricsCollector(client) as inner:
-                client.gather(client.map(len, ["a"] * 20, pure=False))
+                client.gather(tasks(client, 20))
         assert collector.measurement.fine_metrics
         assert inner.measurement.fine_metrics
     assert wait_until(lambda: known(client) <= before), known(client) - before
@@ -50,11 +56,11 @@ def test_nothing_of_many_runs_stays(client: Client) -> None:
 def test_a_span_whose_tasks_are_kept_stays_as_long_as_they_do(client: Client) -> None:
     before = known(client)
     with MetricsCollector(client):
-        kept = client.map(str, range(3), pure=False)
+        kept = tasks(client, 3)
         client.gather(kept)
     (mine,) = known(client) - before
     with MetricsCollector(client) as second:
-        client.gather(client.map(str, range(3), pure=False))
+        client.gather(tasks(client, 3))
     assert mine in known(client)
     assert second.measurement.outcome == "finished"
     del kept
@@ -64,7 +70,7 @@ def test_a_span_whose_tasks_are_kept_stays_as_long_as_they_do(client: Client) ->
 def test_spans_of_the_users_stay(client: Client) -> None:
     before = known(client)
     with span("outer"), MetricsCollector(client):
-        client.gather(client.map(str, range(3), pure=False))
+        client.gather(tasks(client, 3))
     with MetricsCollector(client), span("inner"):
-        client.gather(client.map(str, range(3), pure=False))
+        client.gather(tasks(client, 3))
     assert not wait_until(lambda: len(known(client) - before) < 4, 0.5)

@@ -137,8 +137,8 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     plans = [plan(1.0, core_wait=1.0)] * 20
     finding = only(made_run(plans, 2), "contention")
     assert (
-        finding.what
-        == "CPU contention: for 50 % of thread time, threads were ready to run but had no free core on 10.0.0.1."
+        finding.what == "CPU contention: for 50 % of thread time, threads were ready to run but had no free core on "
+        "10.0.0.1; other processes took 1 of 64 cores."
     )
     assert "Stop other processes" in finding.advice
     assert finding.remedy is None
@@ -264,3 +264,21 @@ def test_storage_that_is_far_away_is_named_with_what_it_is_asked() -> None:
     assert [culprit.name for culprit in found.culprits] == ["dtn.example.org:1095"]
     assert "It gets 400 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms" in found.what
     assert found.advice == "Use larger chunks, or read a nearer copy."
+
+
+def test_contention_while_opening_is_told_apart_from_that_in_process_which_bars_show() -> None:
+    """A chunk computes for 1 s and is ready for 1 s in process(), and for half a second while its file is opened."""
+    run = made_run([plan(1.0, core_wait=1.0)] * 20, 2)
+    assert run.chunks is not None
+    rows = [row | {"core_wait_seconds": row["core_wait_seconds"] + 0.5} for row in run.chunks.to_pylist()]
+    finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "contention")
+    assert "for 75 % of thread time (50 % in process(), the rest while opening files)" in finding.what
+    assert finding.what.endswith("; other processes took 1.5 of 64 cores.")
+
+
+def test_threads_that_were_idle_are_not_blamed_for_what_one_waited() -> None:
+    """Six threads on two cores, of which one works nearly all the time: it waited for other processes."""
+    plans = [plan(2.0, core_wait=8.0), *[plan(0.1)] * 5]
+    finding = only(made_run(plans, 6, cores=2), "contention")
+    assert finding.remedy is None
+    assert "which has" not in finding.what

@@ -83,7 +83,7 @@ def test_a_missing_file_that_was_skipped(good: Path, on_dask: bool, client: Clie
     assert (found.events_of_files, found.share) == (EVENTS, 0.5)
     assert found.culprits() == [("file", str(missing), 0.0, None)]
     assert "1 file that could not be opened is missing from the output" in found.what
-    assert str(missing) in found.what
+    assert found.what.count(missing.name) == 1  # the error names it as well
     assert "FileNotFoundError" in found.what
     of_file = f"About {EVENTS:,} events (estimated from the other files)"
     assert found.how_much.startswith(f"{of_file} are missing, 50 % of all")

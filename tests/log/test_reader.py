@@ -28,8 +28,12 @@ def test_each_kind_is_read_as_what_it_is(reader: str) -> None:
     read_log = read(reader, [entry for entry in entries() if entry[0] in READERS[reader]])
     log, found = read_log.log, read_log.tables()
     assert log.problems == ["a worker is slow"]
-    assert [row["key"] for row in found["tasks"]] == ["Jets-1", "Jets-2"]
-    assert log.attempts.table(0.0)["error"].to_pylist() == ["OSError: planted", None]
+    assert [row["key"] for row in found["tasks"]] == ["Jets-1", "Jets-2", "Jets-3"]
+    assert log.attempts.table(0.0)["error"].to_pylist() == ["OSError: planted", None, None]
+    merged = log.attempts.table(0.0).select(["merge_level", "inputs", "input_bytes"]).to_pylist()
+    assert [list(row.values()) for row in merged] == [[None] * 3, [None] * 3, [2, 20, 3_000_000]]
+    used = ["loop_cpu_seconds", "loop_queue_seconds", "process_cpu_seconds", "transitions"]
+    assert [[row[name] for name in used] for row in found["sampling"]] == [[1.5, 0.25, 2.5, 40], [None] * 4]
     assert [row["time"] for row in found["samples"]] == [T, T + 1]
     assert [row["time"] for row in found["sampling"]] == [T, T + 1]
     assert [(row["time"], row["processing"]) for row in found["worker states"]] == [(T, 0), (T + 1, 1)]

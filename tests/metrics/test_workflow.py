@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from central_by_hand import OF_CENTRAL
 from handmade import (
     CALLS,
     CHUNKS,
@@ -25,8 +26,8 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]
 STRUCTURES = {metric.name for metric in CATALOGUE.metrics() if str(metric.unit) == "structure"}
-NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds", *OF_JOBS}
-"""Four chunks cannot tell which of them is slow, and no worker is in a batch job."""
+NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds", *OF_JOBS, *OF_CENTRAL}
+"""Four chunks cannot tell which is slow, no worker is in a batch job, and neither scheduler nor client was sampled."""
 
 NEEDS_NO_RECORDS = {"elapsed_time_seconds"}
 

@@ -180,3 +180,22 @@ def test_chunks_of_a_failed_call_are_counted_once() -> None:
 def test_an_empty_run_has_no_verdict_and_no_key_number_but_its_time() -> None:
     found = digest(empty_run())
     assert (found.state, found.verdict, [tile.label for tile in found.tiles]) == ("nothing was run", "", ["elapsed"])
+
+
+def test_the_sentence_on_top_is_the_first_finding_or_the_verdict() -> None:
+    waiting = digest(made_run([plan(1.0, core_wait=1.0)] * 20, 2))
+    assert waiting.sentence.startswith("Threads wait for a free core: 10.0.0.1. Fixing it saves about ")
+    healthy = digest(made_run([plan(1.0)] * 40, 2))
+    assert healthy.sentence == healthy.verdict
+    assert healthy.sentence.startswith("Healthy")
+
+
+def test_bytes_of_which_no_class_is_known_have_no_bar() -> None:
+    run = made_run([plan(1.0)] * 4, 2)
+    counts = {"bytes_requested": 1000, "bytes_metadata": 400}
+    assert digest(edited(run, "chunks", CHUNK_COLUMNS, lambda _: counts)).bytes is not None
+    bare = edited(run, "chunks", CHUNK_COLUMNS, lambda _: counts | {"bytes_metadata": None})
+    ledger = Measurement(bare).byte_ledger
+    assert ledger.residual == ledger.total
+    assert ledger.total
+    assert digest(bare).bytes is None

@@ -476,3 +476,13 @@ def test_a_cell_shows_the_picture_and_no_tuple(capsys: pytest.CaptureFixture[str
     plt.close(figure)
     assert show(drawn)
     assert capsys.readouterr().out.startswith("Figure(")
+
+
+@pytest.mark.parametrize(("style", "scheme"), [("default", LIGHT), ("dark_background", DARK)])
+def test_a_new_figure_is_dark_where_the_style_of_the_user_is(style: str, scheme: Any, pyplot: Any) -> None:
+    with mpl.style.context(style):
+        figure, ax = plots.plot_byte_ledger(Measurement(handmade_run()))
+        given, _ = plots.plot_byte_ledger(Measurement(handmade_run()), dark=scheme is LIGHT)
+    assert to_hex(figure.get_facecolor()).upper() == scheme.ground
+    assert to_hex(ax.xaxis.label.get_color()).upper() == scheme.ink
+    assert to_hex(given.get_facecolor()).upper() != scheme.ground  # what is asked for wins

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from roastcoffea.backends.coffea_tasks import chunk_of
 from roastcoffea.backends.worker import BEGUN
-from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
+from roastcoffea.log.kinds import CHUNK, MERGED, MOST_LEVELS, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.marks import METADATA_KEY, is_measured, mark_of
 from roastcoffea.log.writer import LONGEST_TEXT, LogWriter, Problems
 from roastcoffea.records.tasks import (
@@ -150,6 +150,7 @@ class Attempts:
             if of_user and ending.get("exception_text"):
                 self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
             self._write_chunk(task, assignment.kind, outcome)
+            self._write_merged(task, assignment.kind)
         if isinstance(record, bytes) and mark is not None:
             self._log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
@@ -231,6 +232,7 @@ class Attempts:
                 of_user = self._is_of_user(task, self._mark(task))
                 self._write(task, task.run_id, {}, assignment, UNFINISHED, known, of_user, time.time())
                 self._write_chunk(task, assignment.kind, UNFINISHED)
+                self._write_merged(task, assignment.kind)
                 self._unfinished.add(key)
 
     # implementation
@@ -266,6 +268,12 @@ class Attempts:
         chunk = chunk_of(task) if kind == PROCESSOR and outcome != OK else None
         if chunk is not None:
             self._log.write_text(TASK_CHUNK, json.dumps(chunk))
+
+    def _write_merged(self, task: Any, kind: str) -> None:
+        """Write what a merge merges."""
+        if kind == MERGE:
+            sizes = [max(one.nbytes, 0) for one in task.dependencies]
+            self._log.write_fields(MERGED, merge_level(task), len(sizes), sum(sizes))
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
         """Assignment of an attempt whose start was not recorded."""
@@ -334,6 +342,17 @@ def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:
     if prefix == mark["prefix"]:
         return PROCESSOR
     return MERGE if prefix == MERGE_PREFIX else OTHER
+
+
+def merge_level(task: Any) -> int:
+    """Level of a merge in its tree: 1 if it merges results of chunks. All inputs of a merge have one level."""
+    level = 1
+    while level < MOST_LEVELS:
+        task = next(iter(task.dependencies), None)
+        if task is None or task.prefix.name != MERGE_PREFIX:
+            break
+        level += 1
+    return level
 
 
 def _attempt_times(

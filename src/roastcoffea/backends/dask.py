@@ -13,6 +13,7 @@ from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
+from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.display import Display
@@ -90,14 +91,20 @@ class DaskMetricsBackend(LoggedCluster):
         super()._reset()
         self._asked = AskedJobs(getattr(self.client, "cluster", None))
         self._period = self._deployment = Deployment(
-            self._connection, self.name, self.note, look=self._asked.look, keep=self._keep
+            self._connection, self.name, self.note, look=self._look, keep=self._keep
         )
+        self._loop = ClientLoop(self.client, lambda sample: self.take_client_steps([sample]))
         self._packages: set[str | None] = set()
         self._workers_known = False
 
     def _keep(self, data: bytes) -> None:
         if self.keep is not None:
             self.keep(LOG, data)
+
+    def _look(self) -> None:
+        """Look at what no scheduler knows, about once a second."""
+        self._loop.look()
+        self._asked.look()
 
     # life cycle of a collector
 
@@ -116,6 +123,7 @@ class DaskMetricsBackend(LoggedCluster):
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS, shown)
         plugin.leave_spans = pickled(leave_spans)
         self._deployment.open(plugin, WorkerHalf(self.name, token, carried, functions=self.functions))
+        self._loop.look()
         self._began = time.time()
 
     def drain(self) -> None:
@@ -123,6 +131,7 @@ class DaskMetricsBackend(LoggedCluster):
             self._deployment.drain(patience=SILENCE)
 
     def close(self) -> None:
+        self._loop.look()
         self._deployment.close(self._learn_fine_metrics, self._learn_counts)
         lost = self._deployment.lost
         if lost is not None:

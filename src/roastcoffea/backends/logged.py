@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,10 @@ from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.hosts import with_withheld
 from roastcoffea.backends.limits import Withheld
 from roastcoffea.backends.recorder import Period, Recorder
-from roastcoffea.log.journal import LOG
+from roastcoffea.log.journal import CLIENT, LOG
 from roastcoffea.log.reader import ClusterLog
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.units import counted, were
 
 
@@ -67,6 +70,7 @@ class LoggedCluster(Recorder):
         self.absent = {}
         self._asked = AskedJobs(None)
         self._period = LoggedPeriod()
+        self._client_steps: list[Mapping[str, Any]] = []
         self._withheld: dict[str, Withheld | None] = {}
         """Throttling and steal of each worker present at the end."""
 
@@ -110,6 +114,14 @@ class LoggedCluster(Recorder):
     def tasks(self) -> pa.Table:
         return self.log.attempts.table(self.clock_offset)
 
+    def take_client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        self._client_steps += steps
+        if self.keep is not None:
+            self.keep(CLIENT, json.dumps(list(steps)).encode())
+
+    def client_steps(self) -> pa.Table:
+        return table_of_rows(CLIENT_STEP_COLUMNS, self._client_steps).sort_by("start")
+
     def notes(self) -> list[str]:
         return [*self.problems, *self._period.notes()]
 
@@ -128,6 +140,8 @@ class LoggedCluster(Recorder):
     def take(self, kind: str, data: bytes) -> None:
         if kind == LOG:
             self.log.feed(data)
+        elif kind == CLIENT:
+            self._client_steps += json.loads(data)
         else:
             super().take(kind, data)
 

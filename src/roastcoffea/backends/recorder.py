@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import asdict, dataclass, field
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_SCHEDULER: Final = "there is no scheduler to sample: the run was measured without a Dask client"
+NO_CLIENT: Final = "there is no Dask client to record: the run was measured without one"
 NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
 
 SAMPLED: Final = ("samples", "sampling", "worker_states")
@@ -37,7 +38,7 @@ FROM_CHUNKS: Final = ("branch_reads", "sections", PROFILE)
 FACTS: Final = "facts"
 """Kind of entries of a journal with what a backend knows."""
 
-TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
+TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses", "client_steps")
 """Tables of a run in the order of their creation: a backend learns its workers from chunks."""
 
 
@@ -107,6 +108,7 @@ class Recorder(AbstractMetricsBackend):
         self.problems: list[str] = []
         self.absent: dict[str, str] = dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
         self.absent |= dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
+        self.absent["client_steps"] = NO_CLIENT
         self.hosts: tuple[Host, ...] = ()
         self.attempts: dict[str, int] | None = None
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
@@ -232,6 +234,13 @@ class Recorder(AbstractMetricsBackend):
 
     def worker_states(self) -> pa.Table | None:
         """State of each worker in them, as known to the scheduler; None without a scheduler."""
+        return None
+
+    def take_client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Take what the client's thread did for an executor; without a Dask client nothing is kept."""
+
+    def client_steps(self) -> pa.Table | None:
+        """What the client's thread did for executors, and samples of its event loop; None without a Dask client."""
         return None
 
     def tasks(self) -> pa.Table | None:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from roastcoffea.backends.usage import usage
 from roastcoffea.log.kinds import (
     ARRIVAL,
     CLOSING,
@@ -27,6 +28,7 @@ from roastcoffea.log.kinds import (
     PROCESS_CPU,
     SAMPLE,
     SAMPLING,
+    USAGE,
     WORKER_STATE_FIELDS,
     packing,
 )
@@ -69,7 +71,7 @@ class Workers:
         self.here: dict[str, Any] = {}
         self.counted: dict[str, dict[Any, float]] = {}
         self.samples = Samples(name, log, problems)
-        self.states = States(log)
+        self.states = States(scheduler, log)
         self._scheduler = scheduler
         self._log = log
         self._lost = lost
@@ -250,7 +252,8 @@ class States:
     Only changes since the previous moment are written, because most workers do not change.
     """
 
-    def __init__(self, log: LogWriter) -> None:
+    def __init__(self, scheduler: Any, log: LogWriter) -> None:
+        self._scheduler = scheduler
         self._log = log
         self._pack = struct.Struct(packing(WORKER_STATE_FIELDS)).pack
         self._written: dict[str, bytes] = {}
@@ -275,4 +278,5 @@ class States:
                 rows.append(pack(log.number(address), LEFT, 0, 0.0))
         fixed = struct.pack(SAMPLING.packing, now, late, missed, len(workers), self._whole)
         log.append(SAMPLING, b"".join((fixed, *rows)))
+        log.write_fields(USAGE, *usage(), getattr(self._scheduler, "transition_counter", NO_SIZE))
         self._whole = False

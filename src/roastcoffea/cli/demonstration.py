@@ -44,9 +44,8 @@ def run_demo(
     """
     Path(out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="roastcoffea-demo-") as scratch:
-        click.echo("Making the sample ...")
+        click.echo("Making the sample, then measuring its analysis on a cluster of this machine ...")
         fileset = write_sample(folder or scratch, files=files, events=events)
-        click.echo("Starting the cluster ...")
         with local_client(workers, threads, scratch) as client:
             measurement = measure(client, fileset, chunksize)
     path = measurement.save(out)

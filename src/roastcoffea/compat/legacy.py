@@ -58,6 +58,7 @@ DERIVED: Final = ("chunk_info", "raw_span_metrics")
 ABSENT: Final = {
     "branch_reads": f"{WRITER} summed the bytes of branches over files; raw_chunk_metrics has the branches",
     "calls": f"{WRITER} kept no record of the Runner's calls",
+    "client_steps": f"{WRITER} did not watch the client",
     "client_host": f"{WRITER} did not store it",
     "coffea_report": f"{WRITER} stored only what it computed from coffea's report",
     "hosts": f"{WRITER} did not store them",

@@ -322,7 +322,10 @@ ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 }
 """Arguments of 0.1.2, with the field of a run that each replaces, and the function that builds it."""
 
-NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes", "sampling", "worker_states")
+NOT_GIVEN: Final = (
+    *("branch_reads", "sections", "preprocessing", "tasks", "lifetimes", "sampling", "worker_states"),
+    "client_steps",
+)
 """Records that none of these arguments has."""
 
 

@@ -155,7 +155,8 @@ def contention(evidence: Evidence) -> Draft | None:
         return None
     hosts = culprits.contended(evidence)
     where = names_of(hosts) or "the host"
-    also = " (including while opening files)" if delay else ""
+    inside = waited - delay
+    also = f" ({evidence.share(inside)} in process(), the rest while opening files)" if delay else ""
     share = f"{evidence.share(waited)} of thread time{also}"
     what = f"CPU contention: for {share}, threads were ready to run but had no free core on {where}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
@@ -174,6 +175,8 @@ def contention(evidence: Evidence) -> Draft | None:
         seconds = culprits.withheld(evidence, column)
         if seconds >= enough:
             return Draft(f"{what[:-1]}; {who} {SECOND.text(seconds)}.", advice, tuple(hosts), rows=rows)
+    others = culprits.cores_of_others(evidence.run, evidence.ledger)
+    what = f"{what[:-1]}; {others}." if others else what
     return Draft(what, "Stop other processes on these cores, or request dedicated cores.", tuple(hosts), rows=rows)
 
 

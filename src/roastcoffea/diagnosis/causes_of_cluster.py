@@ -91,13 +91,20 @@ def merge(evidence: Evidence) -> Draft | None:
         rows |= {name: evidence.ledger[name] for name in HANDLED if name in evidence.ledger}
     if not rows:
         return None
-    share, (more, line) = evidence.share(sum(rows.values())), _merging(evidence)
-    what = f"The merge step takes {share} of thread time, including waiting for it."
+    share, (more, line) = _with_waiting(evidence, rows), _merging(evidence)
+    what = f"The merge step takes {share}."
     if size:
         outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)} each"
-        what = f"Compressing, moving and merging {outputs} takes {share} of thread time, including waiting for it."
+        what = f"Compressing, moving and merging {outputs} takes {share}."
     taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
     return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line, rows=rows, taken=taken)
+
+
+def _with_waiting(evidence: Evidence, rows: Rows) -> str:
+    """Share of thread time of the work, and of waiting for it, which bars show as idle."""
+    waited = sum(seconds for name, seconds in rows.items() if name.startswith(phases.TAIL))
+    idle = f"; threads sit idle for another {evidence.share(waited)} until it is done" if waited else ""
+    return f"{evidence.share(sum(rows.values()) - waited)} of thread time{idle}"
 
 
 @cause("preprocessing", looks_idle=True)

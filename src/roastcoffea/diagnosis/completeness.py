@@ -197,12 +197,19 @@ class Incompleteness:
         more = [f"and {number(len(files) - MOST_NAMED)} more files"] if len(files) > MOST_NAMED else []
         return ", ".join([*files[:MOST_NAMED], *more])
 
+    def _without_names(self, error: str) -> str:
+        """An error without the file that is named before it."""
+        files = [name for _, name, *_ in self.culprits()][:MOST_NAMED]
+        for name in files:
+            error = error.replace(f": '{name}'", "").replace(f": {name}", "")
+        return error
+
     def _why(self) -> str:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
         reasons += [f"{number(self.uncertain)} without a record, which may be in the output"] if self.uncertain else []
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
         if self.error is not None and not ended and not is_interrupt(self.error.text):
-            reasons.append(f"most common error{self.error.how_often}: {self.error.text}")
+            reasons.append(f"most common error{self.error.how_often}: {self._without_names(self.error.text)}")
         return f"; {'; '.join(reasons)}" if reasons else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,11 +13,17 @@ from roastcoffea.diagnosis.evidence import MOST_INSIDE, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
+from roastcoffea.metrics.facts import elapsed_seconds
+from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import is_loopback
-from roastcoffea.units import SECOND, counted
+from roastcoffea.records.run import Run
+from roastcoffea.units import SECOND, counted, number
 
 WAITS_OF_CPU: Final = (phases.COLUMNS_OF[phases.CONTENTION][0], phases.COLUMNS_OF[phases.LOCK][0])
 """Columns of chunks with what CPU time waits for."""
+
+LEAST_OF_OTHERS: Final = 0.1
+"""Cores that other processes must have taken to be mentioned."""
 
 NAMED: Final = 3
 """Number of culprits of one kind that are named."""
@@ -100,10 +107,13 @@ class Crowded(NamedTuple):
     workers: int
     threads: int
     cores: int
+    surplus: float
+    """Thread seconds of chunks that ran beyond its cores."""
 
     def explains(self, waited: float, computed: float) -> bool:
         """Whether its own threads can have waited for each other for most of what they waited."""
-        return (self.threads - self.cores) / self.threads * (waited + computed) >= waited / 2
+        if_all_ran = (self.threads - self.cores) / self.threads * (waited + computed)
+        return min(if_all_ran, self.surplus) >= waited / 2
 
     def remedy(self, evidence: Evidence) -> str:
         """Line that starts workers with a core for each thread."""
@@ -154,7 +164,25 @@ def chunks_of_a_file(evidence: Evidence) -> float:
 def crowded_hosts(evidence: Evidence) -> list[Crowded]:
     """Hosts with more threads for tasks than cores."""
     found = _threads_of_hosts(evidence).items()
-    return [Crowded(host, len(each), sum(each), cores) for host, (each, cores) in found if sum(each) > cores]
+    return [
+        Crowded(host, len(each), sum(each), cores, _surplus(evidence, host, cores))
+        for host, (each, cores) in found
+        if sum(each) > cores
+    ]
+
+
+def _surplus(evidence: Evidence, host: str, cores: int) -> float:
+    """Thread seconds of chunks that ran on a host while as many as it has cores ran there already."""
+    chunks = evidence.run.chunks
+    if chunks is None:
+        return 0.0
+    workers = [worker for worker, its_host in hosts_of(evidence).items() if its_host == host]
+    rows = chunks.filter(pc.is_in(chunks["worker"], pa.array(workers, pa.string()))).select(["start", "stop"])
+    starts, stops = (column.to_numpy() for column in rows.drop_null().columns)
+    moments = np.concatenate([starts, stops])
+    order = np.argsort(moments, kind="stable")
+    running = np.cumsum(np.repeat([1, -1], len(starts))[order])
+    return float(np.sum(np.maximum(running[:-1] - cores, 0) * np.diff(moments[order])))
 
 
 def _threads_of_hosts(evidence: Evidence) -> dict[str, tuple[list[int], int]]:
@@ -193,6 +221,23 @@ def contended(evidence: Evidence) -> list[Culprit]:
         of_host[host] = of_host.get(host, 0.0) + seconds
     found = sorted(of_host.items(), key=lambda item: -item[1])
     return [Culprit("host", host, seconds) for host, seconds in found[:NAMED] if seconds > 0]
+
+
+def cores_of_others(run: Run, ledger: TimeLedger) -> str:
+    """Cores that other processes took from the workers, on a host with a core for each thread; else empty.
+
+    A thread there that was ready to run and did not waited for a process that is not part of the run.
+    """
+    elapsed, hosts = elapsed_seconds(run), run.environment.hosts
+    if not elapsed or not ledger.total or len(hosts) != 1 or hosts[0].cores is None:
+        return ""
+    limited = 0.0 if run.lifetimes is None else pc.sum(run.lifetimes["throttled_seconds"], min_count=0).as_py()
+    # the ledger has the delays in process() alone, chunks have those while opening files as well
+    of_chunks = 0.0 if run.chunks is None else pc.sum(run.chunks["core_wait_seconds"]).as_py() or 0.0
+    taken = (max(ledger.get(phases.CONTENTION, 0.0), of_chunks) - limited) / elapsed
+    if ledger.total / elapsed > hosts[0].cores or taken < LEAST_OF_OTHERS:
+        return ""
+    return f"other processes took {number(round(taken, 1))} of {counted(hosts[0].cores, 'core')}"
 
 
 def withheld(evidence: Evidence, column: str) -> float:

@@ -71,6 +71,9 @@ class Watcher(Protocol):
     def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
         """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
 
+    def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Take what the client's thread did for an executor on Dask."""
+
     def chunks_lost(self, reason: str) -> None:
         """Record why the chunks of a Runner call are missing."""
 

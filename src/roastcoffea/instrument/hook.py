@@ -24,6 +24,7 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument import calls
 from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
 from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
+from roastcoffea.instrument.client_steps import recorded_steps
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import interrupts_held, whole
 from roastcoffea.log.marks import ANNOTATION, PARSL, TASKVINE
@@ -31,6 +32,7 @@ from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.redaction import added_patterns
 
 LOST: Final = "records were lost"
+PROCESSING: Final = "processing"
 _filters: list[Any] = []
 _patches: list[tuple[type, str, Any, Any]] = []
 
@@ -137,7 +139,7 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
         if call is not None and preprocessing:
             call.preprocess_files(items)
         elif call is not None:
-            step, name = "processing", call.name(self)
+            step, name = PROCESSING, call.name(self)
             items = list(items)
             call.process_chunks(items)
         prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
@@ -212,7 +214,15 @@ class ExecutorCall:
         with ExitStack() as stack:
             for watcher in self._reached:
                 stack.enter_context(watcher.step(executor, self._call, preprocessing=self._name is None))
+            if self._on_dask and self._reached:
+                work = PREPROCESSING if self._name is None else PROCESSING
+                stack.enter_context(recorded_steps(executor.client, self._call, work, self._take_steps))
             yield
+
+    def _take_steps(self, steps: list[dict[str, Any]]) -> None:
+        for watcher in self._reached:
+            with reported(watcher.note, "what the client did for an executor was not recorded", Exception):
+                watcher.client_steps(steps)
 
     @contextmanager
     def transport(self) -> Iterator[None]:

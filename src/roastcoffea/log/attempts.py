@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.log.kinds import NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
+from roastcoffea.log.kinds import MERGED, MOST_LEVELS, NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
 from roastcoffea.records.arrow import table_of_columns
@@ -24,18 +25,23 @@ SIZE: Final = struct.calcsize(TASK.packing)
 OF_CHUNK: Final = {"dataset": pa.string(), "file": pa.string(), "entry_start": pa.int64(), "entry_stop": pa.int64()}
 """Columns of the chunk of a task that failed."""
 
+OF_MERGE: Final = ("merge_level", "inputs", "input_bytes")
+"""Columns of a merge, in the order of its entry."""
+
 
 class AttemptLog:
     """Attempts of tasks, in order of their end."""
 
     def __init__(self, texts: Texts) -> None:
         self.readers = {TASK: self._take, TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk}
+        self.readers[MERGED] = self._take_merged
         self._texts = texts
         self._layout = Layout(TASK.fields, texts)
         self._packed = bytearray()
         self._keys: list[str | None] = []
         self._errors: dict[int, str] = {}
         self._chunks: dict[int, dict[str, Any]] = {}
+        self._merged: dict[int, tuple[int, ...]] = {}
         self._is_whole = False
         self._impossible = 0
 
@@ -64,6 +70,15 @@ class AttemptLog:
         names = {"dataset": redacted(str(dataset)), "file": redacted(str(file))}
         self._chunks[len(self._keys) - 1] = names | {"entry_start": start, "entry_stop": stop}
 
+    def _take_merged(self, payload: bytes) -> None:
+        """What a merge merges follows its task."""
+        if not self._is_whole:
+            raise LookupError("its task could not be read")
+        level, inputs, size = struct.unpack(MERGED.packing, payload)
+        if level > MOST_LEVELS or size < 0:
+            raise ValueError(f"level {level} of merges of {size} B")
+        self._merged[len(self._keys) - 1] = level, inputs, size
+
     @property
     def problems(self) -> list[str]:
         """Problems of the last table."""
@@ -77,8 +92,6 @@ class AttemptLog:
         clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
         began, unknown = rows["start"] - clock, rows["start"] == NO_TIME
         keys = pa.array(self._keys, pa.string())
-        errors = np.full(len(keys), None, dtype=object)
-        errors[list(self._errors)] = list(self._errors.values())
         columns: dict[str, Any] = {
             "key": keys,
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
@@ -86,16 +99,15 @@ class AttemptLog:
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
             "attempt": pa.array(attempt_numbers(keys)),
             "stolen": pa.array(rows["stolen"].astype(np.int64)),
-            "error": pa.array(errors, pa.string()),
+            "error": _sparse(self._errors, len(keys), pa.string()),
             "start": pa.array(began, mask=unknown),
             "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
             "seen": pa.array(rows["seen"] - offset),
             "startup_seconds": pa.nulls(len(keys), pa.float64()),
         }
         for name, kind in OF_CHUNK.items():
-            values = np.full(len(keys), None, dtype=object)
-            values[list(self._chunks)] = [chunk[name] for chunk in self._chunks.values()]
-            columns[name] = pa.array(values, kind)
+            columns[name] = _sparse({row: chunk[name] for row, chunk in self._chunks.items()}, len(keys), kind)
+        columns |= self._columns_of_merges()
         for name in ("worker", "prefix", "type", "span"):
             columns[name] = self._texts.column(rows[name])
         for name in ("nbytes", "run_id"):
@@ -105,6 +117,14 @@ class AttemptLog:
         for name in ("arrived", "ready", "seceded"):
             columns[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
         return table_of_columns(TASK_COLUMNS, columns)
+
+    def _columns_of_merges(self) -> dict[str, pa.Array]:
+        """What each merge merges; nothing for other tasks."""
+        rows = len(self._keys)
+        return {
+            name: _sparse({row: merged[place] for row, merged in self._merged.items()}, rows, pa.int64())
+            for place, name in enumerate(OF_MERGE)
+        }
 
     def clocks(self) -> dict[str, float]:
         """Seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown."""
@@ -135,3 +155,13 @@ class AttemptLog:
         bounded = np.isfinite(low) & np.isfinite(high)
         middle = (np.where(bounded, low, np.nan) + np.where(bounded, high, np.nan)) / 2
         return np.where(bounded & (low <= 0) & (high >= 0), 0.0, middle)
+
+
+def _sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
+    """Column of so many rows, of which these have a value."""
+    if not values:
+        return pa.nulls(rows, kind)
+    places, unknown = np.zeros(rows, np.int64), np.ones(rows, np.bool_)
+    places[list(values)] = np.arange(len(values))
+    unknown[list(values)] = False
+    return pa.array(list(values.values()), kind).take(pa.array(places, mask=unknown))

@@ -40,6 +40,8 @@ COLUMNS: Final = pa.schema(
 )
 """Of each entry: Unix time, kind, data, and checksum."""
 
+CLIENT: Final = "client"
+"""Kind of entries with steps of the client, as JSON."""
 LOG: Final = "log"
 """Kind of what a scheduler's plugin gave: entries of `log.kinds`, for `ClusterLog.feed`."""
 

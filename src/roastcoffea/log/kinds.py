@@ -210,5 +210,14 @@ CLOSING: Final = _declared((("worker", TEXT), ("time", "d")))
 RESUMED: Final = _declared(of("d", "since", "time"))
 """The first entry of a plugin that takes the place of one that gave up on the client; nothing is known between."""
 
+USAGE: Final = _declared((*of("d", "loop_cpu", "loop_queue", "process_cpu"), *of("q", "transitions")))
+"""Follows a sample that the scheduler took: what its event loop's thread and its process used so far."""
+
+MERGED: Final = _declared((*of("I", "level", "inputs"), *of("q", "input_bytes")))
+"""Follows the task of a merge: its level in the tree, and the results that it merges."""
+
+MOST_LEVELS: Final = 64
+"""Most levels of merges that are counted."""
+
 LEFT: Final = 0xFFFFFFFF
 """Placeholder for the tasks of a worker that left."""

@@ -79,9 +79,13 @@ class Growing(Generic[Item]):
 
     def table(self) -> pa.Table:
         """All items so far."""
-        self._settle()
-        self._tables = [pa.concat_tables(self._tables).combine_chunks()]
+        self._tables = [whole(self.parts())]
         return self._tables[0]
+
+    def parts(self) -> pa.Table:
+        """All items so far, in as many parts as they came in: nothing is copied."""
+        self._settle()
+        return pa.concat_tables(self._tables)
 
     def problems(self) -> list[str]:
         """Report of left-out items."""
@@ -232,14 +236,14 @@ class ReceivedRecords:
 
     def chunks(self, calls: set[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls in order of their start; those of one task are numbered."""
-        ours = self._chunks.table()
+        ours = self._chunks.parts()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
-        return numbered_attempts(ours.sort_by("start"))
+        return numbered_attempts(whole(ours, order=pc.sort_indices(ours["start"])))
 
     def calls(self) -> set[str]:
         """Runner calls, or what stands for one, that any attempt of a chunk was of."""
-        return set(self._chunks.table()["call"].unique().drop_null().to_pylist())
+        return set(self._chunks.parts()["call"].unique().drop_null().to_pylist())
 
     def calls_of_tasks(self) -> set[str]:
         """What stands for a Runner call where tasks ran functions without one."""
@@ -260,6 +264,25 @@ class ReceivedRecords:
     def preprocessing(self) -> pa.Table:
         """File openings to count entries, in order of their start."""
         return self._preprocessing.table().sort_by("start")
+
+
+def whole(table: pa.Table, order: pa.Array | None = None) -> pa.Table:
+    """A table in one part, in this order.
+
+    Memory that is new to the process takes most of the time: it goes column by column, so that what one of them gives
+    back is used for the next, and columns without any value share theirs.
+    """
+    nothing: dict[pa.DataType, pa.Array] = {}
+    arrays = []
+    for column in table.columns:
+        if column.null_count == len(column):
+            if column.type not in nothing:
+                nothing[column.type] = pa.nulls(len(column), column.type)
+            arrays.append(nothing[column.type])
+            continue
+        together = column.combine_chunks()
+        arrays.append(together if order is None else together.take(order))
+    return pa.Table.from_arrays(arrays, schema=table.schema)
 
 
 def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:

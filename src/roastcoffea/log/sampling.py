@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from roastcoffea.log.kinds import LEFT, NO_STRING, SAMPLING, WORKER_STATE_FIELDS
+from roastcoffea.log.kinds import LEFT, NO_SIZE, NO_STRING, SAMPLING, USAGE, WORKER_STATE_FIELDS
 from roastcoffea.log.layout import Layout, Texts
 from roastcoffea.records.arrow import table_of_columns
 from roastcoffea.records.workers import SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
 
-MOST_STATES: Final = 5_000_000
+MOST_STATES: Final = 2_000_000
 """Most rows of the table of workers; beyond it, the table has only every second or third sample, and so on."""
 
 
@@ -22,10 +22,13 @@ class SamplingLog:
     """Samples of the scheduler."""
 
     def __init__(self, texts: Texts) -> None:
-        self.readers = {SAMPLING: self._take}
+        self.readers = {SAMPLING: self._take, USAGE: self._take_usage}
         self.problems: list[str] = []
         self._texts = texts
         self._layout = Layout(SAMPLING.fields, texts)
+        self._usage = Layout(USAGE.fields, texts)
+        self._used = bytearray()
+        self._used_in: list[int] = []
         self._states = Layout(WORKER_STATE_FIELDS, texts)
         self._samples = bytearray()
         self._rows = bytearray()
@@ -44,6 +47,16 @@ class SamplingLog:
         self._rows += rows
         self._counts.append(len(found))
 
+    def _take_usage(self, payload: bytes) -> None:
+        """What the scheduler used until a sample follows the sample."""
+        loop_cpu, _, process_cpu, _ = self._usage.values(payload)
+        if not math.isfinite(loop_cpu + process_cpu):
+            raise ValueError("it has no CPU time")
+        if len(self._used_in) >= len(self._counts):
+            raise LookupError("its sample could not be read")
+        self._used += payload[: self._usage.size]
+        self._used_in.append(len(self._counts) - 1)
+
     def sampling(self, offset: float) -> pa.Table:
         """Samples in order; `offset` is the scheduler's clock minus the client's."""
         samples = self._layout.rows(self._samples)
@@ -52,8 +65,20 @@ class SamplingLog:
             "workers": samples["workers"].astype(np.int64),
             "late_seconds": samples["late"].astype(np.float64),
             "missed": samples["missed"].astype(np.int64),
+            **self._used_so_far(),
         }
         return table_of_columns(SAMPLING_COLUMNS, columns)
+
+    def _used_so_far(self) -> dict[str, pa.Array]:
+        """What the scheduler used until each sample, if known."""
+        used = np.zeros(len(self._counts), self._usage.dtype)
+        for name, code in USAGE.fields:
+            used[name] = np.nan if code == "d" else NO_SIZE
+        used[self._used_in] = self._usage.rows(self._used)
+        numbers = {
+            f"{name}_seconds": pa.array(used[name], from_pandas=True) for name, code in USAGE.fields if code == "d"
+        }
+        return numbers | {"transitions": pa.array(used["transitions"], mask=used["transitions"] == NO_SIZE)}
 
     def states(self, offset: float) -> pa.Table:
         """Each worker in each sample, in order of time."""
@@ -72,13 +97,11 @@ class SamplingLog:
         first, end = -(-first // every), -(-end // every)
         row, sample = _expanded(first, end - first)
         order = np.argsort(sample, kind="stable")
-        found = rows[row[order]]
+        place, kinds = row[order], {"processing": np.int64, "nbytes": np.int64, "occupancy": np.float64}
         columns = {
-            "worker": self._texts.column(found["worker"]),
+            "worker": self._texts.column(rows["worker"][place]),
             "time": samples["time"][every * sample[order]] - offset,
-            "processing": found["processing"].astype(np.int64),
-            "nbytes": found["nbytes"].astype(np.int64),
-            "occupancy": found["occupancy"].astype(np.float64),
+            **{name: rows[name].astype(kind)[place] for name, kind in kinds.items()},
         }
         return table_of_columns(WORKER_STATE_COLUMNS, columns)
 

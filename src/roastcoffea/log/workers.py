@@ -263,20 +263,23 @@ class WorkerLog:
 
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """Last CPU time reported by each worker, by its address and arrival."""
-        samples = self._layouts[SAMPLE].rows(self._samples)
-        samples = samples[~np.isnan(samples["cpu_seconds"])]
-        samples = samples[np.lexsort((samples["last_seen"], samples["worker"]))]
+        rows = self._layouts[SAMPLE].rows(self._samples)
+        names = ("worker", "last_seen", "cpu_seconds")
+        worker, seen, cpu = (rows[name][~np.isnan(rows["cpu_seconds"])] for name in names)
+        order = np.lexsort((seen, worker))
+        worker, seen, cpu = worker[order], seen[order], cpu[order]
+        edges = np.searchsorted(worker, np.arange(len(self._texts.known) + 1, dtype=worker.dtype))
         arrivals: dict[str, list[float]] = {}
         for lifetime in self._lifetimes:
             arrivals.setdefault(lifetime["worker"], []).append(_counted_from(lifetime))
         last: dict[tuple[str, float], float] = {}
         for number, address in enumerate(self._texts.known):
-            first, after = np.searchsorted(samples["worker"], [number, number + 1])
-            reported = samples["last_seen"][first:after]
+            first, after = edges[number : number + 2]
+            reported = seen[first:after]
             for start, end in pairwise([*arrivals.get(address, ()), math.inf]):
                 row = np.searchsorted(reported, end) - 1
                 if row >= 0 and reported[row] >= start:
-                    last[address, start] = float(samples["cpu_seconds"][first + row])
+                    last[address, start] = float(cpu[first + row])
         return last
 
 

@@ -11,7 +11,7 @@ from roastcoffea.metrics import workflow
 from roastcoffea.metrics import file_reads
 
 # isort: split
-from roastcoffea.metrics import chunks, custom, endpoints, failures, fine, profile, sections
+from roastcoffea.metrics import central, chunks, custom, endpoints, failures, fine, profile, sections
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
 from roastcoffea.metrics.evaluation import Metrics, evaluate
@@ -21,7 +21,7 @@ from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics import memory, older, worker_names
 
 # isort: split
-from roastcoffea.metrics import allocation
+from roastcoffea.metrics import allocation, client, merges
 
 __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger", "evaluate"]
 

@@ -18,11 +18,12 @@ EVENTS: Final = "events"
 RESOURCES: Final = "resources"
 TIMING: Final = "timing"
 TIME: Final = "time"
+CENTRAL: Final = "scheduler and client"
 FINE: Final = "fine metrics"
 CHUNKS: Final = "chunks"
 PHASES: Final = "phases"
 RAW: Final = "raw"
-GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, TIME, FINE, CHUNKS, PHASES, RAW)
+GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, TIME, CENTRAL, FINE, CHUNKS, PHASES, RAW)
 
 RUN: Final = "run"
 """The one input that every catalogue starts with: the run itself."""

@@ -22,7 +22,7 @@ NOT_IN_REPORT: Final = "the report of a Dask collection does not contain it"
 ABSENT: Final = (
     *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
     *("samples", "sampling", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
-    "worker_states",
+    *("worker_states", "client_steps"),
 )
 OPENED_BEFORE: Final = (
     "{} of {} partitions read trees that were already open: the report has neither their files nor their "

@@ -126,6 +126,8 @@ class Run:
     """Samples that the scheduler took itself, and those it missed."""
     worker_states: pa.Table | None = None
     """State of each worker in these samples, as known to the scheduler."""
+    client_steps: pa.Table | None = None
+    """What the client's thread did for executors on Dask, and samples of its event loop."""
     span_metrics: SpanMetrics | None = None
     span_metrics_per_worker: Mapping[str, SpanMetrics] | None = None
     """Each worker's counts inside and outside the run's tasks, by address."""

@@ -56,6 +56,9 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
         dataclasses.replace(column, meaning=f"{column.meaning}, if its attempt failed")
         for column in picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop")
     ),
+    Column("merge_level", "integer", None, "of a merge, its level in the tree: 1 merges results of chunks"),
+    Column("inputs", "integer", None, "of a merge, the results that it merges"),
+    Column("input_bytes", "integer", "B", "of a merge, their size in memory"),
 )
 
 SPAN_COLUMNS: Final[tuple[Column, ...]] = (

@@ -76,6 +76,10 @@ SAMPLING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("workers", "integer", "workers", "workers present"),
     Column("late_seconds", "number", "s", "delay of the sample"),
     Column("missed", "integer", "samples", "samples missed before it while the scheduler's event loop was blocked"),
+    Column("loop_cpu_seconds", "number", "s", "CPU time of the scheduler's event loop so far: of its thread"),
+    Column("loop_queue_seconds", "number", "s", "time so far in which that thread was runnable, and had no core"),
+    Column("process_cpu_seconds", "number", "s", "CPU time of the scheduler's process so far"),
+    Column("transitions", "integer", None, "transitions of tasks so far, as counted by the scheduler"),
 )
 """One row for each sample that the scheduler took itself, at the sampling interval."""
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import NO_RUNNER, NOTHING, Incompleteness, shortened, state_of
+from roastcoffea.diagnosis.culprits import cores_of_others
 from roastcoffea.diagnosis.finding import Finding, Verdict
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
-from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
+from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of
@@ -33,9 +36,6 @@ TILES: Final = {
 
 LEAST_SHOWN: Final = {"elapsed_time_seconds": 1e-3}
 """Amounts up to which a key number tells nothing; 0 where none is given."""
-
-LEAST_OF_OTHERS: Final = 0.1
-"""Cores that other processes must have taken away for a word about them."""
 
 NEGLIGIBLE: Final = 1e-3
 """Share of a ledger that may be unaccounted without a word."""
@@ -147,6 +147,17 @@ class Digest:
     verdict: str
     problems: Sequence[str]
 
+    @property
+    def sentence(self) -> str:
+        """What matters most: the first finding with its culprit and saving, else the verdict."""
+        if not self.findings:
+            return self.verdict
+        first = self.findings[0]
+        # functions have their line in parentheses, and files their folders
+        name = first.card.culprit.partition(" (")[0]
+        name = PurePath(name).name if name and first.culprits[0].kind == "file" else name
+        return f"{first.headline}{f': {name}' if name else ''}. {'' if first.incomplete else first.saving}".rstrip()
+
 
 def digest_of(run: Run, metrics: Metrics) -> Digest:
     """The first look at a run."""
@@ -226,11 +237,11 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
     files = pc.count_distinct(run.chunks["file"]).as_py() if run.chunks is not None else 0
     if datasets:
         more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
-        missing = metrics.get("num_missing_files") or 0
-        of_all = f"{number(files)} of {counted(files + missing, 'file')}" if missing else counted(files, "file")
-        yield f"{', '.join(datasets[:3])}{more} in {of_all}"
+        yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
     yield from _workers(run, metrics)
-    yield from _others(run, metrics)
+    ledger: TimeLedger | None = metrics.get("time_ledger")
+    if ledger is not None and (others := cores_of_others(run, ledger)):
+        yield others
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
     yield from [f"as reported by {run.reported_by}"] if run.reported is not None else []
     yield minute(run.start)
@@ -246,21 +257,6 @@ def _workers(run: Run, metrics: Metrics) -> Iterator[str]:
     of_each = f" x {counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
     where = next(iter(hosts)) if len(hosts) == 1 else counted(len(hosts), "host")
     yield f"{counted(int(workers), 'worker')}{of_each}{f' on {where}' if hosts else ''}"
-
-
-def _others(run: Run, metrics: Metrics) -> Iterator[str]:
-    """Cores that other processes took from the workers, where they had a core for each thread.
-
-    A thread that could run and did not, on a host with a core for each, waited for somebody else's process.
-    """
-    waited, elapsed = metrics.get(f"time_{CONTENTION}_seconds"), metrics.get("elapsed_time_seconds")
-    threads, hosts = metrics.get("total_cores"), run.environment.hosts
-    if not waited or not elapsed or threads is None or len(hosts) != 1 or hosts[0].cores is None:
-        return
-    of_limits = 0.0 if run.lifetimes is None else pc.sum(run.lifetimes["throttled_seconds"], min_count=0).as_py()
-    taken = (waited - of_limits) / elapsed
-    if threads <= hosts[0].cores and taken >= LEAST_OF_OTHERS:
-        yield f"other processes took {number(round(taken, 1))} of {counted(hosts[0].cores, 'core')}"
 
 
 def _tiles(run: Run, metrics: Metrics) -> Iterator[Tile]:
@@ -306,6 +302,8 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
     for family in FAMILIES:
         classes = dict(sorted(parts[family.name].items(), key=lambda item: -item[1]))
         amount = sum(classes.values())
+        if amount >= OUTWEIGHS * total and RESIDUAL in classes and len(classes) == 1:
+            return None  # no class was recorded: the tables say why
         if amount > 0:
             texts = {name: unit.text(part) for name, part in classes.items()}
             main = _main(classes, amount)

@@ -64,7 +64,10 @@ class Look(NamedTuple):
     tiles: Sequence[Tile]
     bars: Sequence[Drawn]
     cards: Sequence[Card]
+    sentence: str
+    """What matters most."""
     verdict: str
+    """What concludes the cards; what stands in their place is the sentence."""
     problems: Sequence[str]
 
     @property
@@ -100,6 +103,7 @@ def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
         tiles=digest.tiles,
         bars=bars,
         cards=[_card(finding, anchors) for finding in digest.findings],
+        sentence=digest.sentence,
         verdict=digest.verdict,
         problems=digest.problems,
     )

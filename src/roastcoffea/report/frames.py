@@ -20,12 +20,14 @@ from roastcoffea.metrics.endpoints import SERVER_COLUMNS
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.memory import DATASET_MEMORY_COLUMNS, WORKER_MEMORY_COLUMNS
+from roastcoffea.metrics.merges import MERGE_COLUMNS
 from roastcoffea.metrics.phases import with_sum_of_waits
 from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.arrow import absent_frame, frame_of
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -67,6 +69,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "pauses": _recorded("pauses", PAUSE_COLUMNS),
     "sampling": _recorded("sampling", SAMPLING_COLUMNS),
     "worker_states": _recorded("worker_states", WORKER_STATE_COLUMNS),
+    "client_steps": _recorded("client_steps", CLIENT_STEP_COLUMNS),
+    "merges": _derived("merges", MERGE_COLUMNS),
     "branches": _derived("branches", BRANCH_COLUMNS),
     "custom": _derived("custom_totals", CUSTOM_TOTALS),
     "sections": _derived("section_totals", SECTION_TOTALS),

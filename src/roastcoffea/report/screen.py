@@ -28,12 +28,10 @@ NARROWEST: Final = 40
 
 ALARM: Final = "bold red"
 QUIET: Final = "dim"
-MOST_FINDINGS: Final = 3
-"""Findings that are shown; the tables have all."""
+MOST_ON_SCREEN: Final = 21
+"""Lines that fit a terminal of 24 with a command and its prompt: findings are shortened to fit, as far as they can."""
 MOST_LINES: Final = 2
 """Lines of an advice or a problem."""
-MOST_OF_WHAT: Final = 3
-"""Lines on what is slow."""
 MOST_OF_LACKING: Final = 4
 """Lines on what is missing."""
 INDENT: Final = 2
@@ -60,6 +58,18 @@ OF_SIXTEEN: Final = dict(
     )
 )
 """Colours of families where a terminal has 16: the nearest of them would be the same for two families."""
+
+
+class Room(NamedTuple):
+    """How much of the findings is shown; the tables have all."""
+
+    findings: int
+    what: int
+    """Lines on what is slow."""
+
+
+ROOMS: Final = tuple(Room(findings, what) for findings in (3, 2, 1) for what in (3, 2))
+"""From the largest to the smallest: the first that fits is used."""
 
 
 class Places(NamedTuple):
@@ -151,16 +161,25 @@ def _print_blocks(out: Writer, digest: Digest, places: Places, names: Mapping[st
     if digest.state in {NOTHING, NO_RUNNER}:
         out.print(*_without_runner(out, digest))
         return
-    out.print(*_heading(out, digest))
+    for room in ROOMS:
+        lines = _screen(out, digest, places, names, room)
+        if len(lines) <= MOST_ON_SCREEN:
+            break
+    out.print(*lines)
+
+
+def _screen(out: Writer, digest: Digest, places: Places, names: Mapping[str, str], room: Room) -> list[Text]:
+    """Lines of the first look."""
+    lines = list(_heading(out, digest))
     for block in (
         _lacking(out, digest, places),
         _side_by_side(out, map(_number, [tile for tile in digest.tiles if tile.label != ELAPSED]), GAP, INDENT),
         [line for bar in (digest.time, digest.bytes) if bar is not None for line in _bar(out, bar)],
-        list(_findings(out, digest, names)),
+        list(_findings(out, digest, names, room)),
         list(_rest(out, digest, places)),
     ):
-        if block:
-            out.print(Text(), *block)
+        lines += [Text(), *block] if block else []
+    return lines
 
 
 def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
@@ -295,26 +314,25 @@ def cells_of(shares: Sequence[Share], width: int) -> list[int]:
 # What to change
 
 
-def _findings(out: Writer, digest: Digest, names: Mapping[str, str]) -> Iterator[Text]:
+def _findings(out: Writer, digest: Digest, names: Mapping[str, str], room: Room) -> Iterator[Text]:
     """Findings with their saving and remedy; missing data has a paragraph of its own."""
     found = [one for one in digest.findings if not one.incomplete]
     if not found:
         yield from out.lines(digest.verdict, out.width) if digest.verdict else ()
         return
     yield Text("What to change", style="bold")
-    for place, finding in enumerate(found[:MOST_FINDINGS], 1):
-        yield from _finding(out, place, finding, names)
-    more = len(found) - MOST_FINDINGS
-    also = f"Also: {'; '.join(one.headline for one in found[MOST_FINDINGS:])}. " if more > 0 else ""
+    for place, finding in enumerate(found[: room.findings], 1):
+        yield from _finding(out, place, finding, names, room.what)
+    also = f"Also: {'; '.join(one.headline for one in found[room.findings :])}. " if len(found) > room.findings else ""
     if also or (digest.verdict and len(found) > 1):
         yield from out.lines(f"{also}{digest.verdict}", out.width, MOST_LINES)
 
 
-def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str]) -> Iterator[Text]:
+def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str], lines_of_what: int) -> Iterator[Text]:
     title = Text.assemble(f"  {place}  ", (finding.headline, "bold"))
     yield from _at_the_edge(out, title, Text(finding.saves, style="bold"))
     width, edge = out.width - OF_FINDING, " " * OF_FINDING
-    for line in out.lines(with_short_paths(with_names(finding.what, names)), width, MOST_OF_WHAT):
+    for line in out.lines(with_short_paths(with_names(finding.what, names)), width, lines_of_what):
         yield Text.assemble(edge, line)
     advice = with_names(finding.advice, names)
     # what is to be copied keeps its addresses

@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import is_interrupt
 from roastcoffea.errors import unknown
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, catalogue, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.allocation import allocation
+from roastcoffea.report.central import IN_TABLES, central
 from roastcoffea.report.failures import failures
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
@@ -137,6 +138,9 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
             yield from failures(metrics)
         case "workers":
             yield from _workers(metrics.tables["worker_balance"], known_names(metrics.evaluator).workers)
+        case catalogue.CENTRAL:
+            yield from (replace(sheet, notes=()) for sheet in central(metrics))
+            yield from _values([each for each in OF_METRICS[group] if each.name not in IN_TABLES], metrics)
         case "batch jobs":
             yield from allocation(metrics)
         case "datasets":

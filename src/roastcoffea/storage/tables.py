@@ -22,6 +22,7 @@ from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run, SpanMetrics
@@ -52,6 +53,7 @@ RECORDS: Final[Mapping[str, Sequence[Column]]] = {
     "pauses": PAUSE_COLUMNS,
     "sampling": SAMPLING_COLUMNS,
     "worker_states": WORKER_STATE_COLUMNS,
+    "client_steps": CLIENT_STEP_COLUMNS,
 }
 """Tables that a run holds unchanged."""
 

@@ -13,7 +13,7 @@ from roastcoffea.records.run import SpanMetrics
 from roastcoffea.storage.reading import fits
 from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
-SCHEMA: Final = 12
+SCHEMA: Final = 13
 LAST_TAGGED: Final = 7
 """The last schema with values of `compat.tagged_json` in `run.json`."""
 
@@ -24,6 +24,7 @@ NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
     3: ("asked", "pauses"),
     8: ("sampling", "worker_states"),
     9: ("profile",),
+    12: ("client_steps",),
 }
 """Fields of a run that the schema after this one added."""
 

@@ -58,7 +58,12 @@ OF_PHASES: Final = LIGHT.of_phases
 
 def scheme_of(ax: Axes) -> Scheme:
     """Colours for these axes: what is labelled in a light colour has a dark background, transparent or not."""
-    return DARK if luminance(str(ax.xaxis.label.get_color())) > cards.MIDDLE else LIGHT
+    return scheme_on(str(ax.xaxis.label.get_color()))
+
+
+def scheme_on(ink: str) -> Scheme:
+    """Colours beside text of this colour."""
+    return DARK if luminance(ink) > cards.MIDDLE else LIGHT
 
 
 def luminance(colour: str) -> float:

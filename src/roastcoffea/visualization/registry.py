@@ -25,7 +25,7 @@ from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.records.run import Run
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.visualization.colours import DARK, LIGHT, Scheme
+from roastcoffea.visualization.colours import DARK, LIGHT, Scheme, scheme_on
 from roastcoffea.visualization.draw import NAMELESS, short
 from roastcoffea.visualization.inputs import OPTIONS, PLOT_INPUTS, inputs_of
 
@@ -77,7 +77,8 @@ class PlotFunction(Protocol):
     figsize
         Inches of a new figure.
     dark
-        Draw a new figure for a dark background. Axes that are given need not say so: their labels tell.
+        Draw a new figure for a dark background; by default if matplotlib's style has light text, such as
+        `plt.style.use("dark_background")`. Axes that are given need not say so: their labels tell.
 
     Raises
     ------
@@ -101,7 +102,7 @@ class PlotFunction(Protocol):
         ax: Axes | None = None,
         title: str | None = None,
         figsize: Size | None = None,
-        dark: bool = False,
+        dark: bool | None = None,
         bins: Any = None,
         max_legend_entries: int | None = None,
     ) -> tuple[Figure, Axes]: ...
@@ -128,7 +129,7 @@ class Plot:
         return f"{PREFIX}{self.name}"
 
     def drawn(
-        self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None, *, dark: bool = False
+        self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None, *, dark: bool | None = None
     ) -> Axes:
         """Axes with the picture, on a new figure where none are given."""
         try:
@@ -189,7 +190,7 @@ def _callable(entry: Plot) -> PlotFunction:
 
     def plotted(source: Any = None, /, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
         ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
-        dark = given.pop("dark", False)
+        dark = given.pop("dark", None)
         chosen = {name: given.pop(name) for name in options if name in given}
         if output_path is not None and not isinstance(output_path, str | PathLike):
             found = f"{entry.function_name} takes a file as its second argument, not {type(output_path).__name__}"
@@ -253,27 +254,30 @@ def figure_of(ax: Axes) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: str | PathLike[str]) -> Path:
-    """Write a figure to a file, in the format of its suffix; the file is whole, and replaces an existing one."""
+def save(figure: Figure, path: str | PathLike[str], *, overwrite: bool = True) -> Path:
+    """Write a figure to a file, in the format of its suffix; the file is whole."""
     file = Path(path)
     if not file.suffix:
         file = file.with_name(f"{file.name}.{mpl.rcParams['savefig.format']}")  # as matplotlib has it
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file, overwrite=True) as written:
+    with whole_file(file, overwrite=overwrite) as written:
         figure.savefig(written, format=file.suffix.removeprefix("."), dpi=DOTS_PER_INCH)
     return file
 
 
 @contextmanager
-def own_style(*, dark: bool = False) -> Iterator[None]:
+def own_style(*, dark: bool | None = None) -> Iterator[None]:
     """Style of this package, for a light or a dark background, on top of matplotlib's own and of nothing else.
+
+    By default the background is the one that the user's style has.
 
     The backend of a notebook is loaded with the first figure, and turns interactive mode on: that has to stay, or no
     later figure shows.
     """
     interactive = mpl.is_interactive()
+    scheme = scheme_on(str(mpl.rcParams["axes.labelcolor"])) if dark is None else DARK if dark else LIGHT
     try:
-        with style.context(["default", STYLE, _colours_of(DARK if dark else LIGHT)]):
+        with style.context(["default", STYLE, _colours_of(scheme)]):
             try:
                 yield
             finally:

@@ -24,7 +24,7 @@ def test_plot_writes_files_and_names_them(
     assert [file.read_bytes()[1:4] for file in files] == [b"PNG", b"PNG"]
     assert main(["plot", str(drawable), "sections", "-o", "here", "--format", "pdf"]) == 0
     assert Path("here", "sections.pdf").read_bytes().startswith(b"%PDF")
-    assert main(["plot", str(drawable / "run.json"), "byte_ledger"]) == 0
+    assert main(["plot", str(drawable / "run.json"), "byte_ledger", "--overwrite"]) == 0
     assert [path.name for path in Path("roastcoffea-plots").iterdir()] == ["by hand"]
     capsys.readouterr()
 
@@ -61,3 +61,17 @@ def test_a_plot_that_is_named_twice_is_drawn_once(
 ) -> None:
     assert main(["plot", str(drawable), "sections", "plot_sections", "sections", "-o", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'sections.png'}\n"
+
+
+def test_plot_overwrites_nothing_unless_told_to(
+    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "sections.png"
+    there.write_text("mine")
+    command = ["plot", str(drawable), "byte_ledger", "sections", "-o", str(tmp_path)]
+    assert main(command) == 1
+    assert f"{there} exists; choose another name, or --overwrite" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.glob("*.png")] == ["sections.png"]  # nothing is half done
+    assert there.read_text() == "mine"
+    assert main([*command, "--overwrite"]) == 0
+    assert there.read_bytes()[1:4] == b"PNG"

@@ -25,6 +25,12 @@ def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert picture.stat().st_size > 10_000
     assert main(["scaling", str(tmp_path / "run*"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"][3]["workers"] == 8
+    page = tmp_path / "scaling.html"
+    assert main(["scaling", *paths, "--rate", "10 kHz", "--page", str(page)]) == 0
+    assert "10 kHz needs" in " ".join(capsys.readouterr().out.split())
+    assert "Client limits these runs" in page.read_text()
+    assert main(["scaling", *paths, "--rate", "fast"]) == 2
+    assert "'fast' is not a rate; write one such as" in " ".join(capsys.readouterr().err.split())
     for name in ("scaling.xyz", "scaling"):
         assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
         said = capsys.readouterr()

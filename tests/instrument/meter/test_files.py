@@ -126,7 +126,7 @@ def test_several_files_and_trees(tmp_path: Path) -> None:
     assert any("more than one file" in problem for problem in found.problems)
     by_file = found.byte_ledger.by("file")
     assert by_file.loc[str(paths[0]), "payload"] == sizes(paths[0], "f0")[0]
-    assert found.time_ledger.residual == pytest.approx(0.0, abs=1e-6)
+    assert found.time_ledger.residual == pytest.approx(0.0, abs=1e-5)  # Unix times have steps of 2e-7
     found.print_summary()
     assert found.verdict is not None
 

@@ -17,22 +17,14 @@ import awkward as ak
 import pytest
 import uproot
 from fsspec.implementations.local import LocalFileSystem
-from metered import FLAT, Slept, outcome, total_of_all, total_of_f0
+from metered import FLAT, Slept, branch_named, outcome, total_of_all, total_of_f0
 from stored import baskets_of, clusters_of, write_tree
 from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea.instrument.meter import sources
 from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.tally import (
-    ASKED,
-    DECOMPRESSED,
-    INTERPRETED,
-    INTERRUPTED,
-    BranchRead,
-    Shadow,
-    Tally,
-    branch_path,
-)
+from roastcoffea.instrument.meter.steps import SMALL, BranchRead
+from roastcoffea.instrument.meter.tally import Shadow, Tally, branch_path
 from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.records.phases import PHASES
 
@@ -109,7 +101,7 @@ class Reading:
         burn(0.05)
 
     def decompress(self, name: str, step: Callable[[], None]) -> None:
-        piece = SimpleNamespace(start=0, stop=1)
+        piece = SimpleNamespace(start=0, stop=SMALL)
         self.submit["decompression"](lambda *_: step(), piece, branch_named(name), 0)
 
     def interpret(self, name: str, step: Callable[[], None], *, embedded_in_tree: bool = False) -> None:
@@ -123,10 +115,6 @@ class Reading:
             byte_offsets=None,
         )
         self.submit["interpretation"](lambda _: step(), basket)
-
-
-def branch_named(name: str) -> Any:
-    return SimpleNamespace(_bases=[SimpleNamespace(_members={"fName": name})], _parent=None)
 
 
 @pytest.mark.parametrize("embedded_in_tree", [False, True])
@@ -253,46 +241,6 @@ def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
     columns = meter.branch_columns()
     assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
     assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
-
-
-def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() -> None:
-    """Two baskets of "a" are asked for at 10 s of wall and 1 s of CPU time, and one more of it comes again."""
-    tally = Tally()
-    tally.in_line = True
-    me, branch = get_ident(), branch_named("a")
-    tally.steps.extend((ASKED, me, None, 2, 0, None, 1.0, 10.0))
-    # 3 s until it is decompressed, of which 0.5 s were for another request, with 0.25 s of CPU, and 0.5 s decompression
-    tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.25, 0.5))
-    tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, 1.25, 1.75, 13.0))
-    tally.steps.extend((INTERPRETED, me, branch, None, 400, None, 2.0, 13.25))
-    # 2 s more, of which 1 s is decompression
-    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 2.0, 3.0, 15.25))
-    tally.steps.extend((INTERPRETED, me, branch, None, 200, None, 3.5, 16.0))
-    # no more is asked for: what passes until then is no waiting
-    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 4.0, 4.5, 20.0))
-    waited, decompress, interpret = tally.seconds()
-    assert waited == (13.0 - 10.5 - (1.75 - 1.25)) + (15.25 - 13.25 - (3.0 - 2.0)) == 3.0
-    assert decompress == 0.5 + 1.0 + 0.5
-    assert interpret == 0.25 + 0.5
-    columns = tally.branch_columns()
-    names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
-    assert [list(columns[name]) for name in names] == [["a"], [150], [50], [600], [2], [3.0]]
-    assert (tally.payload, tally.helper_cpu, tally.problems) == (200, 0.0, ())
-
-
-def test_steps_of_another_thread_are_those_of_a_helper() -> None:
-    tally, branch = Tally(), branch_named("a")
-    tally.steps.extend((DECOMPRESSED, get_ident() + 1, branch, 0, 100, 1.0, 1.5, 0.0))
-    tally.steps.extend((INTERPRETED, get_ident() + 1, branch, None, 400, 1.5, 1.75, 0.0))
-    assert tally.seconds() == (0.0, 0.0, 0.0)
-    assert (tally.helper_cpu, tally.payload) == (0.75, 100)
-
-
-def test_parts_of_a_cluster_are_payload_once() -> None:
-    read = BranchRead()
-    for cluster, part, size in ((0, "x", 10), (0, "y", 5), (0, "x", 10), (1, "x", 7)):
-        read.add_part(cluster, part, size)
-    assert (read.sizes, read.again) == ({0: 15, 1: 7}, 10)
 
 
 def test_what_could_not_be_metered_is_said_once() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from central_by_hand import OF_CENTRAL
 from handmade import EXPECTED, handmade_run, run_without_tables
 from jobs_by_hand import OF_JOBS
 
@@ -26,7 +27,7 @@ def saved_document(run, folder):
 def test_metrics_json_is_for_other_programs(tmp_path):
     document = saved_document(handmade_run(), tmp_path)
     assert (document["id"], document["outcome"]) == ("0123abcd", "finished")
-    assert set(document["missing"]) == {"num_stragglers", "straggler_seconds", *OF_JOBS}
+    assert set(document["missing"]) == {"num_stragglers", "straggler_seconds", *OF_JOBS, *OF_CENTRAL}
     values = {name: entry["value"] for name, entry in document["metrics"].items()}
     assert [finding["cause"] for finding in values.pop("verdict")] == ["missing data", "client", "memory"]
     expected = dict(EXPECTED)

@@ -64,6 +64,13 @@ def test_repeats_failed_runs_and_labels(folder: Path) -> None:
     assert (side.letter, side.label, len(side.runs)) == ("B", "new", 2)
     assert [run.name for run in side.runs] == ["again-1", "again-2"]
     assert side.left_out == ("broken failed: OSError: gone",)
-    assert side_of("A", str(folder / "one")).label == str(folder / "one")
+    assert side_of("A", str(folder / "one")).label == "one"  # no path of this machine
+    assert side_of("A", folder / "again-*").label == "again-*"
     with pytest.raises(ComparisonError, match="C has no run that can be compared: nothing was given"):
         side_of("C", [])
+
+
+def test_a_relative_path_is_the_label(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    given = f"{folder.name}/one"
+    assert side_of("A", given).label == given

@@ -19,8 +19,8 @@ def command(*, path: Path, everything: bool, group: str | None, share: bool) -> 
 
     \b
     Groups of tables are verdict, failures, throughput, bytes, events,
-    resources, timing, time, "fine metrics", chunks, phases, workers,
-    "batch jobs", datasets, sections, values, problems.
+    resources, timing, time, "scheduler and client", "fine metrics", chunks,
+    phases, workers, "batch jobs", datasets, sections, values, problems.
     """
     from roastcoffea.studies.merging import measurement_at
 

@@ -19,7 +19,8 @@ from roastcoffea.instrument.meter.formats import (
 )
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.sources import watch_source
-from roastcoffea.instrument.meter.tally import READ, BranchRead, branch_path
+from roastcoffea.instrument.meter.steps import BranchRead
+from roastcoffea.instrument.meter.tally import READ, branch_path
 from roastcoffea.log.packing import BRANCHES
 
 OPEN: Final = "open_seconds"

@@ -12,18 +12,8 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.tally import (
-    BY_BRANCH,
-    DECOMPRESSED,
-    INTERPRETED,
-    INTERRUPTED,
-    READ,
-    SIZES,
-    BranchRead,
-    Shadow,
-    StandIn,
-    Tally,
-)
+from roastcoffea.instrument.meter.steps import DECOMPRESSED, INTERPRETED, SMALL, BranchRead
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Remembered
 
 MOST_COUNTED: Final = 100
@@ -70,16 +60,20 @@ class Decompression(MeteredExecutor):
         tally = self.tally
         if tally is None:
             return self._inner.submit(task, *args, **kwargs)
-        began = thread_time()
-        result = task(*args, **kwargs)
-        ended, wall = thread_time(), perf_counter()
         try:
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
+            shared = tally.in_line and size < SMALL
+        except Exception as problem:
+            tally.miss("bytes of branches", problem, *BY_BRANCH)
+            return self._inner.submit(task, *args, **kwargs)
+        began = perf_counter() if shared else thread_time()
+        result = task(*args, **kwargs)
+        ended, wall = None if shared else thread_time(), perf_counter()
+        try:
             tally.stepping = thread = get_ident()
-            if wall - ended - tally.waits_since > tally.shortest and thread == tally.places.own:
-                delay = tally.delayed(wall - ended)
-                tally.steps.extend((INTERRUPTED, thread, None, 0, 0, None, 0.0, delay))
+            if ended is not None:
+                tally.without_core(thread, wall - ended)
             tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
@@ -110,7 +104,10 @@ class Interpretation(MeteredExecutor):
                 size = 0
             tally.stepping = thread
             if thread == tally.places.own:
-                tally.waits_since = wall - ended
+                off_core = wall - ended
+                if off_core - tally.waits_since > tally.shortest:
+                    tally.without_core(thread, off_core)
+                tally.waits_since = off_core
             tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)

@@ -83,7 +83,7 @@ class Meter(Tally):
             executor.tally = None
         self.requested_at_end = self.requested()
         with self.lock:
-            self.add_up()
+            self.add_up(ended=True)
             self.closed = True
         self.sources.clear()
         self.asked.clear()

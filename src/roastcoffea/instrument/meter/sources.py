@@ -12,7 +12,8 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.instrument.meter.servers import watch_handles, watch_own
-from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
+from roastcoffea.instrument.meter.steps import ASKED, MOST_VALUES
+from roastcoffea.instrument.meter.tally import WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the tally."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter, getitem
 from threading import get_ident
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.gauges import Delays
+from roastcoffea.instrument.meter.steps import DELAYED, INTERRUPTED, BranchRead, Steps
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -24,99 +25,11 @@ WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_second
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown if one of the meter's views is missing."""
 
-ASKED, INTERRUPTED, DECOMPRESSED, INTERPRETED = range(4)
-"""Steps of reading branches of a TTree.
-
-The last two are recorded as: step, thread, branch, number of the basket (None: already recorded), its bytes in the file
-or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and at the end, wall time
-at the end. The first has the number of baskets, CPU and wall time; the wall time is None if waiting is not recorded.
-The second has its seconds of CPU and of wall time.
-"""
-
-VALUES_OF_STEP: Final = 8
-MOST_VALUES: Final = 40_000
-"""Values recorded before they are added up."""
-
 OF_CLASS: Final = object()
 """Marks an attribute that came from the class itself."""
 
 
-class BranchRead:
-    """One branch as read by this attempt."""
-
-    __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
-        self.parts: set[Any] | None = None
-        self.again = self.uncompressed = 0
-        self.read: float | None = None
-        self.decompress = self.interpret = 0.0
-
-    def add(self, basket: int, size: int) -> None:
-        """Count a requested basket."""
-        if basket in self.sizes:
-            self.again += size
-        else:
-            self.sizes[basket] = size
-
-    def add_part(self, cluster: int, part: Any, size: int) -> None:
-        """Count a requested part of a cluster."""
-        parts = self.parts = self.parts or set()
-        if (cluster, part) in parts:
-            self.again += size
-            return
-        parts.add((cluster, part))
-        self.sizes[cluster] = self.sizes.get(cluster, 0) + size
-
-
-class Place:
-    """What a thread is reading, and its times so far."""
-
-    branch: BranchRead | None = None
-    """Field of an RNTuple, or column."""
-    pages: tuple[int, int] | None = None
-    """Cluster and column of an RNTuple."""
-    waited = 0.0
-    source_cpu = 0.0
-    stepped = 0.0
-    """CPU time measured separately, which does not belong to the current field or column."""
-    in_chunks = False
-
-    wall: float | None = None
-    cpu = 0.0
-    """Start times of waits for baskets, if the thread itself decompresses them."""
-    awaited = 0
-    """Number of baskets still to arrive."""
-    mark = 0.0
-    """CPU time at the end of the previous step."""
-
-    def __init__(self, *, own: bool) -> None:
-        self.own = own
-        """Whether it is the thread that made the meter."""
-
-    def begins(self, began: float | None, ended: float) -> float:
-        """CPU time from which a step counts: not before the end of a step inside it."""
-        if began is None:
-            return self.mark
-        # a later end belongs to another thread that had the same identity
-        return max(began, self.mark) if self.mark <= ended else began
-
-
-class Places(dict[int, Place]):
-    """What each thread reads, by its identity; the thread that creates this is the meter's own. See also `Sections`."""
-
-    __slots__ = ("own",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = get_ident()
-
-    def __missing__(self, thread: int) -> Place:
-        return self.setdefault(thread, Place(own=thread == self.own))
-
-
-class Tally(Delays):
+class Tally(Delays, Steps):
     """What one attempt has read so far.
 
     A shadow that is not removed holds its object weakly: otherwise the data in it would wait for the garbage collector.
@@ -124,10 +37,6 @@ class Tally(Delays):
     Clocks are those of the thread that created the tally; work of other threads for it is in `helper_cpu`.
     """
 
-    read = 0.0
-    """Time for which the thread has waited for storage so far."""
-    helper_cpu = 0.0
-    """CPU time of other threads so far."""
     in_process = False
     """Whether process() is running: only then is waiting recorded, and metadata read then is late."""
     in_line = False
@@ -158,8 +67,7 @@ class Tally(Delays):
     """Columns of a chunk's record that could not be metered."""
 
     def __init__(self) -> None:
-        # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
-        self.branches: dict[Any, BranchRead] = {}
+        super().__init__()
         self.steps: list[Any] = []
         """Steps of threads reading branches of a TTree, not yet added up: `VALUES_OF_STEP` values per step.
 
@@ -175,7 +83,6 @@ class Tally(Delays):
         """Objects, names of their attributes, and the previous values."""
         self.executors: dict[type, Any] = {}
         """Executors that record steps, by class."""
-        self.places = Places()
 
     # results
 
@@ -191,7 +98,7 @@ class Tally(Delays):
 
     def _reads(self) -> list[BranchRead]:
         """All branches so far; other threads may still add to them."""
-        self.add_up()
+        self.add_up(ended=True)
         return [*self.branches.values()]
 
     @property
@@ -240,10 +147,6 @@ class Tally(Delays):
             return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
     # reports from shadows
-
-    def branch_read(self, name: Any) -> BranchRead:
-        """The branch, field or column of this name."""
-        return self.branches.setdefault(name, BranchRead())
 
     def name_of_branch(self, branch: Any) -> Any:
         """Name of a branch of a TTree among what was read."""
@@ -303,56 +206,23 @@ class Tally(Delays):
                 with self.lock:
                     self.read += waited
 
-    def add_up(self) -> None:
-        """Add up the recorded steps of threads."""
+    def without_core(self, thread: int, off_core: float) -> None:
+        """Record for how long a thread had no core during a long wait that ends now; `off_core` as for `delayed`."""
+        if off_core - self.waits_since > self.shortest and thread == self.places.own:
+            self.steps.extend((DELAYED, thread, None, 0, 0, None, 0.0, self.delayed(off_core)))
+
+    def add_up(self, *, ended: bool = False) -> None:
+        """Add up the recorded steps of threads, which may have `ended` or go on."""
         with self.lock:
             noted = self.steps[:]
             del self.steps[: len(noted)]
             if not self.closed:
                 try:
-                    self._add(zip(*[iter(noted)] * VALUES_OF_STEP, strict=True))
+                    self.add_steps(noted)
+                    if ended:
+                        self.settle_rest()
                 except Exception as problem:
                     self.miss("bytes of branches", problem, *BY_BRANCH)
-
-    def _add(self, steps: Iterable[tuple[Any, ...]]) -> None:
-        before, read = None, BranchRead()
-        for step, thread, branch, basket, size, began, ended, wall in steps:
-            here = self.places[thread]
-            if step == ASKED:
-                here.awaited, here.mark, here.cpu, here.wall = basket, ended, ended, wall
-                continue
-            if step == INTERRUPTED:
-                # seconds not spent on the baskets waited for
-                if here.wall is not None:
-                    here.wall += wall
-                    here.cpu += ended
-                continue
-            if branch is not before:
-                before, read = branch, self.branch_read(self.name_of_branch(branch))
-            cpu = ended - here.begins(began, ended)
-            if not here.own:
-                self.helper_cpu += cpu
-                cpu = 0.0
-            if step == DECOMPRESSED:
-                read.add(basket, size)
-                read.decompress += cpu
-                if here.wall is not None:
-                    # the basket has arrived and is decompressed
-                    waited = max(wall - here.wall - ended + here.cpu, 0.0)
-                    here.awaited -= 1
-                    here.wall = wall if here.awaited > 0 else None
-                    read.read = (read.read or 0.0) + waited
-                    if here.own:
-                        self.read += waited
-            else:
-                if basket is not None:
-                    # it came with the tree, without a request of its own
-                    read.add(basket, 0)
-                read.uncompressed += size
-                read.interpret += cpu
-                if here.wall is not None:
-                    here.wall = wall
-            here.mark = here.cpu = ended
 
 
 def _ends(sizes: dict[int, int]) -> dict[int, int]:

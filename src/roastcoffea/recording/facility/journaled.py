@@ -75,7 +75,7 @@ def run_of(journal: Journal) -> Run:
     stop = max(float(known.get("stop") or known.get("last") or found.last), start)
     calls = log.received.calls()
     chunks = log.received.chunks(calls)
-    absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT}
+    absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT, "client_steps": NO_CLIENT}
     if not len(chunks):
         absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
     tables: dict[str, Any] = {

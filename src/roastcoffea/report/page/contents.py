@@ -14,6 +14,7 @@ from roastcoffea.metrics.profile import profile_of
 from roastcoffea.metrics.worker_names import Names, known_names
 from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.report.allocation import allocation
+from roastcoffea.report.central import central
 from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.first_look import look_of
@@ -118,6 +119,13 @@ def _datasets(measured: Measured) -> Iterator[Sheet]:
     yield replace(datasets(metrics), title="") if name in metrics else not_measured(metrics.missing[name])
     yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
     yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
+
+
+def _central(measured: Measured) -> Iterator[Sheet]:
+    """Scheduler and client side by side, and merges by level."""
+    scheduler, client, *merges = central(measured.metrics)
+    yield Sheet(beside=True, parts=[scheduler, client])
+    yield from merges
 
 
 def _jobs(measured: Measured) -> Iterator[Sheet]:
@@ -244,6 +252,7 @@ SECTIONS: Final[Mapping[str, Parts]] = {
         ("time_ledger_by_worker", "workers", "thread time", TOTAL),
         ("stragglers", "stragglers", "stragglers", ""),
     ),
+    "scheduler and client": _central,
     "batch jobs": _jobs,
     "failed work": _tables(
         ("failed", "failed attempts", "", ""),

@@ -64,11 +64,16 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
         runs.append(run)
     if not label:
         alone = runs[0].name if len(runs) == 1 else ""
-        label = (str(given) if isinstance(given, str | os.PathLike) else alone) or letter
+        label = (_short(given) if isinstance(given, str | os.PathLike) else alone) or letter
     if not runs:
         reason = "; ".join(left_out) or "nothing was given"
         raise ComparisonError(f"{label} has no run that can be compared: {reason}")
     return Side(letter=letter, label=label, runs=tuple(runs), left_out=tuple(left_out))
+
+
+def _short(given: str | os.PathLike[str]) -> str:
+    """What was given, without the folders of an absolute path: who reads the comparison may not have them."""
+    return Path(given).name if Path(given).is_absolute() else str(given)
 
 
 def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:

@@ -223,9 +223,13 @@ def _speedup(workers: Numbers, contention: float, coherency: float) -> Numbers:
 
 def _worth(contention: float, coherency: float) -> int | None:
     """Largest number of workers at which another one adds its share; None if there is no limit."""
-    workers = np.arange(1, MOST_WORKERS + 1, dtype=np.float64)
-    wasted = np.diff(_speedup(workers, contention, coherency)) < LEAST_GAIN
-    return int(np.argmax(wasted)) + 1 if wasted.any() else None
+    # gains shrink as workers are added, and are negative beyond the peak: the first small one is found by bisection
+    low, high = 0, MOST_WORKERS
+    while high - low > 1:
+        middle = (low + high) // 2
+        fewer, more = _speedup(np.array([middle, middle + 1.0]), contention, coherency)
+        low, high = (low, middle) if more - fewer < LEAST_GAIN else (middle, high)
+    return high if high < MOST_WORKERS else None
 
 
 def _at(worth: Sequence[int | None], share: float) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,13 @@ from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.studies.scaling import laws as scaling_laws
+from roastcoffea.studies.scaling import why
+from roastcoffea.studies.scaling.costs import costs_of
+from roastcoffea.studies.scaling.explanation import Explanation, explained
+from roastcoffea.studies.scaling.needs import needs_of, target_of
+from roastcoffea.studies.scaling.pace import pace_of
+from roastcoffea.studies.scaling.reading import reading_of
+from roastcoffea.studies.scaling.shares import Judged
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import COUNT, FRACTION, SECOND, number, three_digits
 
@@ -64,6 +72,7 @@ class Scaling(Presented):
     of the intervals.
     """
 
+    name: str
     kind: str
     unit: str
     basis: str
@@ -71,15 +80,19 @@ class Scaling(Presented):
     laws: dict[str, scaling_laws.Law]
     missing: dict[str, str]
     losses: list[Loss]
+    explanation: Explanation
+    needs: list[str]
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """The gain from more workers, the laws, and where the loss goes."""
+        """Why more workers give less, the gain from them, the laws, and where the loss goes."""
         fewest, most = (number(point.workers) for point in (self.points[0], self.points[-1]))
         heads = columns(None, self.unit) + columns(COUNT, "runs") + columns(SECOND, "wall")
         laws = [f"{name}: {self._of_law(law)}" for name, law in self.laws.items()]
         reasons = [f"{name}: none, {reason}." for name, reason in self.missing.items()]
         return [
+            why.reasons(self.explanation, self.points, self.unit, self.needs),
+            why.useful_workers(self.explanation, self.points, self.unit),
             Sheet(
                 title=f"{self.kind} scaling; 95 % intervals from {self.basis}",
                 columns=heads + columns(COUNT, "events/s", "speed-up", "efficiency"),
@@ -120,14 +133,34 @@ class Scaling(Presented):
         return Sheet(title=title, columns=heads + columns(FRACTION, "share of the loss"), rows=rows, notes=doubts)
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
-        """Draw speed-up with its laws, and thread time by class; write it to a file if one is given."""
+        """Draw speed-up with what it loses, and thread time by class; write it to a file if one is given."""
         from roastcoffea.studies.scaling.scaling_figure import scaling_figure
 
-        return scaling_figure(self.points, self.laws, self.unit, output_path)
+        return scaling_figure(self.points, self.explanation, self.laws, self.unit, output_path)
+
+    def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it as a page for a browser, which needs nothing else; give its path.
+
+        Raises
+        ------
+        MeasurementError
+            If the file is there already, or it cannot be written.
+        """
+        from roastcoffea.studies.scaling.page import page_of, write_page
+
+        sizes = ", ".join(number(point.workers) for point in self.points)
+        facts = f"{self.kind} scaling, {sizes} {self.unit}"
+        text = page_of(f"Scaling of {self.name}", facts, self.sheets(), self.plot())
+        return write_page(Path(path), text, overwrite=overwrite)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
-        return asdict(self)
+        """Everything in plain types; units are their symbols."""
+        return asdict(self, dict_factory=_plain)
+
+
+def _plain(fields: list[tuple[str, Any]]) -> Any:
+    known = dict(fields)
+    return known["symbol"] if known.keys() == {"symbol", "text"} else known
 
 
 def _row(point: scaling_laws.Point) -> list[Cell]:
@@ -146,7 +179,7 @@ def _workers(worth: int | None) -> str:
     return "no limit" if worth is None else number(worth)
 
 
-def scaling(runs: Sequence[Source]) -> Scaling:
+def scaling(runs: Sequence[Source], *, rate: str | None = None) -> Scaling:
     """How the rate of an analysis grows with workers.
 
     Parameters
@@ -154,18 +187,25 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     runs
         Runs with at least two different numbers of workers, on the same files (strong scaling) or on files that grow
         with the workers (weak scaling); repeats provide the intervals.
+    rate
+        A rate to reach, such as "200 Gbit/s" or "50 kHz" (events): the result has what would have to change.
 
     Raises
     ------
+    ValueError
+        If the rate is none.
     NotMeasuredError
         If runs lack required data, ran different processors, or all have the same number of workers.
     """
+    target = None if rate is None else target_of(rate)
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
     _refuse_unusable(measurements)
     threads = {round(measurement.metrics["cores_per_worker"], DIGITS) for _, measurement in measurements}
     unit = scaling_laws.WORKERS if len(threads) == 1 else scaling_laws.THREADS
-    taken = sorted((scaling_laws.scaled(*named, unit) for named in measurements), key=attrgetter("workers"))
-    groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
+    judged = sorted((_judged(*named, unit) for named in measurements), key=attrgetter("scaled.workers"))
+    by_size = [list(group) for _, group in groupby(judged, key=attrgetter("scaled.workers"))]
+    groups = [[one.scaled for one in group] for group in by_size]
+    taken = [one.scaled for one in judged]
     workers = [group[0].workers for group in groups]
     if len(groups) < 2:
         alike = f"all these runs have {number(workers[0])} {unit}"
@@ -174,7 +214,9 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     kind = _kind(taken)
     laws, missing = scaling_laws.laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
     points = [scaling_laws.point_of(*pair, workers[0], rates[0]) for pair in zip(groups, rates, strict=True)]
+    explanation = explained(by_size, unit)
     return Scaling(
+        name=", ".join(dict.fromkeys(call.processor for call in measurements[0][1].run.calls)) or "scaling",
         kind=kind,
         unit=unit,
         basis=_basis(groups),
@@ -182,7 +224,20 @@ def scaling(runs: Sequence[Source]) -> Scaling:
         laws=laws,
         missing=missing,
         losses=_losses(points[0].classes, points[-1].classes),
+        explanation=explanation,
+        needs=[] if target is None else needs_of(target, explanation, by_size, unit),
         doubts=list(_doubts(taken, unit)),
+    )
+
+
+def _judged(name: str, measurement: Measurement, unit: str) -> Judged:
+    """All that is needed of a run."""
+    return Judged(
+        scaled=scaling_laws.scaled(name, measurement, unit),
+        start=measurement.run.start,
+        costs=costs_of(measurement),
+        reading=reading_of(measurement),
+        pace=pace_of(measurement),
     )
 
 

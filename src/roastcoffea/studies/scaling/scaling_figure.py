@@ -1,4 +1,4 @@
-"""Scaling as a picture: speed-up with its laws, and thread time per event by class."""
+"""Scaling as a picture: speed-up with what it loses, with its laws, and thread time per event by class."""
 
 from __future__ import annotations
 
@@ -10,31 +10,63 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.phases import COMPUTING, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.studies.scaling.costs import FAMILIES
+from roastcoffea.studies.scaling.explanation import Explanation
 from roastcoffea.studies.scaling.laws import Between, Law, Point
+from roastcoffea.studies.scaling.why import SHOWN, USEFUL
 from roastcoffea.visualization.colours import LIGHT
 from roastcoffea.visualization.draw import whole_numbers
 from roastcoffea.visualization.legends import by_family, family_labels, legend
 from roastcoffea.visualization.registry import own_style, save
 
 MOST_CLASSES: Final = 7
+MOST_CAUSES: Final = 5
+
 SMALL: Final = 0.01
 REST: Final = "all others"
 
 
 def scaling_figure(
-    points: Sequence[Point], laws: Mapping[str, Law], unit: str, output_path: str | PathLike[str] | None
+    points: Sequence[Point],
+    explanation: Explanation,
+    laws: Mapping[str, Law],
+    unit: str,
+    output_path: str | PathLike[str] | None,
 ) -> Figure:
-    """Figure of both; written to a file if one is given."""
+    """Figure of all three; written to a file if one is given."""
     with own_style():
-        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
-        speedup, classes = figure.subplots(1, 2)
+        figure = Figure(figsize=(13.0, 4.2), layout="constrained")
+        lost, speedup, classes = figure.subplots(1, 3)
+        _draw_lost(lost, points, explanation, unit)
         _draw_speedup(speedup, points, laws, unit)
         _draw_classes(classes, points, unit)
     if output_path is not None:
         save(figure, output_path)
     return figure
+
+
+def _draw_lost(ax: Axes, points: Sequence[Point], explanation: Explanation, counted: str) -> None:
+    """Draw useful workers, and above them what the others are lost to, up to all workers."""
+    workers = np.array([point.workers for point in points], dtype=np.float64)
+    below = np.array([useful.value for useful in explanation.useful])
+    ax.fill_between(workers, 0, below, color=LIGHT.of(COMPUTING), linewidth=0, label=USEFUL)
+    large = [cause for cause in explanation.causes if cause.share.value >= SHOWN][:MOST_CAUSES]
+    for cause in large:
+        above = np.minimum(below + workers * np.array(cause.shares), workers)
+        colour = LIGHT.of(FAMILIES[cause.name])
+        ax.fill_between(workers, below, above, facecolor=colour, edgecolor=LIGHT.ground, label=cause.name)
+        below = above
+    if (workers - below).max() > SMALL * workers[-1]:
+        ax.fill_between(workers, below, workers, color=LIGHT.quiet, alpha=0.3, linewidth=0, label=REST)
+    turning = None if explanation.main is None else explanation.main.turning.value
+    if turning is not None:
+        ax.axvline(turning, color=LIGHT.ink, linewidth=1, linestyle="--")
+    ax.set(title="Speed-up and what it loses", xlabel=counted, ylabel=counted)
+    ax.set(xlim=(workers[0], workers[-1]), ylim=(0, workers[-1]))
+    whole_numbers(ax.xaxis)
+    legend(ax)
 
 
 def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], counted: str) -> None:

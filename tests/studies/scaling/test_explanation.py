@@ -1,0 +1,142 @@
+"""Limits that are planted in campaigns are found, with the number of workers from which on they limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_runs import made_run, plan
+from planted_campaigns import laboratory
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.studies.scaling.costs import costs_of
+from roastcoffea.studies.scaling.scaling import Scaling, scaling
+
+
+def found(campaign: Any) -> tuple[Scaling, bool]:
+    """What is said of a campaign, and whether it is right within a step of its sizes."""
+    study = scaling(list(campaign.runs()))
+    main = study.explanation.main
+    assert main is not None
+    near = abs(campaign.step(main.turning.value) - campaign.step(campaign.turning)) <= 1
+    return study, main.name == campaign.cause and near
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_planted_limits_are_found(seed: int) -> None:
+    right = [found(campaign)[1] for campaign in laboratory("campaigns").planted(seed, waves=5)]
+    assert sum(right) >= 7
+
+
+@pytest.mark.slow
+def test_the_same_times_by_storage_and_by_scheduler_are_told_apart() -> None:
+    times = []
+    for campaign in laboratory("reported").same_times():
+        study, right = found(campaign)
+        assert right
+        main = study.explanation.main
+        assert main is not None
+        assert main.falls == 200
+        times.append([point.seconds for point in study.points])
+    assert times[0] == pytest.approx(times[1], rel=0.01)
+    assert times[0] == pytest.approx(list(laboratory("reported").TIMES.values()), rel=0.01)
+
+
+def small(**changes: Any) -> list[Any]:
+    """Runs of 2, 4 and 8 workers on a plan of few chunks."""
+    made = laboratory("plan").Plan(**{"chunks": 80, "size": 80e6, "cpu": 2.0, "per_host": 2} | changes)
+    simulated = laboratory("simulated").simulated
+    return [simulated(made, workers, seed=5, first=workers == 2, place=workers) for workers in (2, 4, 8)]
+
+
+def test_saturated_storage_and_its_limit() -> None:
+    study = scaling(small(storage_rate=60e6), rate="4.8 Gbit/s")
+    main = study.explanation.main
+    assert main is not None
+    assert main.name == "storage bandwidth"
+    # streams of 20 MB/s, which a worker uses for 4.07 of 6.57 s: 60 MB/s feed 4.9 workers
+    assert main.turning.value == pytest.approx(60 / (20 * 4.05 / 6.57), rel=0.1)
+    assert main.rate is not None
+    assert main.rate.value.value == pytest.approx(8e-3 * 60, rel=0.07)
+    times = 4.8 / main.rate.value.value
+    assert study.needs[0].startswith(f"4.8 Gbit/s needs {times:.3g} times the storage")
+    assert "Storage bandwidth limits these runs" in str(study)
+
+
+def test_a_limit_of_connections_is_latency() -> None:
+    study = scaling(small(connections=2, latency=0.05))
+    main = study.explanation.main
+    assert main is not None
+    assert main.name == "storage latency"
+    assert main.rate is not None
+    assert main.rate.unit.symbol == "requests/s"
+
+
+@pytest.mark.slow
+def test_requests_that_always_take_most_of_the_time_are_latency() -> None:
+    main = scaling(small(latency=0.6, cpu=0.5)).explanation.main
+    assert main is not None
+    assert (main.name, main.turning.value) == ("storage latency", 2.0)
+
+
+def test_a_cold_cache() -> None:
+    main = scaling(small(cold_rate=8e6)).explanation.main
+    assert main is not None
+    assert (main.name, main.at) == ("cold cache", 2)
+
+
+def test_perfect_scaling_has_no_reason() -> None:
+    study = scaling([made_run([plan(1.0)] * 64, workers) for workers in (1, 2, 4)])
+    assert study.explanation.main is None
+    assert "Nothing limits these runs" in str(study)
+
+
+@pytest.mark.slow
+def test_useful_and_lost_workers_are_all_workers() -> None:
+    study = scaling(small(storage_rate=60e6, late_after=4, late_seconds=5.0))
+    for place, point in enumerate(study.points):
+        lost = sum(cause.shares[place] for cause in study.explanation.causes)
+        useful = study.explanation.useful[place].value / point.workers
+        assert useful + lost == pytest.approx(1.0, abs=0.02)
+
+
+def test_costs_add_up_to_the_most_workers_for_the_whole_run() -> None:
+    for run in small(late_after=4, late_seconds=5.0, slow_hosts={1: 3.0}):
+        measurement = Measurement(run)
+        seconds = costs_of(measurement).seconds
+        total = measurement.metrics["peak_workers"] * (run.stop - run.start)
+        assert sum(float(np.sum(amounts)) for amounts in seconds.values()) == pytest.approx(total)
+
+
+def test_workers_that_wait_for_a_slow_submission_wait_for_the_client() -> None:
+    """Chunks become runnable one by one, while others run: nothing is left to run, and yet it is no tail."""
+    run = made_run([plan(1.0)] * 8, 4)
+    assert run.tasks is not None
+    rows = run.tasks.to_pylist()
+    assert run.chunks is not None
+    chunks = run.chunks.to_pylist()
+    for place, (task, chunk) in enumerate(zip(rows, chunks, strict=True)):
+        late = run.start + 0.75 * place
+        task.update(dict.fromkeys(("runnable", "assigned", "arrived", "ready", "start"), late), stop=late + 1.0)
+        task["seen"] = task["stop"]
+        chunk.update(start=late, stop=late + 1.0)
+    stop = rows[-1]["stop"]
+    assert run.lifetimes is not None
+    lives = [row | {"stop": stop} for row in run.lifetimes.to_pylist()]
+    slow = replace(
+        run,
+        stop=stop,
+        calls=tuple(replace(call, stop=stop) for call in run.calls),
+        tasks=pa.Table.from_pylist(rows, run.tasks.schema),
+        chunks=pa.Table.from_pylist(chunks, run.chunks.schema),
+        lifetimes=pa.Table.from_pylist(lives, run.lifetimes.schema),
+    )
+    seconds = costs_of(Measurement(slow)).seconds
+    total = 4 * (stop - run.start)
+    assert float(seconds["client"].sum()) == pytest.approx(total - 8 - float(seconds["tail"].sum()), rel=0.05)
+    # three workers wait while the last chunk runs
+    assert float(seconds["tail"].sum()) == pytest.approx(3.0, rel=0.15)
