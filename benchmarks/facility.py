@@ -3,8 +3,9 @@
     python benchmarks/facility.py [--chunks 200000] [--workers 4]
 
 Two clients without a collector submit runs of 2000 chunks each. The workers are Dask's, and end chunks at once with a
-record as the workers' preload leaves it. The memory of the scheduler's process is read after each 10,000 chunks, and at
-the end all journals are read back: every chunk must be there, in the run and of the client that it belongs to.
+record as the workers' preload leaves it. The scheduler's memory is read after each 10,000 chunks, once
+garbage is collected and free memory given back. At the end all journals are read back: every chunk must be there, in
+the run and of the client that it belongs to.
 """
 
 from __future__ import annotations
@@ -121,6 +122,15 @@ def facility(folder: Path, workers: int) -> Iterator[Facility]:
         cluster.close()
 
 
+def trimmed(dask_scheduler: Any = None) -> None:  # noqa: ARG001  (Dask's name)
+    """Collect garbage, and give free memory back to the system, so that what is left is in use."""
+    import ctypes
+    import gc
+
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
 def one_run(client: Client, number: int) -> None:
     """Have all chunks of a run processed, and drop the results."""
     items = [
@@ -142,6 +152,7 @@ def soak(cluster: Facility, chunks: int) -> list[float]:
         one_run(clients[number % 2], number)
         done = (number + 1) * OF_A_RUN
         if done % STEP == 0:
+            clients[0].run_on_scheduler(trimmed)
             memory.append(cluster.megabytes)
             rate = done / (time.monotonic() - began)
             print(f"{done:>8,} chunks  {memory[-1]:.1f} MB  {rate:,.0f} chunks a second", flush=True)

@@ -46,7 +46,7 @@ class CommandLineCluster:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.file = folder / "scheduler.json"
         self._run_dask("scheduler", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(self.file))
-        assert wait_until(self.file.exists, 60), self.text()
+        assert wait_until(self._is_up, 60), self.text()
         self.workers = [self.add_worker() for _ in range(workers)]
 
     def _run_dask(self, *command: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
@@ -61,6 +61,9 @@ class CommandLineCluster:
             )
         self.processes.append(process)
         return process
+
+    def _is_up(self) -> bool:
+        return self.file.exists() and self.file.read_text().endswith("}")  # it is not written whole or not at all
 
     def add_worker(self, *options: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         place = ("--local-directory", str(self.folder), "--dashboard-address", ":0", *self.options)

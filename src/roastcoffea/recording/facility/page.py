@@ -108,8 +108,8 @@ class View:
         self._runs = Div(sizing_mode="stretch_width")
         self._classes = Div(width=300)
         self._source = ColumnDataSource({"time": [], **{name: [] for name in BARS}}, name="threads")
-        chart = row(_drawn(self._source), self._classes, sizing_mode="stretch_width")
-        self.roots = (self._runs, chart)
+        self._plot = _drawn(self._source)
+        self.roots = (self._runs, row(self._plot, self._classes, sizing_mode="stretch_width"))
 
     def refresh(self) -> None:
         """Show the state now."""
@@ -121,6 +121,9 @@ class View:
         bars = {name: np.zeros(len(times)) for name in BARS}
         for name, amounts in threads.items():
             bars[bar_of(name)] += amounts
+        # the ranges are set, as Bokeh warns of bars from which it can take none, before the first ones
+        self._plot.x_range.start = min((times[kept].min(initial=now) - now) / 60, -1.0)
+        self._plot.y_range.end = 1.05 * max(sum(bars.values())[kept].max(initial=0.0), observer.threads[0], 1)
         self._source.data = {"time": (times[kept] + BIN / 2 - now) / 60, **{name: bars[name][kept] for name in BARS}}
 
 
@@ -132,8 +135,9 @@ def _drawn(source: ColumnDataSource) -> Any:
         sizing_mode="stretch_width",
         tools="",
         toolbar_location=None,
+        x_range=(-1, 0),
+        y_range=(0, 1),
     )
-    plot.y_range.start = 0
     plot.yaxis.axis_label = "threads"
     plot.xaxis.axis_label = "minutes from now"
     look: dict[str, Any] = {"width": BIN / 60, "color": list(BARS.values()), "line_color": None}
