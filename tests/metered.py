@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
@@ -106,3 +107,7 @@ def total_of_all(events: Any) -> list[float]:
 
 def total_of_f0(events: Any) -> float:
     return float(ak.sum(events["f0"]))
+
+
+def branch_named(name: str) -> Any:
+    return SimpleNamespace(_bases=[SimpleNamespace(_members={"fName": name})], _parent=None)

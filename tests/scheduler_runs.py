@@ -124,6 +124,9 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
         "error": task.error,
         # these stand-ins hold no work items of coffea's
         **dict.fromkeys(("dataset", "file", "entry_start", "entry_stop")),
+        # nor inputs
+        **dict.fromkeys(("inputs", "input_bytes"), 0 if kind == MERGE else None),
+        "merge_level": 1 if kind == MERGE else None,
     } | (dict.fromkeys(OF_USER) if task.annotations is None and task.client != CLIENT else {})
 
 

@@ -372,7 +372,7 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
         Figure("leaving", leaving.seconds, "s", 0.1 + 1e-6 * size.tasks, leaving.note),
         Figure("metrics and ledger of the new run", computing.seconds, "s", None, computing.note),
         Figure("saving", saving.seconds, "s", 10, f"{saving.note}, {size_of(folder / 'run') / MEGABYTE:.0f} MB"),
-        *([Figure("problems", len(runs[0].problems), "", 0, "; ".join(runs[0].problems))] if runs[0].problems else []),
+        Figure("problems", len(runs[0].problems), "", None, "; ".join(runs[0].problems)),
     ]
 
 

@@ -17,6 +17,7 @@ from stand_ins import Scheduler, Task, started_plugin
 from roastcoffea import load
 from roastcoffea.backends.attempts import kind_of
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.reader import ClusterLog
 from roastcoffea.records.tasks import (
     CANCELLED,
     MERGE,
@@ -110,6 +111,26 @@ def fail_secretly(number: int) -> None:
 def test_what_a_task_does_is_known_by_its_mark_and_its_name(step: str | None, prefix: str, kind: str) -> None:
     mark = None if step == "no mark" else {"step": step, "prefix": "DijetProcessor"}
     assert kind_of(SimpleNamespace(prefix=SimpleNamespace(name=prefix)), mark) == kind
+
+
+def test_a_merge_has_its_level_and_what_it_merges() -> None:
+    scheduler = Scheduler(1)
+    plugin = started_plugin(scheduler)
+    (worker,) = scheduler.workers.values()
+    known = {"worker": worker, "annotations": annotations("processing")}
+    chunks = [Task(f"chunk-{number}", nbytes=100, **known) for number in range(4)]
+    halves = [
+        Task(f"reduce-{at}", prefix_name="reduce", nbytes=70, dependencies=(*chunks[at : at + 2],), **known)
+        for at in (0, 2)
+    ]
+    final = Task("reduce-final", prefix_name="reduce", dependencies=(*halves,), **known)
+    for task in (*chunks, *halves, final):
+        scheduler.run(plugin, task)
+    log = ClusterLog()
+    log.feed(plugin.drain(10**9, 0)["data"])
+    rows = log.attempts.table(0.0).select(["merge_level", "inputs", "input_bytes"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [*[(None,) * 3] * 4, *[(1, 2, 200)] * 2, (2, 2, 140)]
+    assert plugin.problems.failures == 0
 
 
 def test_attempts_are_counted_when_they_end_or_are_written_as_unfinished() -> None:

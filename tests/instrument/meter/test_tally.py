@@ -17,13 +17,13 @@ import awkward as ak
 import pytest
 import uproot
 from fsspec.implementations.local import LocalFileSystem
-from metered import FLAT, Slept, outcome, total_of_all, total_of_f0
+from metered import FLAT, Slept, branch_named, outcome, total_of_all, total_of_f0
 from stored import baskets_of, clusters_of, write_tree
 from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea.instrument.meter import sources
 from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERPRETED, INTERRUPTED, SMALL, BranchRead
+from roastcoffea.instrument.meter.steps import SMALL, BranchRead
 from roastcoffea.instrument.meter.tally import Shadow, Tally, branch_path
 from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.records.phases import PHASES
@@ -115,10 +115,6 @@ class Reading:
             byte_offsets=None,
         )
         self.submit["interpretation"](lambda _: step(), basket)
-
-
-def branch_named(name: str) -> Any:
-    return SimpleNamespace(_bases=[SimpleNamespace(_members={"fName": name})], _parent=None)
 
 
 @pytest.mark.parametrize("embedded_in_tree", [False, True])
@@ -245,96 +241,6 @@ def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
     columns = meter.branch_columns()
     assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
     assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
-
-
-def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() -> None:
-    """Two baskets of "a" are asked for at 10 s of wall and 1 s of CPU time, and one more of it comes again."""
-    tally = Tally()
-    tally.in_line = True
-    me, branch = get_ident(), branch_named("a")
-    tally.steps.extend((ASKED, me, None, 2, 0, None, 1.0, 10.0))
-    # 3 s until it is decompressed, of which 0.5 s were for another request, with 0.25 s of CPU, and 0.5 s decompression
-    tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.25, 0.5))
-    tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, 1.25, 1.75, 13.0))
-    tally.steps.extend((INTERPRETED, me, branch, None, 400, None, 2.0, 13.25))
-    # 2 s more, of which 1 s is decompression
-    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 2.0, 3.0, 15.25))
-    tally.steps.extend((INTERPRETED, me, branch, None, 200, None, 3.5, 16.0))
-    # no more is asked for: what passes until then is no waiting
-    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 4.0, 4.5, 20.0))
-    waited, decompress, interpret = tally.seconds()
-    assert waited == (13.0 - 10.5 - (1.75 - 1.25)) + (15.25 - 13.25 - (3.0 - 2.0)) == 3.0
-    assert decompress == 0.5 + 1.0 + 0.5
-    assert interpret == 0.25 + 0.5
-    columns = tally.branch_columns()
-    names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
-    assert [list(columns[name]) for name in names] == [["a"], [150], [50], [600], [2], [3.0]]
-    assert (tally.payload, tally.helper_cpu, tally.problems) == (200, 0.0, ())
-
-
-def of_small_basket(began: float, *, delayed: float = 0.0, way_round: bool = False) -> Tally:
-    """A basket asked for at 10 s of wall and 1 s of CPU time, and turned into an array at 14 s and 2 s.
-
-    With `way_round` a step of no duration keeps it from being added up at once.
-    """
-    tally = Tally()
-    tally.in_line = True
-    me, branch = get_ident(), branch_named("a")
-    tally.steps.extend((ASKED, me, None, 1, 0, None, 1.0, 10.0))
-    if way_round:
-        tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.0, 0.0))
-    tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, began, None, 13.75))
-    if delayed:
-        tally.steps.extend((DELAYED, me, None, 0, 0, None, 0.0, delayed))
-    tally.steps.extend((INTERPRETED, me, branch, None, 400, None, 2.0, 14.0))
-    return tally
-
-
-@pytest.mark.parametrize("way_round", [False, True])
-def test_a_small_basket_is_waited_for_before_its_steps(way_round: bool) -> None:
-    """Of 4 s a thread had its core for 1 s, of which its steps are at most 0.75 s."""
-    tally = of_small_basket(13.25, way_round=way_round)
-    assert tally.seconds() == (3.0, 0.5, 0.25)
-    columns = tally.branch_columns()
-    names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
-    assert [list(columns[name]) for name in names] == [["a"], [100], [0], [400], [1], [3.0]]
-
-
-@pytest.mark.parametrize("way_round", [False, True])
-def test_what_takes_longer_than_the_core_was_had_is_no_waiting(way_round: bool) -> None:
-    """It waits for 1.5 s at most, and has its core for 1 of the other 2.5 s: so have all parts of them."""
-    tally = of_small_basket(11.5, way_round=way_round)
-    assert tally.seconds() == pytest.approx((1.5, 2.25 * 0.4, 0.25 * 0.4))
-
-
-def test_time_in_the_queue_for_a_core_is_no_waiting_for_a_small_basket() -> None:
-    tally = of_small_basket(13.0, delayed=2.0)
-    assert tally.seconds() == pytest.approx((1.0, 0.75 / 3, 0.25 / 3))
-
-
-def test_what_never_came_was_waited_for() -> None:
-    tally = Tally()
-    tally.in_line = True
-    cpu, wall = time.thread_time(), time.perf_counter()
-    tally.steps.extend((ASKED, get_ident(), None, 1, 0, None, cpu, wall - 2.0))
-    tally.steps.extend((DECOMPRESSED, get_ident(), branch_named("a"), 0, 100, wall, None, wall))
-    assert tally.seconds()[0] == pytest.approx(2.0, abs=0.01)
-    assert tally.payload == 100
-
-
-def test_steps_of_another_thread_are_those_of_a_helper() -> None:
-    tally, branch = Tally(), branch_named("a")
-    tally.steps.extend((DECOMPRESSED, get_ident() + 1, branch, 0, 100, 1.0, 1.5, 0.0))
-    tally.steps.extend((INTERPRETED, get_ident() + 1, branch, None, 400, 1.5, 1.75, 0.0))
-    assert tally.seconds() == (0.0, 0.0, 0.0)
-    assert (tally.helper_cpu, tally.payload) == (0.75, 100)
-
-
-def test_parts_of_a_cluster_are_payload_once() -> None:
-    read = BranchRead()
-    for cluster, part, size in ((0, "x", 10), (0, "y", 5), (0, "x", 10), (1, "x", 7)):
-        read.add_part(cluster, part, size)
-    assert (read.sizes, read.again) == ({0: 15, 1: 7}, 10)
 
 
 def test_what_could_not_be_metered_is_said_once() -> None:
