@@ -152,6 +152,16 @@ def test_only_a_worker_that_leaves_has_last_words_and_nothing_of_ours_stays(stat
     assert 0 <= last["cpu_seconds"] <= time.process_time()
 
 
+def test_counts_are_not_sent_where_nobody_wants_them() -> None:
+    worker = Worker()
+    half = begun(worker, counts=False)
+    worker.digests_total[CPU] = 9.0
+    worker.status.name = "closing"
+    half.teardown(worker)
+    ((_, last),) = worker.sent
+    assert set(last) == {"worker", "cpu_seconds", "last", "token"}
+
+
 def test_what_is_carried_is_unpacked_once() -> None:
     half = WorkerHalf(NAME, TOKEN, carried=pickle.dumps({"a": 1}))
     assert half.unpacked() == {"a": 1}

@@ -108,6 +108,13 @@ def test_what_others_began_before_the_run_belongs_to_it_from_then_on() -> None:
     assert ledger["failed"] == 4.5
 
 
+def test_what_others_began_after_the_run_is_none_of_it() -> None:
+    before = ledger_with_tasks()
+    ledger = ledger_with_tasks(task("x", 99, "merge", "ok", "A", 103, 107) | {"kind": "other"})
+    assert ledger["other tasks"] == 0
+    assert ledger.residual == pytest.approx(before.residual)
+
+
 def test_a_task_that_seceded_is_cut_there() -> None:
     ledger = ledger_with_tasks(task("r9", 9, "merge", "ok", "A", 60, 70) | {"seceded": T + 64})
     assert ledger["merge"] == pytest.approx(2.0 + 4.0)

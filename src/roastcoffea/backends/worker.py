@@ -62,6 +62,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         Additional code.
     functions : optional
         Settings for functions that tasks run without a Runner: `instrument.tasks.Settings`.
+    counts : bool
+        Whether Dask's counts are sent: their number grows with the spans and names of tasks that a worker has seen.
     """
 
     idempotent = True
@@ -73,11 +75,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         carried: bytes | None = None,
         companion: Companion | None = None,
         functions: Any = None,
+        *,
+        counts: bool = True,
     ) -> None:
         self.name = name
         self.token = token
         self.companion = companion
         self.functions = functions
+        self._counts = counts
         self._carried = carried
         self._unpacked: Any = None
 
@@ -99,7 +104,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._before = dict(worker.digests_total)
         self._pushed: dict[Any, float] = {}
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
-        self._pusher.start()
+        if self._counts:
+            self._pusher.start()
         self._began = time.process_time()
         self.withheld_before = withheld()
         worker.metrics[self.name] = self.cpu_seconds
@@ -189,7 +195,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             unmark(task, self.name)
         if leaving:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
-            self.report(message | {"digests": list(self.counted().items()), "last": True})
+            counted = {"digests": list(self.counted().items())} if self._counts else {}
+            self.report(message | counted | {"last": True})
 
 
 def job_of(worker: Any) -> dict[str, Any]:

@@ -281,11 +281,13 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
     stop = np.fmin(stop, moments(tasks, "seceded"))
     others = having(tasks["kind"], task_records.OTHER)
     stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
-    # work that others started before the run counts from its start
+    # work that others started before the run counts from its start, and none that they started after it
     arrived = np.full(len(left), run.stop)
     np.minimum.at(arrived, presence.worker, presence.start)
-    earliest = np.where(others, arrived[worker], -np.inf)
-    return np.maximum(start, earliest), np.maximum(stop, earliest)
+    earliest, latest = (
+        np.where(others, moment[worker], limit) for moment, limit in ((arrived, -np.inf), (left, np.inf))
+    )
+    return np.maximum(np.minimum(start, latest), earliest), np.maximum(stop, earliest)
 
 
 def _when_free(stops: Numbers, threads: int) -> Numbers:

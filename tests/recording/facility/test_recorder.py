@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,30 @@ def test_chunks_are_recorded_though_their_collector_was_given_up_or_they_come_la
     assert sorted(len(run.chunks or ()) for run in runs) == [1, 3]
 
 
+def test_what_others_ran_when_a_run_ended_is_known_once_it_ends(
+    observed: Observed, recorder: Recorder, tmp_path: Path
+) -> None:
+    first, theirs = observed.chunk(1, "call-1", "c-1"), observed.chunk(2, "call-2", "c-2")
+    observed.pass_time(10)
+    recorder.tick(observed.now)
+    observed.end(first, 10.0, call="call-1")
+    observed.observer.runs.collector_left("c-1", observed.now)
+    for _ in range(5):
+        observed.pass_time(1)
+        recorder.tick(observed.now)
+    later = observed.chunk(3, "call-2", "c-2")
+    observed.end(theirs, 15.0, call="call-2")
+    recorder.tick(observed.now)
+    assert len(recorder.written) == 2
+    observed.end(later, 0.1, call="call-2")
+    recorder.end()
+    run = next(run for run in map(run_of, runs_in(tmp_path)) if run.calls[0].id == "call-1")
+    assert run.stop == observed.now - 5
+    assert run.tasks is not None
+    assert run.tasks["key"].to_pylist() == ["Dijet-1", None]
+    assert run.tasks["stop"].to_pylist() == [run.stop, run.stop + 5]
+
+
 def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
     task = observed.chunk(1, "call-1")
     message = {"token": "token", "failed": task.key, "run_id": 1, "times": [1.0], "thread": 7}
@@ -119,6 +144,18 @@ def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder:
     assert run.chunks["outcome"].to_pylist() == [ERROR]
     assert run.tasks is not None
     assert run.tasks["outcome"].to_pylist() == [ERROR]
+
+
+def test_dask_keeps_none_of_the_messages_of_workers(observed: Observed, recorder: Recorder) -> None:
+    kept = [(0.0, {"token": "token", "worker": observed.worker.address, "job": {}})]
+    others = list(kept)
+    topics = {NAME: SimpleNamespace(events=kept), "theirs": SimpleNamespace(events=others)}
+    observed.scheduler._broker = SimpleNamespace(_topics=topics)
+    recorder.log_event("theirs", others[0][1])
+    assert (len(kept), len(others)) == (1, 1)
+    recorder.log_event(NAME, kept[0][1])
+    assert (len(kept), len(others)) == (0, 1)
+    assert recorder.failures == 0
 
 
 def test_totals_have_capacity_and_cpu_also_of_workers_that_left(

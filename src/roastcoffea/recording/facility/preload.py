@@ -79,7 +79,8 @@ async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
     ticker = PeriodicCallback(keeper.tick, 1000 * TICK)
     ticker.start()
     # an event loop of its own has the workers' plugins sent to those that come later
-    await scheduler.register_worker_plugin(None, plugin=pickled(WorkerHalf(NAME, token)), name=NAME, idempotent=True)
+    half = pickled(WorkerHalf(NAME, token, counts=False))
+    await scheduler.register_worker_plugin(None, plugin=half, name=NAME, idempotent=True)
     _ends[scheduler][:0] = [ticker.stop, recorder.end]
 
 

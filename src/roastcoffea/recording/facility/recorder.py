@@ -17,6 +17,7 @@ from typing import Any, Final
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
+from roastcoffea.backends.stay import topics_of
 from roastcoffea.backends.workers import Workers
 from roastcoffea.log.journal import LOG, JournalWriter
 from roastcoffea.log.kinds import CHUNK
@@ -39,6 +40,9 @@ DRAINED: Final = 4_000_000
 TICK: Final = 1.0
 CLUSTER_SECONDS: Final = 10.0
 """Seconds between two entries with the totals of the scheduler."""
+
+LAST_TASKS: Final = 60.0
+"""Longest time to wait for tasks of others that ran when a run ended: until they end, nobody knows when they began."""
 
 LONGEST_JOURNAL: Final = 2_000_000_000
 """Most bytes of the journal of one run; what comes later is not recorded, which its problems say."""
@@ -80,7 +84,27 @@ class RunRecorder:
         place = folder / f"{began}-{self.id[:12]}"
         self.journal = JournalWriter(place, header, note, most_bytes=LONGEST_JOURNAL)
         self._received = 0
+        self._last: tuple[float, frozenset[Any]] | None = None
+        """Until when these last tasks are waited for, once the run has ended."""
         self.flush()
+
+    def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any]) -> None:
+        """Handle a task's transition; after the end only those of its last tasks."""
+        if self._last is None or key in self._last[1]:
+            self.attempts.transition(key, start, finish, **reasons)
+
+    def sample(self) -> None:
+        """Sample the workers while the run goes on."""
+        if not self.run.ended:
+            self.workers.states.take(self.workers.here, 0.0, 0)
+            self.workers.samples.take(self.workers.here)
+        self.workers.forget_overdue()
+
+    def is_over(self, now: float) -> bool:
+        """Whether the run has ended, and with it what ran on the workers then."""
+        if self._last is None and self.run.ended:
+            self._last = now + LAST_TASKS, frozenset(self.attempts.open_keys)
+        return self._last is not None and (now >= self._last[0] or self._last[1].isdisjoint(self.attempts.open_keys))
 
     def flush(self, *, last: bool = False) -> None:
         """Give the journal what was recorded, and how far the run has come."""
@@ -180,7 +204,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
                 self._observer.runs.part(task, now)
             self._begin_new()
             for recorder in self.recorders.values():
-                recorder.attempts.transition(key, start, finish, **reasons)
+                recorder.moved(key, start, finish, reasons)
             if task is not None and start == "processing":
                 task.metadata.pop(NAME, None)
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
@@ -203,6 +227,8 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             self._take(topic, message)
         except Exception as problem:  # noqa: BLE001  (as above)
             self._failed(problem)
+        if topic == NAME and NAME in topics_of(self._scheduler):
+            topics_of(self._scheduler)[NAME].events.clear()  # Dask would keep the last thousand, with records of chunks
 
     def _take(self, topic: str, message: Any) -> None:
         for recorder in self.recorders.values():
@@ -239,10 +265,8 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         try:
             self._begin_new()
             for run, recorder in list(self.recorders.items()):
-                recorder.workers.states.take(recorder.workers.here, 0.0, 0)
-                recorder.workers.samples.take(recorder.workers.here)
-                recorder.workers.forget_overdue()
-                if run.ended:
+                recorder.sample()
+                if recorder.is_over(now):
                     self.recorders.pop(run).end(wait=False)
                 else:
                     recorder.flush()

@@ -21,8 +21,8 @@ QUIET: Final = 30.0
 BETWEEN_STEPS: Final = 600.0
 """The same between preprocessing and the first chunk of a Runner call that a collector measures."""
 
-MOST_RUNS: Final = 50
-"""Most runs kept; those that ended first are forgotten first."""
+MOST_RUNS: Final = 20
+"""Most runs kept, as the page shows no more; those that ended first are forgotten first."""
 
 LONGEST_NAME: Final = 60
 
