@@ -21,6 +21,8 @@ def test_the_demonstration_measures_what_it_analyses(
 
     out, err = capfd.readouterr()
     assert err == ""
+    assert len(out.splitlines()) <= 24
+    assert "complete: 16 of 16 chunks" in out
     # multiprocessing keeps a folder of its own until this process ends
     assert [path.name for path in scratch.iterdir() if not path.name.startswith("pymp-")] == []
     (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())

@@ -137,13 +137,13 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     plans = [plan(1.0, core_wait=1.0)] * 20
     finding = only(made_run(plans, 2), "contention")
     assert (
-        finding.what == "CPU contention: for 50 % of thread time, threads were ready to run but had no free core on "
-        "10.0.0.1; other processes took 1 of 64 cores."
+        finding.what == "CPU contention: threads that were ready to run had no free core on 10.0.0.1 for 50 % of "
+        "thread time; other processes took 1 of 64 cores."
     )
     assert "Stop other processes" in finding.advice
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")
-    assert crowded.what.endswith("on 10.0.0.1, which has 2 threads for tasks on 1 core.")
+    assert crowded.what.endswith("; the host has 2 threads for tasks on 1 core.")
     assert crowded.remedy == "dask worker ... --nworkers 1 --nthreads 1"
 
 
@@ -281,4 +281,4 @@ def test_threads_that_were_idle_are_not_blamed_for_what_one_waited() -> None:
     plans = [plan(2.0, core_wait=8.0), *[plan(0.1)] * 5]
     finding = only(made_run(plans, 6, cores=2), "contention")
     assert finding.remedy is None
-    assert "which has" not in finding.what
+    assert "the host has" not in finding.what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -40,4 +41,5 @@ def test_the_bottleneck_and_its_share_are_those_of_the_finding(each: float, fetc
     if not moved:
         assert measurement.bound == "merge"
         share = measurement.verdict.sheets()[0].title.split("(")[1].split(" of")[0]
-        assert f"takes {share} of thread time" in finding.what
+        work_and_waiting = [float(percent) for percent in re.findall(r"([\d.]+) %", finding.what)]
+        assert sum(work_and_waiting) == pytest.approx(float(share.removesuffix(" %")), abs=0.2)

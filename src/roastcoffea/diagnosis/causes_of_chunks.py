@@ -158,11 +158,11 @@ def contention(evidence: Evidence) -> Draft | None:
     inside = waited - delay
     also = f" ({evidence.share(inside)} in process(), the rest while opening files)" if delay else ""
     share = f"{evidence.share(waited)} of thread time{also}"
-    what = f"CPU contention: for {share}, threads were ready to run but had no free core on {where}."
+    what = f"CPU contention: threads that were ready to run had no free core on {where} for {share}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
     one = crowded.get(hosts[0].name) if hosts else None
     if one is not None and one.explains(waited, evidence.sum_of("cpu_seconds") or 0.0):
-        what = f"{what[:-1]}, which has {number(one.threads)} threads for tasks on {counted(one.cores, 'core')}."
+        what = f"{what[:-1]}; the host has {number(one.threads)} threads for tasks on {counted(one.cores, 'core')}."
         if evidence.local:
             advice = f"Use {counted(one.cores, 'worker')}: FuturesExecutor(workers={one.cores})."
             return Draft(what, advice, tuple(hosts), f"workers={one.cores}", rows, Taken("contention", all_of_it=True))

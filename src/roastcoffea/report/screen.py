@@ -28,7 +28,7 @@ NARROWEST: Final = 40
 
 ALARM: Final = "bold red"
 QUIET: Final = "dim"
-MOST_ON_SCREEN: Final = 21
+MOST_ON_SCREEN: Final = 22
 """Lines that fit a terminal of 24 with a command and its prompt: findings are shortened to fit, as far as they can."""
 MOST_LINES: Final = 2
 """Lines of an advice or a problem."""
@@ -66,9 +66,11 @@ class Room(NamedTuple):
     findings: int
     what: int
     """Lines on what is slow."""
+    others: int = 2
+    """Lines on all other findings."""
 
 
-ROOMS: Final = tuple(Room(findings, what) for findings in (3, 2, 1) for what in (3, 2))
+ROOMS: Final = (*(Room(findings, what) for findings in (3, 2, 1) for what in (3, 2)), Room(1, 3, 1), Room(1, 2, 1))
 """From the largest to the smallest: the first that fits is used."""
 
 
@@ -173,8 +175,10 @@ def _screen(out: Writer, digest: Digest, places: Places, names: Mapping[str, str
     lines = list(_heading(out, digest))
     for block in (
         _lacking(out, digest, places),
-        _side_by_side(out, map(_number, [tile for tile in digest.tiles if tile.label != ELAPSED]), GAP, INDENT),
-        [line for bar in (digest.time, digest.bytes) if bar is not None for line in _bar(out, bar)],
+        [
+            *_side_by_side(out, map(_number, [one for one in digest.tiles if one.label != ELAPSED]), GAP, INDENT),
+            *(line for bar in (digest.time, digest.bytes) if bar is not None for line in _bar(out, bar)),
+        ],
         list(_findings(out, digest, names, room)),
         list(_rest(out, digest, places)),
     ):
@@ -325,7 +329,7 @@ def _findings(out: Writer, digest: Digest, names: Mapping[str, str], room: Room)
         yield from _finding(out, place, finding, names, room.what)
     also = f"Also: {'; '.join(one.headline for one in found[room.findings :])}. " if len(found) > room.findings else ""
     if also or (digest.verdict and len(found) > 1):
-        yield from out.lines(f"{also}{digest.verdict}", out.width, MOST_LINES)
+        yield from out.lines(f"{also}{digest.verdict}", out.width, room.others)
 
 
 def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str], lines_of_what: int) -> Iterator[Text]:
