@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,9 +19,10 @@ from click.testing import CliRunner
 from command_line import CommandLineCluster, wait_until
 
 import roastcoffea
-from roastcoffea.facility import dask_setup
+from roastcoffea.facility import dask_setup, dask_teardown
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.measurement import Measurement
+from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.index import index_of
 from roastcoffea.recording.facility.journaled import LOST, is_cluster, recorded_in, run_of
 
@@ -82,6 +84,22 @@ def test_the_options_are_those_of_the_command_line() -> None:
     assert max(map(len, answer.output.splitlines())) <= 80
     for option in ("--roastcoffea-journal", "--roastcoffea-keep-days", "--roastcoffea-keep-gigabytes"):
         assert option in answer.output
+
+
+def test_a_preload_that_is_named_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scheduler:
+        worker_plugins = ()
+
+    scheduler: Any = Scheduler()
+    calls: list[str] = []
+    for name in ("join", "leave"):
+        monkeypatch.setattr(display, name, lambda *_, name=name: calls.append(name))
+    for _ in range(2):
+        assert dask_setup.callback is not None
+        asyncio.run(dask_setup.callback(scheduler, None, None, None))
+    for _ in range(2):
+        asyncio.run(dask_teardown(scheduler))
+    assert calls == ["join", "leave"]
 
 
 class Facility(CommandLineCluster):

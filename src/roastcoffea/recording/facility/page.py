@@ -74,7 +74,6 @@ class Page:
         """Take it away, also from those who look at it."""
         if self._app in self._server.applications:
             self._server.applications.remove(self._app)
-            self._menu.remove(PATH.strip("/"))
             self._dasks.applications.pop(ALONE, None)
             for connection in list(self._app._clients):
                 connection._socket.close()
@@ -82,6 +81,8 @@ class Page:
                 for session in self._app.get_sessions(path):
                     session.destroy()
             self._app.stop()
+        if PATH.strip("/") in self._menu:
+            self._menu.remove(PATH.strip("/"))
 
 
 def _show(observer: Observer, _scheduler: Any, extra: dict[str, Any], document: Any, *, alone: bool) -> None:

@@ -39,7 +39,9 @@ async def dask_setup(
     roastcoffea_keep_days: float | None,
     roastcoffea_keep_gigabytes: float | None,
 ) -> None:
-    """Begin on a scheduler or a worker."""
+    """Begin on a scheduler or a worker; once, though it may be named twice, in the configuration and by an option."""
+    if server in _ends:
+        return
     if hasattr(server, "worker_plugins"):
         given = {"journal": roastcoffea_journal, "keep-days": roastcoffea_keep_days}
         await _begin(server, given | {"keep-gigabytes": roastcoffea_keep_gigabytes})
