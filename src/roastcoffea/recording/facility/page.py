@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from bokeh.layouts import row
 from bokeh.models.annotations import Legend, LegendItem
+from bokeh.models.ranges import Range1d
 from bokeh.models.sources import ColumnDataSource
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
@@ -124,7 +125,7 @@ class View:
             bars[bar_of(name)] += amounts
         # the ranges are set, as Bokeh warns of bars from which it can take none, before the first ones
         self._plot.x_range.start = min((times[kept].min(initial=now) - now) / 60, -1.0)
-        self._plot.y_range.end = 1.05 * max(sum(bars.values())[kept].max(initial=0.0), observer.threads[0], 1)
+        self._plot.y_range.end = 1.05 * max(np.sum([*bars.values()], axis=0)[kept].max(initial=0.0), observer.threads[0], 1)
         self._source.data = {"time": (times[kept] + BIN / 2 - now) / 60, **{name: bars[name][kept] for name in BARS}}
 
 
@@ -136,8 +137,8 @@ def _drawn(source: ColumnDataSource) -> Any:
         sizing_mode="stretch_width",
         tools="",
         toolbar_location=None,
-        x_range=(-1, 0),
-        y_range=(0, 1),
+        x_range=Range1d(-1, 0),
+        y_range=Range1d(0, 1),
     )
     plot.yaxis.axis_label = "threads"
     plot.xaxis.axis_label = "minutes from now"
