@@ -125,7 +125,8 @@ class View:
             bars[bar_of(name)] += amounts
         # the ranges are set, as Bokeh warns of bars from which it can take none, before the first ones
         self._plot.x_range.start = min((times[kept].min(initial=now) - now) / 60, -1.0)
-        self._plot.y_range.end = 1.05 * max(np.sum([*bars.values()], axis=0)[kept].max(initial=0.0), observer.threads[0], 1)
+        used = np.sum([*bars.values()], axis=0)[kept].max(initial=0.0)
+        self._plot.y_range.end = 1.05 * max(used, observer.threads[0], 1)
         self._source.data = {"time": (times[kept] + BIN / 2 - now) / 60, **{name: bars[name][kept] for name in BARS}}
 
 
@@ -137,8 +138,8 @@ def _drawn(source: ColumnDataSource) -> Any:
         sizing_mode="stretch_width",
         tools="",
         toolbar_location=None,
-        x_range=Range1d(-1, 0),
-        y_range=Range1d(0, 1),
+        x_range=Range1d(start=-1, end=0),
+        y_range=Range1d(start=0, end=1),
     )
     plot.yaxis.axis_label = "threads"
     plot.xaxis.axis_label = "minutes from now"
