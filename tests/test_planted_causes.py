@@ -107,7 +107,9 @@ def test_a_healthy_run_has_no_findings(folder: Path) -> None:
         measurement, busy = planted(client, local(folder), Planted(spin=0.4))
     ledger, verdict = measurement.time_ledger, measurement.verdict
     assert ledger["compute"] == pytest.approx(0.4 * CHUNKS, rel=0.1)
-    assert ledger["interpreter lock"] + ledger["blocked"] <= 0.1 * ledger["compute"]
+    # threads of the worker itself hold the interpreter for longer where they wait for cores, as its chunks do
+    waited = ledger["interpreter lock"] + ledger["blocked"]
+    assert waited <= 0.1 * ledger["compute"] + core_wait(measurement)
     assert (verdict.absent, verdict.incomplete) == (None, [])
     # what other programs took from it may be found, and nothing else
     least = LEAST * (measurement.run.stop - measurement.run.start)

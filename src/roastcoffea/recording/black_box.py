@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import reported
 from roastcoffea.instrument.hook import take_new_records
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.journal import RECORDS, JournalWriter, remove_journal
 from roastcoffea.log.journals import journals_in
 from roastcoffea.log.unsaved import hold, journal_of
@@ -93,7 +94,8 @@ class BlackBox:
         if self._place is True:
             with reported(records.note, "journals of earlier runs could not be removed", OSError):
                 remove_old(folder)
-        self._writer = JournalWriter(folder / name, header, records.note, look=self._look)
+        with interrupts_held():  # its thread must have somebody who ends it
+            self._writer = JournalWriter(folder / name, header, records.note, look=self._look)
         records.keep = self._backend.keep = self._writer.write
 
     def records(self, packed: bytes) -> None:
