@@ -51,7 +51,7 @@ def run_demo(
     path = measurement.save(out)
     measurement.report(path / PAGE_FILE)
     measurement.print_summary()
-    click.echo(f"All saved runs: roastcoffea list {shlex.quote(str(out))}; what numbers mean: roastcoffea metrics")
+    click.echo(f"All runs: roastcoffea list {shlex.quote(str(out))}; their numbers: roastcoffea metrics")
     return path
 
 

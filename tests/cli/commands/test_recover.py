@@ -85,3 +85,8 @@ def test_one_that_cannot_be_read_is_named_and_the_others_are_recovered(
     printed = capsys.readouterr()
     assert str(place / "broken") in printed.err
     assert "finished: " in printed.out
+
+
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recover", str(tmp_path / "missing")]) == 1
+    assert "does not exist" in capsys.readouterr().err

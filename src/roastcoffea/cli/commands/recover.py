@@ -38,6 +38,8 @@ def command(folder: Path | None, output: Path, list_only: bool, keep: bool) -> i
         unreadable.append(f"{place} has journals of a scheduler; use roastcoffea facility {place} --save")
     if journals:
         print_sheets([sheet_of_journals(journals)])
+    elif folder is not None and not folder.exists():
+        unreadable.append(f"{folder} does not exist; give a journal, or a folder with journals")
     elif not unreadable:
         shell.say(f"There are no journals in {place}.")
     for problem in unreadable:
