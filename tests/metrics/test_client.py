@@ -51,6 +51,13 @@ def test_a_result_that_was_there_is_only_gathered() -> None:
     assert (metrics["client_waiting_seconds"], metrics["client_gather_seconds"]) == pytest.approx((0.0, 49.0))
 
 
+@pytest.mark.parametrize(("seen", "shares"), [([T + 99], (49.0, 0.0)), ([], (0.0, 49.0))])
+def test_a_task_that_was_seen_to_end_late_was_waited_for(seen: list[float], shares: tuple[float, float]) -> None:
+    rows = [{"key": "k", "kind": "merge", "assigned": T + 15, "seen": each} for each in seen]
+    metrics = evaluate(central_run(tasks=table_of_rows(TASK_COLUMNS, rows)))
+    assert (metrics["client_waiting_seconds"], metrics["client_gather_seconds"]) == pytest.approx(shares)
+
+
 def test_tasks_without_a_runner_leave_the_client_unknown() -> None:
     missing = evaluate(central_run(calls=(call("tasks: f", T + 10, T + 90, None),))).missing
     assert "without a Runner" in missing["client_submit_seconds"]

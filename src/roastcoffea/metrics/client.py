@@ -76,7 +76,8 @@ def _spans(steps: list[dict[str, Any]], ends: Mapping[str, Numbers]) -> Spans:
         if step["step"] == client.RESULTS:
             moments = ends[step["work"]]
             last = moments[: np.searchsorted(moments, stop, side="right")][-1:]
-            there = max(start, *last)
+            # a scheduler that is busy may see the last task end after the client has its result
+            there = max([start, *last]) if len(last) or not len(moments) else stop
             found[WAIT].append((start, there))
             found[GATHER].append((there, stop))
         elif step["step"] in {client.SUBMIT, client.MERGE}:
