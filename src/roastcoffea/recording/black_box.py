@@ -145,7 +145,7 @@ def entries_of_end(run: Run) -> Iterator[tuple[str, bytes]]:
 
 
 def remove_old(folder: Path) -> None:
-    """Remove journals of lost runs that are too old, or of which there are too many."""
+    """Remove old journals of lost runs, and the oldest ones if they take too much space."""
     kept = 0
     for journal in reversed(journals_in(folder)[0]):
         kept += journal.size

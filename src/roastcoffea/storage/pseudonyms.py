@@ -29,7 +29,7 @@ from roastcoffea.storage.places import (
 )
 
 SERVICES: Final = ("xcache", "servicex")
-"""Words in a host's name by which caches and services are told."""
+"""Words in host names that identify caches and services."""
 
 HOST: Final = re.compile(r"(?P<host>\[.*\]|[^/:@\s\[\]]+)(?P<rest>(?:[/:].*)?)")
 """Host in front of a port or of a process."""

@@ -21,7 +21,7 @@ the basket is small: the first of them then has its wall time at the start, and 
 
 SMALL: Final = 32768
 """Bytes of baskets whose decompression and interpretation share a reading of the CPU clock: larger ones take so long
-that one more costs nothing beside them."""
+that a second reading makes no difference."""
 
 VALUES_OF_STEP: Final = 8
 NO_STEP: Final[tuple[Any, ...]] = ()

@@ -73,5 +73,5 @@ class Counters:
 
 @lru_cache(MOST_FILES)
 def _endpoint(file: str | None) -> str | None:
-    """Endpoint of a file; chunks of a file come one after the other."""
+    """Endpoint of a file, remembered because a file usually has many chunks."""
     return endpoint(file)

@@ -67,7 +67,7 @@ class Page:
         self._server.add_application(self._app)
         self._app.initialize(self._loop)
         self._app.start()
-        # Dask's extension for JupyterLab is told the paths of the first application only
+        # Dask's extension for JupyterLab lists only the paths of the first application
         self._dasks.applications[ALONE] = self._app.applications[ALONE]
         self._menu.append(PATH.strip("/"))
 
