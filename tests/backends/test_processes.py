@@ -39,6 +39,36 @@ def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
     assert sum(seen[child.pid].cpu_seconds for child in children) == pytest.approx(used, abs=0.05)
 
 
+def test_a_process_that_ends_during_a_look_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = ProcessTree()
+    tree.scan(sample=False)
+    code = "import time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ninput()"
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    tree.scan(sample=False)
+    used = -cpu_of_children()
+    children[0].communicate(b"\n")
+    listed = psutil.pids
+
+    def listed_before_an_end() -> list[int]:
+        monkeypatch.undo()
+        found = listed()
+        children[1].communicate(b"\n")
+        return found
+
+    monkeypatch.setattr(psutil, "pids", listed_before_an_end)
+    for _ in range(3):
+        tree.scan(sample=False)
+    used += cpu_of_children()
+    ended = [process for process in tree.seen if process.pid in {child.pid for child in children}]
+    assert [process.ended for process in ended] == [True, True]
+    assert sum(process.cpu_seconds for process in ended) == pytest.approx(used, abs=0.05)
+
+
 def test_a_process_that_worked_and_ended_between_two_looks_was_there() -> None:
     """On a busy host a look may come late: a chunk of it began after it was last seen alive."""
     tree = ProcessTree()

@@ -167,16 +167,24 @@ class ProcessTree:
     def scan(self, *, sample: bool) -> None:
         """Find processes that started and ended, and read their use; take a sample of each if requested."""
         with self._lock:
-            present = set(psutil.pids())
-            gone = [self._living.pop(pid) for pid in self._living.keys() - present]
-            self._add_newcomers(present)
+            self._add_newcomers(set(psutil.pids()))
             for process in self._living.values():
                 process.read(sample=sample)
-            for process in gone:
-                process.set_ended()
+            gone = self._remove_ended()
             for parent in self._living.values():
                 parent.settle([process for process in gone if process.parent == parent.pid])
             self._scanned = time.time()
+
+    def _remove_ended(self) -> list[WatchedProcess]:
+        """Remove and return the processes that have ended, whose parents' times are read after the end of each."""
+        gone: list[WatchedProcess] = []
+        while ended := self._living.keys() - set(psutil.pids()):
+            gone += [self._living.pop(pid) for pid in ended]
+            for process in self._living.values():
+                process.read(sample=False)
+        for process in gone:
+            process.set_ended()
+        return gone
 
     def _add_newcomers(self, present: set[int]) -> None:
         self._others &= present
