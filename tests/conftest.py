@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 # where it is installed, XRootD's client tries for minutes to connect to servers that do not exist
 os.environ.update(XRD_CONNECTIONRETRY="1", XRD_CONNECTIONWINDOW="1")
+
+# a shell lets its background jobs ignore what tests send, and so do their children
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL_FILES = {
     "ttbar": "nanoAOD_2015_CMS_Open_Data_ttbar.root",

@@ -15,6 +15,7 @@ from saved_runs import a_run
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage import parquet
 from roastcoffea.storage.parquet import ROOM, Room, read_parquet
+from roastcoffea.storage.reading import ALWAYS_FITS
 from roastcoffea.storage.store import load_run, save_run
 
 FIELDS = {
@@ -104,7 +105,7 @@ def test_what_does_not_fit_into_memory_is_not_read(tmp_path: Path, monkeypatch: 
     available = psutil.virtual_memory()._replace(available=1000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: available)
     with pytest.raises(MeasurementError, match=r"it needs \d+ bytes of memory; 1000 are available"):
-        read(tmp_path / "t.parquet", pa.table({"whole": range(1000)}))
+        read(tmp_path / "t.parquet", pa.table({"whole": np.arange(ALWAYS_FITS // 8)}))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.storage.thrift import DEEPEST, Thrift
+from roastcoffea.storage.thrift import DEEPEST, structure
 
 WHOLE, TEXT, LIST, STRUCTURE = 5, 8, 9, 12
 
@@ -30,19 +30,17 @@ WHOLE, TEXT, LIST, STRUCTURE = 5, 8, 9, 12
     ],
 )
 def test_structures(content: str, expected: dict[int, Any]) -> None:
-    reader = Thrift(bytes.fromhex(content) + b"and more")
-    assert reader.structure() == expected
-    assert reader.place == len(bytes.fromhex(content))
+    assert structure(bytes.fromhex(content) + b"and more") == (expected, len(bytes.fromhex(content)))
 
 
 def test_a_long_list_has_its_size_behind() -> None:
-    assert Thrift(bytes([0x19, 0xF5, 20, *[2] * 20, 0])).structure() == {1: [1] * 20}
+    assert structure(bytes([0x19, 0xF5, 20, *[2] * 20, 0])) == ({1: [1] * 20}, 24)
 
 
 @pytest.mark.parametrize("content", ["", "15", "15 80", "18 7f 61", "19 f5 ff ff ff ff 0f 02", "1c 15 02 00"])
 def test_what_is_cut_off_ends(content: str) -> None:
     with pytest.raises(IndexError):
-        Thrift(bytes.fromhex(content)).structure()
+        structure(bytes.fromhex(content))
 
 
 @pytest.mark.parametrize(
@@ -57,4 +55,4 @@ def test_what_is_cut_off_ends(content: str) -> None:
 )
 def test_what_is_none(content: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Thrift(bytes.fromhex(content)).structure()
+        structure(bytes.fromhex(content))

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
-from roastcoffea.storage.thrift import Fields, Thrift
+from roastcoffea.storage.thrift import Fields, structure
 
 ROWS: Final = 3
 GROUPS: Final = 4
@@ -87,7 +87,7 @@ class Footer:
 
     def __init__(self, content: bytes, length: int) -> None:
         try:
-            fields = Thrift(content).structure()
+            fields, _ = structure(content)
         except IndexError:
             raise ValueError("its footer is cut off") from None
         self.rows: int = fields[ROWS]
@@ -147,15 +147,14 @@ def _page(file: BinaryIO, place: int, end: int) -> Page:
     size = HEADER
     while True:
         file.seek(place)
-        thrift = Thrift(file.read(min(size, end - place)))
         try:
-            header = thrift.structure()
+            header, used = structure(file.read(min(size, end - place)))
             break
         except IndexError:
             if size >= min(LONGEST_HEADER, end - place):
                 raise ValueError("the header of a page is cut off") from None
             size = LONGEST_HEADER
-    kind, start = header[1], place + thrift.place
+    kind, start = header[1], place + used
     content = header.get(CONTENT.get(kind, 0), {})
     page = Page(kind, content.get(ENCODING.get(kind, 2), 0), start, header[3], header[2], content.get(1, 0))
     if min(page.stored, page.size, page.values) < 0 or start + page.stored > end or page.size > LARGEST_PAGE:

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
 from roastcoffea.storage.pages import SMALLEST_VALUE, Footer
-from roastcoffea.storage.reading import opened, reading
+from roastcoffea.storage.reading import check_memory, opened, reading
 
 LAST_BYTES: Final = b"PAR1"
 """End of each Parquet file; the length of its footer is in front."""
@@ -42,11 +41,10 @@ class Room:
 
     def take(self, needed: int, pages: int) -> None:
         """Raise if so many bytes of pages claim more than they can hold, or than there is."""
-        beyond, available = max(needed - EXPANSION * pages, 0), psutil.virtual_memory().available
+        beyond = max(needed - EXPANSION * pages, 0)
         if beyond > self._left:
             raise ValueError(f"it claims to hold {needed} bytes in {pages}, which no measurement does")
-        if needed > available:
-            raise MemoryError(f"it needs {needed} bytes of memory; {available} are available")
+        check_memory(needed, "it needs")
         self._left -= beyond
 
 
@@ -78,8 +76,9 @@ def read_parquet(path: Path, fields: Mapping[str, pa.Field], room: Room, rows: i
             table = stored.read(use_threads=known > FEW_ROWS)
         if table.num_rows != known:
             raise ValueError(f"{table.num_rows} rows instead of {known}")
-        # another program may have rewritten it with similar types
-        table = table.cast(pa.schema([fields.get(field.name, field) for field in table.schema]))
+        ours = pa.schema([fields.get(field.name, field) for field in table.schema])
+        if not table.schema.equals(ours, check_metadata=True):  # another program may have rewritten it
+            table = table.cast(ours)
         table.validate(full=True)
         return table
 
@@ -110,7 +109,7 @@ def _footer(file: BinaryIO, length: int) -> Footer:
 
 def _check_type(field: pa.Field, ours: pa.Field | None) -> None:
     """Raise if a column is not similar to ours, or a further one is not of plain values."""
-    fits = _is_plain(field.type) if ours is None else _is_similar(field.type, ours.type)
+    fits = _is_plain(field.type) if ours is None else field.type == ours.type or _is_similar(field.type, ours.type)
     if not fits:
         expected = "numbers, texts or lists of them" if ours is None else str(ours.type)
         raise TypeError(f"{field.name} holds {str(field.type)[:100]} instead of {expected}")

@@ -32,6 +32,8 @@ LARGEST_FILE: Final = 2**30
 OF_CHARACTER: Final = 3
 OF_VALUE: Final = {b",": 150, b"{": 300, b"[": 100}
 """Bytes of memory for each character of JSON, and for each value in a list or object: they are small ones at worst."""
+ALWAYS_FITS: Final = 2**25
+"""Bytes of memory that are available anywhere: asking for what is takes as long as reading a small table."""
 BEGINNING: Final = 1000
 """Bytes of a damaged file in which its format is looked for."""
 LONGEST_LITERAL: Final = 4096
@@ -86,10 +88,14 @@ def json_of(path: Path, **settings: Any) -> Any:
     """
     content = content_of(path)
     needed = len(content) * OF_CHARACTER + sum(size * content.count(sign) for sign, size in OF_VALUE.items())
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise MemoryError(f"its values need up to {needed} bytes of memory; {available} are available")
+    check_memory(needed, "its values need up to")
     return json.loads(content, **settings)
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Raise MemoryError if so many bytes are not available."""
+    if needed > ALWAYS_FITS and needed > (available := psutil.virtual_memory().available):
+        raise MemoryError(f"{what} {needed} bytes of memory; {available} are available")
 
 
 def has_format(file: Path, mark: str) -> bool:

@@ -128,22 +128,26 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 
 def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
     """Measurements in a folder, oldest first; unreadable ones come last."""
-    folder = Path(folder)
-    try:
-        paths = [folder / name for name in names_in(folder)]
-    except NotADirectoryError:
-        raise MeasurementError(f"{folder} is a file; pass a folder with measurements") from None
-    except OSError as error:
-        raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
-    read = ((path, read_whole(path, _stored)) for path in (*paths, *older_left_overs(folder)))
+    read = ((path, read_whole(path, _stored)) for path in paths_in(Path(folder)))
     found = [replace(run, path=path) for path, run in read if run is not None]
     return sorted(found, key=lambda run: (run.start is None, run.start or 0, run.name))
 
 
+def paths_in(folder: Path) -> list[Path]:
+    """Paths of a folder's measurements, even of damaged ones."""
+    try:
+        names = names_in(folder)
+    except NotADirectoryError:
+        raise MeasurementError(f"{folder} is a file; pass a folder with measurements") from None
+    except OSError as error:
+        raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
+    return [path for path in (*(folder / name for name in names), *older_left_overs(folder)) if is_measurement(path)]
+
+
 def is_measurement(path: Path) -> bool:
     """Whether there is a measurement at a path, even a damaged one."""
-    places = path, left_overs(path.parent).get(path.name, path)
-    return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
+    place = path if os.path.lexists(path) else left_overs(path.parent).get(path.name, path)
+    return any((place / name).exists() for name in (RUN_FILE, legacy.METADATA_FILE))
 
 
 def is_monitor(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 BOOLS: Final = (1, 2)
 BYTE: Final = 3
-WHOLE: Final = (4, 5, 6)
+WHOLE: Final = frozenset((4, 5, 6))
 DOUBLE: Final = 7
 BINARY: Final = 8
 LISTS: Final = (9, 10)
@@ -24,70 +24,98 @@ MOST_BITS: Final = 63
 Fields = dict[int, Any]
 
 
-class Thrift:
-    """Reader of structures; IndexError where the bytes end, ValueError where they are none."""
+def structure(content: bytes, place: int = 0, depth: int = 0) -> tuple[Fields, int]:
+    """Fields of a structure at a place, by number, and the place behind it.
 
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.place = 0
+    Most bytes of a measurement's small tables are numbers in structures, so that these are read here.
 
-    def structure(self, depth: int = 0) -> Fields:
-        """Fields of a structure, by number."""
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-        fields: Fields = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._whole()
-            if number in fields:
-                raise ValueError(f"it has the field {number} twice")
-            fields[number] = head & 15 == 1 if head & 15 in BOOLS else self._value(head & 15, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        """Value of a field, or of an item of a list."""
+    Raises
+    ------
+    IndexError
+        If the bytes end.
+    ValueError
+        If they are no structure.
+    """
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    fields: Fields = {}
+    number = 0
+    while head := content[place]:
+        kind, place = head & 15, place + 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, place = _whole(content, place)
+        if number in fields:
+            raise ValueError(f"it has the field {number} twice")
         if kind in WHOLE:
-            return self._whole()
-        if kind == BINARY:
-            return self._bytes(self._varint())
-        if kind in LISTS:
-            return self._list(depth + 1)
+            if (byte := content[place]) < 128:  # the only one
+                fields[number], place = byte >> 1 ^ -(byte & 1), place + 1
+            else:
+                fields[number], place = _whole(content, place)
+        elif kind == STRUCTURE:
+            fields[number], place = structure(content, place, depth + 1)
+        elif kind in BOOLS:
+            fields[number] = kind == 1
+        else:
+            fields[number], place = _value(kind, content, place, depth)
+    return fields, place + 1
+
+
+def _value(kind: int, content: bytes, place: int, depth: int) -> tuple[Any, int]:
+    """Value of a field, or of an item of a list, and the place behind it."""
+    if kind == STRUCTURE:
+        return structure(content, place, depth + 1)
+    if kind == BINARY:
+        size, place = _varint(content, place)
+        return _bytes(content, place, size)
+    if kind in LISTS:
+        return _list(content, place, depth + 1)
+    if kind in WHOLE:
+        return _whole(content, place)
+    if kind == DOUBLE:
+        return _bytes(content, place, 8)
+    if kind in (*BOOLS, BYTE):
+        return content[place], place + 1
+    raise ValueError(f"it has a value of type {kind}")
+
+
+def _list(content: bytes, place: int, depth: int) -> tuple[list[Any], int]:
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    head, place = content[place], place + 1
+    size = head >> 4
+    if size == 15:  # it follows
+        size, place = _varint(content, place)
+    values = []
+    kind = head & 15
+    for _ in range(size):
         if kind == STRUCTURE:
-            return self.structure(depth + 1)
-        if kind == DOUBLE:
-            return self._bytes(8)
-        if kind in (*BOOLS, BYTE):
-            return self._byte()
-        raise ValueError(f"it has a value of type {kind}")
+            value, place = structure(content, place, depth + 1)
+        else:
+            value, place = _value(kind, content, place, depth)
+        values.append(value)
+    return values, place
 
-    def _list(self, depth: int) -> list[Any]:
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-        head = self._byte()
-        size = head >> 4 if head >> 4 < 15 else self._varint()  # 15: it follows
-        return [self._value(head & 15, depth) for _ in range(size)]
 
-    def _byte(self) -> int:
-        self.place += 1
-        return self.content[self.place - 1]
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := content[place]) > 127:  # not the last one
+        value |= (byte & 127) << shift
+        shift += 7
+        place += 1
+        if shift > MOST_BITS:
+            raise ValueError("it has a number without end")
+    return value | byte << shift, place + 1
 
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:  # the last one
-                return value
-            shift += 7
-            if shift > MOST_BITS:
-                raise ValueError("it has a number without end")
 
-    def _whole(self) -> int:
-        value = self._varint()
-        return value >> 1 ^ -(value & 1)
+def _whole(content: bytes, place: int) -> tuple[int, int]:
+    value, place = _varint(content, place)
+    return value >> 1 ^ -(value & 1), place
 
-    def _bytes(self, size: int) -> bytes:
-        self.place += size
-        if self.place > len(self.content):
-            raise IndexError("a text goes on behind the end")
-        return self.content[self.place - size : self.place]
+
+def _bytes(content: bytes, place: int, size: int) -> tuple[bytes, int]:
+    end = place + size
+    if end > len(content):
+        raise IndexError("a text goes on behind the end")
+    return content[place:end], end

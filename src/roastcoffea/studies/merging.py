@@ -18,7 +18,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.worker_names import OF_WORKERS, on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run, SpanMetrics
-from roastcoffea.storage.store import is_measurement, list_runs
+from roastcoffea.storage.store import is_measurement, paths_in
 from roastcoffea.storage.tables import RECORDS, TABLES
 from roastcoffea.studies.sources import Source, measurement_of
 from roastcoffea.units import counted
@@ -111,10 +111,7 @@ def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
         if not path.is_dir() or is_measurement(path):
             yield path
             return
-        found = [stored.path for stored in list_runs(path)]
-        if not found:
-            yield path  # loading it says what is wrong
-        yield from found
+        yield from paths_in(path) or [path]  # loading it says what is wrong
     elif isinstance(source, Iterable):
         for one in source:
             yield from _each(one)
