@@ -28,7 +28,7 @@ Key = TypeVar("Key")
 Number = TypeVar("Number", int, float)
 
 HOST_FIELDS: Final = [each.name for each in fields(Host) if each.name != "name"]
-READERS: Final = 4
+READERS: Final = 2
 """Measurements that are read at a time."""
 
 NOT_OF_SEVERAL: Final = {
