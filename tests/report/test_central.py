@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from central_by_hand import central_run
+from central_by_hand import SAMPLING, central_run
 from handmade import handmade_run
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import SAMPLING_COLUMNS
 from roastcoffea.report.central import CLIENT_TITLE, MERGES_TITLE, SCHEDULER_TITLE, central
 from roastcoffea.report.markdown import markdown
 
@@ -30,6 +32,14 @@ def test_notes_have_the_limit_of_one_core() -> None:
         "Lag of its event loop: 2.3 s on average, 10.5 s at most.",
     ]
     assert client.notes == ["Graphs sent: 1.2 kB for 9 tasks.", "Its event loop: 30 % of a core, lag 1.5 s at most."]
+
+
+def test_a_system_without_run_queue_times_has_contention_in_idle() -> None:
+    rows = [row | {"loop_queue_seconds": None} for row in SAMPLING]
+    run = central_run(sampling=table_of_rows(SAMPLING_COLUMNS, rows))
+    scheduler, *_ = central(Measurement(run).metrics)
+    assert [row[0] for row in scheduler.rows] == ["CPU of its event loop", "idle", "unaccounted", "total"]
+    assert "Idle includes CPU contention: the scheduler's system does not report run-queue times." in scheduler.notes
 
 
 def test_what_was_not_recorded_has_its_reason() -> None:

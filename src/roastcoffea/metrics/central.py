@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.catalogue import CENTRAL, fact, metric, refuse_if
+from roastcoffea.metrics.catalogue import CENTRAL, NotMeasuredError, fact, metric, refuse_if
 from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.statistics import Flags, Numbers, amounts, measured_values, moments, union_length
 from roastcoffea.records.run import Run
@@ -124,13 +124,15 @@ def scheduler_cpu_seconds(scheduler_time: Mapping[str, float]) -> float:
 def scheduler_queue_seconds(scheduler_time: Mapping[str, float | None]) -> float:
     """Time in which the scheduler's event loop was runnable and had no core, as others used them."""
     queue = scheduler_time["queue"]
-    refuse_if(queue is None, "the scheduler's system does not report run-queue times")
-    return queue or 0.0
+    if queue is None:
+        raise NotMeasuredError("the scheduler's system does not report run-queue times")
+    return queue
 
 
 @of_scheduler(SECOND, label="scheduler: idle", formula="sampled time - CPU - CPU contention")
 def scheduler_idle_seconds(scheduler_time: Mapping[str, float]) -> float:
-    """Time in which the scheduler's event loop waited for messages, or for another thread's lock."""
+    """Time in which the scheduler's event loop waited for messages or another thread's lock, or for a core if its
+    system does not report run-queue times."""
     return scheduler_time["idle"]
 
 

@@ -72,6 +72,8 @@ def _of_scheduler(metrics: Metrics) -> list[str]:
         notes.append(f"With tasks in flight: {share} of its core, {peak} in the busiest ten seconds.")
     if rate and limit:
         notes.append(f"{rate} tasks/s; one core would do {limit} tasks/s.")
+    if "scheduler_idle_seconds" in metrics and "scheduler_queue_seconds" not in metrics:
+        notes.append("Idle includes CPU contention: the scheduler's system does not report run-queue times.")
     if most:
         notes.append(f"Lag of its event loop: {f'{lag} on average, ' if lag else ''}{most} at most.")
     return notes
