@@ -14,7 +14,8 @@ from roastcoffea.cli import command_line, main
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["nix"], 2, "No such command 'nix'"),
+        (["nix"], 2, "there is no command 'nix'"),
+        (["shwo"], 2, "did you mean show?"),
         (["--nix"], 2, "--nix"),
         (["show"], 2, "Missing argument 'PATH'"),
         (["demo", "--events", "3"], 2, "3 is not in the range"),

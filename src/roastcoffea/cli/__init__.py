@@ -11,7 +11,7 @@ import click
 
 from roastcoffea import __version__
 from roastcoffea.cli import commands, shell
-from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.errors import RoastcoffeaError, unknown
 
 
 class Commands(click.Group):
@@ -21,10 +21,10 @@ class Commands(click.Group):
         """Names of all commands, in order."""
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of this name."""
-        if cmd_name not in self.list_commands(ctx):
-            return None
+        if cmd_name not in (known := self.list_commands(ctx)):
+            raise click.UsageError(unknown("command", cmd_name, known), ctx)
         module = importlib.import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command

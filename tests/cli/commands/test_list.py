@@ -44,6 +44,14 @@ def test_list_has_a_line_for_each_measurement(runs: Path, capsys: pytest.Capture
     assert str(runs / "damaged" / "run.json") in "".join(lines)
 
 
+def test_a_place_where_nothing_was_saved_yet_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out == "There are no measurements here: no folder roastcoffea-runs.\n"
+
+
 def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

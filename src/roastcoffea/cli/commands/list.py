@@ -32,6 +32,9 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
 
     _mention_lost()
+    if folder == Path(shell.RUNS_FOLDER) and not folder.exists():  # nobody gave it
+        shell.say(f"There are no measurements here: no folder {folder}.")
+        return 0
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
         return shell.fail(f"{folder} {found}; give a folder with measurements", shell.FAILED)
