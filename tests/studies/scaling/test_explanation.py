@@ -12,6 +12,8 @@ from made_runs import made_run, plan
 from planted_campaigns import laboratory
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import SAMPLING_COLUMNS
 from roastcoffea.studies.scaling.costs import costs_of
 from roastcoffea.studies.scaling.scaling import Scaling, scaling
 
@@ -81,6 +83,25 @@ def test_requests_that_always_take_most_of_the_time_are_latency() -> None:
     main = scaling(small(latency=0.6, cpu=0.5)).explanation.main
     assert main is not None
     assert (main.name, main.turning.value) == ("storage latency", 2.0)
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9, ""), (0.2, " Its core was mostly free: ")])
+def test_the_scheduler_s_own_time_is_told_where_it_limits(share: float, said: str) -> None:
+    runs = []
+    for run in small(cpu=0.2, size=1e5, scheduler=0.1):
+        times = np.linspace(run.start, run.stop, 20)
+        rows = [
+            {"time": time, "loop_cpu_seconds": share * (time - run.start), "late_seconds": 0.25, "missed": 0}
+            for time in times.tolist()
+        ]
+        runs.append(replace(run, sampling=table_of_rows(SAMPLING_COLUMNS, rows)))
+    main = scaling(runs).explanation.main
+    assert main is not None
+    assert main.name == "scheduler"
+    used = f"its event loop used {100 * share:.0f} % of a core, and was 250 ms late on average."
+    assert f"With {main.at} workers {used}" in main.text
+    assert main.advice.partition("tasks.")[2].startswith(said)
+    assert bool(said) == ("mostly free" in main.advice)
 
 
 def test_a_cold_cache() -> None:

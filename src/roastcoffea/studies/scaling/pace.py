@@ -32,6 +32,21 @@ class Pace:
     amounts: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The scheduler's event loop while tasks were in flight: share of its core, and mean lag in seconds."""
+
+    share: float
+    lag: float | None
+
+
+def loop_of(measurement: Measurement) -> Loop | None:
+    """The scheduler's event loop as sampled; None if it was not."""
+    metrics = measurement.metrics
+    share, lag = (metrics.get(name) for name in ("scheduler_core_share", "scheduler_lag_seconds"))
+    return None if share is None else Loop(share, lag)
+
+
 BYTES: Final = "bytes"
 REQUESTS: Final = "requests"
 TASKS: Final = "tasks"

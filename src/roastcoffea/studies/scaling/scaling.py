@@ -23,7 +23,7 @@ from roastcoffea.studies.scaling import why
 from roastcoffea.studies.scaling.costs import costs_of
 from roastcoffea.studies.scaling.explanation import Explanation, explained
 from roastcoffea.studies.scaling.needs import needs_of, target_of
-from roastcoffea.studies.scaling.pace import pace_of
+from roastcoffea.studies.scaling.pace import loop_of, pace_of
 from roastcoffea.studies.scaling.reading import reading_of
 from roastcoffea.studies.scaling.shares import Judged
 from roastcoffea.studies.sources import Source, measurement_of, name_of
@@ -238,6 +238,7 @@ def _judged(name: str, measurement: Measurement, unit: str) -> Judged:
         costs=costs_of(measurement),
         reading=reading_of(measurement),
         pace=pace_of(measurement),
+        scheduler=loop_of(measurement),
     )
 
 

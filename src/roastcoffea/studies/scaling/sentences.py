@@ -10,7 +10,17 @@ from roastcoffea.studies.scaling import costs as limits
 from roastcoffea.studies.scaling import pace
 from roastcoffea.studies.scaling.laws import Between
 from roastcoffea.studies.scaling.shares import Judged, Shares
-from roastcoffea.units import BYTE_PER_SECOND, GIGABIT_PER_SECOND, SECOND, Unit, alike, number, suffixed, three_digits
+from roastcoffea.units import (
+    BYTE_PER_SECOND,
+    FRACTION,
+    GIGABIT_PER_SECOND,
+    SECOND,
+    Unit,
+    alike,
+    number,
+    suffixed,
+    three_digits,
+)
 
 TASKS_PER_SECOND: Final = Unit("tasks/s", suffixed("tasks/s"))
 CHUNKS_PER_SECOND: Final = Unit("chunks/s", suffixed("chunks/s"))
@@ -19,6 +29,8 @@ REQUESTS_PER_SECOND: Final = Unit("requests/s", suffixed("requests/s"))
 
 GIGABITS: Final = 8e-9
 MANY: Final = 3
+HALF_BUSY: Final = 0.5
+"""Share of a core below which the scheduler's own CPU time is not what limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +189,17 @@ def _cold(evidence: Evidence) -> tuple[str, str]:
 def _scheduler(evidence: Evidence) -> tuple[str, str]:
     idle = "orkers are idle while tasks wait for the scheduler or are in flight"
     words = f"The scheduler handles at most {evidence.limit}: w{idle}." if evidence.limit else f"W{idle}."
-    return words, "Use larger chunks, so that there are fewer tasks."
+    advice = "Use larger chunks, so that there are fewer tasks."
+    loop = evidence.most.scheduler
+    if loop is not None:
+        size, share = number(evidence.most.scaled.workers), FRACTION.text(loop.share)
+        late = "" if loop.lag is None else f", and was {SECOND.text(loop.lag)} late on average"
+        words += f" With {size} {evidence.unit} its event loop used {share} of a core{late}."
+        if loop.share < HALF_BUSY:
+            advice += (
+                " Its core was mostly free: look at its connections to the workers and at what else ran on its host."
+            )
+    return words, advice
 
 
 def _results(evidence: Evidence) -> tuple[str, str]:

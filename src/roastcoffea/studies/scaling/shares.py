@@ -12,7 +12,7 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.scaling import costs as limits
 from roastcoffea.studies.scaling.costs import Costs
 from roastcoffea.studies.scaling.laws import INTERVAL, SEED, Scaled
-from roastcoffea.studies.scaling.pace import Pace
+from roastcoffea.studies.scaling.pace import Loop, Pace
 from roastcoffea.studies.scaling.reading import Reading
 
 RESAMPLES: Final = 200
@@ -30,6 +30,7 @@ class Judged:
     costs: Costs
     reading: Reading | None
     pace: Pace
+    scheduler: Loop | None = None
 
     def per_event(self) -> dict[str, Numbers]:
         """Thread seconds per event of each limit: the measured ones, and those of resampled workers,
