@@ -122,9 +122,10 @@ def test_cpu_is_computing(client: Any, sample: Any) -> None:
 def test_a_client_that_does_nothing_is_the_client_s(client: Any, sample: Any) -> None:
     measurement = measured(client, sample, Sleeping(0.02), 16, pause=1.0)
     ledger = measurement.time_ledger
-    after = measurement.run.stop - measurement.tasks["stop"].max()
+    # the scheduler learns of the last end later than it is
+    after, longest = (measurement.run.stop - measurement.tasks[name].max() for name in ("seen", "stop"))
     assert after >= 1.0
-    assert ledger.client_of["after"] == pytest.approx(2 * after, abs=0.1)
+    assert 2 * after - 0.01 <= ledger.client_of["after"] <= 2 * longest + 0.01
     assert set(ledger.by("worker").index) == set(client.scheduler_info()["workers"])
 
 
