@@ -131,8 +131,7 @@ def scheduler_queue_seconds(scheduler_time: Mapping[str, float | None]) -> float
 
 @of_scheduler(SECOND, label="scheduler: idle", formula="sampled time - CPU - CPU contention")
 def scheduler_idle_seconds(scheduler_time: Mapping[str, float]) -> float:
-    """Time in which the scheduler's event loop waited for messages or another thread's lock, or for a core if its
-    system does not report run-queue times."""
+    """Time in which its event loop waited for messages or a lock, or for a core if run-queue times are unknown."""
     return scheduler_time["idle"]
 
 
