@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from coffea.processor import IterativeExecutor
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.recording.assembly import RunRecords
 from roastcoffea.report.digest import digest_of
 
 
@@ -255,3 +257,34 @@ def test_a_name_is_a_text() -> None:
         MetricsCollector(name=7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="visible letter"):
         MetricsCollector(name="")
+
+
+def test_tables_are_made_once_when_they_are_asked_for(
+    client: Any, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RunRecords] = []
+    run = RunRecords.run
+
+    def counted(records: RunRecords, *given: Any) -> Any:
+        made.append(records)
+        return run(records, *given)
+
+    monkeypatch.setattr(RunRecords, "run", counted)
+    with MetricsCollector(client, journal=tmp_path) as collector:
+        runner_for(client, 4000)(sample, processor_instance=Jets())
+    assert made == []
+    assert len(list(tmp_path.iterdir())) == 1
+    assert collector.problems == []
+    assert len(collector.measurement.chunks) == 4
+    assert collector.measurement is collector.measurement
+    assert len(made) == 1
+    with MetricsCollector(client, journal=tmp_path) as dropped:
+        pass
+    measurement = collector.measurement
+    del collector, dropped
+    made.clear()
+    gc.collect()
+    assert len(list(tmp_path.iterdir())) == 1  # of the measurement that is left
+    del measurement
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []

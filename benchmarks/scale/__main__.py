@@ -1,94 +1,39 @@
-"""Campaigns with planted limits: does `scaling` find them, and from how many workers on?
+"""The size of a data challenge: what measuring costs there, and whether `scaling` finds what limits a campaign.
 
-python -m benchmarks.scale                    # simulated, two minutes
-python -m benchmarks.scale --live --save runs # on a real scheduler, twenty minutes
+python -m benchmarks.scale                                # both, twenty minutes on two quiet cores at most
+python -m benchmarks.scale --parts campaigns              # simulated, two minutes
+python -m benchmarks.scale --live --save runs             # campaigns on a real scheduler, twenty minutes
+python -m benchmarks.scale --parts costs --chunks 40000 --workers 100 --seconds 600   # a minute
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+import time
 
-import roastcoffea
+from . import cost, limits
 
-from .campaigns import PLANTED, Campaign, planted
-from .reported import same_times
-
-CHUNK_SECONDS = 1.2
-TINY = 0.1
-LIVE_SIZES = (2,)
-LIVE_WAVES = 3
-NEEDED = 7
+PARTS = {"campaigns": limits.limits, "costs": cost.costs}
 
 
 def main() -> int:
-    """Make campaigns, explain them, and count those whose limit and turning point were found."""
-    options = _options()
-    found = 0
-    made = [campaign for campaign in _campaigns(options) if not options.kinds or campaign.name in options.kinds]
-    print(f"{'planted':20} {'from':>6}   {'found':32} {'from':>6}  {'share':>6}")
-    for campaign in made:
-        found += _tried(campaign, options)
-    print(f"{found} of {len(made)} limits and turning points found (goal: {NEEDED} of {len(PLANTED)})")
-    return 0 if found >= len(made) - (len(PLANTED) - NEEDED) else 1
-
-
-def _options() -> Any:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.partition("\n")[0])
-    parser.add_argument("--live", action="store_true", help="a real scheduler and client, and workers that wait")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers of campaigns")
-    parser.add_argument("--kinds", nargs="*", help="only these campaigns, such as 'slow client'")
-    parser.add_argument("--save", type=Path, help="folder for the measurements, and a page for each campaign")
-    return parser.parse_args()
-
-
-def _campaigns(options: Any) -> list[Campaign]:
-    if not options.live:
-        return [*planted(options.seed), *same_times()]
-    from .live import tasks_per_second
-
-    campaigns = planted(options.seed, smallest=LIVE_SIZES, waves=LIVE_WAVES)
-    made = []
-    for campaign in campaigns:
-        tiny = campaign.cause == "scheduler"
-        hurried = campaign.hurried(TINY if tiny else CHUNK_SECONDS)
-        if tiny and (not options.kinds or campaign.name in options.kinds):
-            # what the real scheduler can do is measured, without a collector
-            hurried = replace(hurried, turning=tasks_per_second() * TINY)
-        made.append(hurried)
-    return made
-
-
-def _tried(campaign: Campaign, options: Any) -> bool:
-    """Whether a campaign's limit is found."""
-    runs = list(_runs(campaign, options))
-    study = roastcoffea.scaling(runs)
-    main = study.explanation.main
-    right = main is not None and main.name == campaign.cause
-    near = main is not None and abs(campaign.step(main.turning.value) - campaign.step(campaign.turning)) <= 1
-    name, turning, share = (main.name, main.turning.value, main.share.value) if main else ("nothing", 0.0, 0.0)
-    verdict = "" if right and near else "  MISSED"
-    print(f"{campaign.name:20} {campaign.turning:6.0f}   {name:32} {turning:6.0f}  {share:6.0%}{verdict}", flush=True)
-    if options.save:
-        study.page(options.save / f"{campaign.name.replace(' ', '-')}.html", overwrite=True)
-    return right and near
-
-
-def _runs(campaign: Campaign, options: Any) -> Iterator[roastcoffea.Measurement]:
-    if not options.live:
-        yield from (roastcoffea.Measurement(run) for run in campaign.runs())
-        return
-    from .live import live
-
-    for place, workers in enumerate(campaign.sizes):
-        run = live(campaign.plan_of(workers), workers, seed=campaign.seed + place, first=not place)
-        if options.save:
-            run.save(options.save / campaign.name.replace(" ", "-"), f"workers-{workers}", overwrite=True)
-        yield run
+    """Print all figures with their goals; the exit status is 1 where one was missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="only these (default: both; with --live: campaigns)")
+    limits.add_options(parser.add_argument_group("campaigns"))
+    cost.add_options(parser.add_argument_group("costs"))
+    options = parser.parse_args()
+    parts = options.parts or (["campaigns"] if options.live else [*PARTS])
+    began, missed = time.perf_counter(), 0
+    for name, part in PARTS.items():
+        if name in parts:
+            print(f"== {name}", flush=True)
+            missed += part(options)
+    print(f"{time.perf_counter() - began:.0f} s in all; {missed} goals missed")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
@@ -22,23 +23,26 @@ from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.measured import CARRIED, settings_of
 from roastcoffea.instrument.names import given_name
-from roastcoffea.interrupts import Enterable
+from roastcoffea.interrupts import Enterable, interrupts_held
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
-from roastcoffea.recording.assembly import RunRecords
+from roastcoffea.recording.assembly import Ending, RunRecords
 from roastcoffea.recording.black_box import BlackBox, Place, checked_place
 from roastcoffea.records.run import FAILED, FINISHED
 from roastcoffea.redaction import redacted_values
 from roastcoffea.report.live import LiveLine
 from roastcoffea.report.progress import Progress
 
+NO_END: Final = "the journal could not be ended"
+
 
 class MetricsCollector(CollectorOf012, Enterable):
     """Measures everything that runs inside its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no changes: while the collector is open, Runner calls and their chunks are recorded. After the
-    `with` (even if it failed) `measurement` has the result. A collector measures once. Ctrl-C while the `with` ends
-    takes effect after the measurement is made and the cluster is restored.
+    `with` (even if it failed) `measurement` has the result; on Dask its tables are made when it is first asked for. A
+    collector measures once. Ctrl-C while the `with` ends takes effect after the records are complete and the cluster is
+    restored.
 
     Parameters
     ----------
@@ -110,7 +114,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
         interval = checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
         records = self._records = RunRecords(uuid.uuid4().hex, self.name, interval, profile=profile)
-        self.problems, self.note = records.problems, records.note
+        self.note = records.note
         # what the hook tells
         self.call_began, self.call_runs, self.call_ended = records.call_began, records.call_runs, records.call_ended
         self.items_requested, self.requests_unknown = records.items_requested, records.requests_unknown
@@ -130,6 +134,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._began = math.nan
         self.paused_at: float | None = None  # the run ends then, by `time.perf_counter`
         self._measurement: Measurement | None = None
+        self._ending: Ending | None = None  # of a run whose measurement is still to be made
+        self._making = threading.RLock()
         self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
         self._live = LiveLine(self._progress, self.note) if live else None
 
@@ -147,7 +153,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         return self
 
     def _leave(self, error: BaseException | None) -> None:
-        """End everything that `__enter__` started, despite errors, and make the measurement."""
+        """End everything that `__enter__` started, despite errors."""
         elapsed = (self.paused_at or time.perf_counter()) - self._began
         with reported(self.note, "active Runner calls were not recorded", Exception):
             if error is not None:
@@ -163,15 +169,35 @@ class MetricsCollector(CollectorOf012, Enterable):
             self._journal.give_up()
         else:
             self.t_end = self.t_start + elapsed
-            self._measure(self.t_start, self.t_end, error)
-            if self._measurement is not None:
-                with reported(self.note, "the journal could not be ended", Exception):
-                    self._journal.end(self._measurement)
+            ending = (FINISHED, None) if error is None else (FAILED, error_text(error))
+            if self._backend.holds_all:
+                with reported(self.note, NO_END, Exception):
+                    run = self._records.run_without_tables(self._backend, self.t_start, self.t_end, ending)
+                    self._journal.end(self, run, has_tables=False)
+                self._ending = ending
+            else:
+                self._measure(self.t_start, self.t_end, ending)
+                if self._measurement is not None:
+                    with reported(self.note, NO_END, Exception):
+                        self._journal.end(self._measurement, self._measurement.run, has_tables=True)
 
-    def _measure(self, start: float, stop: float, error: BaseException | None) -> None:
+    def _made(self) -> Measurement | None:
+        """The measurement, which is made now unless it was; None if there is none.
+
+        Tables of a long run take seconds and gigabytes, which must not delay an analysis that does not need them yet.
+        """
+        with self._making:
+            if self._ending is not None and self.t_start is not None and self.t_end is not None:
+                self._measure(self.t_start, self.t_end, self._ending)
+                with interrupts_held():
+                    self._ending = None
+                    if self._measurement is not None:
+                        with reported(self.note, NO_END, Exception):
+                            self._journal.complete(self, self._measurement)
+            return self._measurement
+
+    def _measure(self, start: float, stop: float, ending: Ending) -> None:
         """Make the measurement; if that fails, one with the reason."""
-
-        ending = (FINISHED, None) if error is None else (FAILED, error_text(error))
 
         def note(problem: str) -> None:
             self._why_no_measurement = f"there is no measurement: {problem}"
@@ -252,17 +278,25 @@ class MetricsCollector(CollectorOf012, Enterable):
     @property
     def measurement(self) -> Measurement:
         """The measurement, available after the `with`."""
-        if self._measurement is None:
+        found = self._made()
+        if found is None:
             raise RoastcoffeaError(self._why_no_measurement)
-        return self._measurement
+        return found
+
+    @property
+    def problems(self) -> list[str]:
+        """Problems of the measuring so far."""
+        self._made()
+        return self._records.problems
 
     def _repr_html_(self) -> str:
         """Page of the measurement, or the state of the collector."""
         from roastcoffea.report.notebook import html
         from roastcoffea.report.summary import state_of_collector
 
-        if self._measurement is not None:
-            return self._measurement._repr_html_()
+        found = self._made()
+        if found is not None:
+            return found._repr_html_()
         state = "It measures what runs now." if self._entered else "It has not been entered yet."
         return html(state_of_collector(state, self.problems))
 
@@ -281,11 +315,12 @@ class MetricsCollector(CollectorOf012, Enterable):
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}")
         report, custom_metrics = redacted_values(copy.deepcopy((report, custom_metrics)))
-        self._records.take_report(report, custom_metrics)
-        if self._measurement is not None:
+        with self._making:
+            self._records.take_report(report, custom_metrics)
             before = self._measurement
-            self._measurement = Measurement(with_report(before.run, report, custom_metrics))
-            self._journal.hand_on(before, self._measurement)
+            if before is not None:
+                self._measurement = Measurement(with_report(before.run, report, custom_metrics))
+            self._journal.hand_on(before or self, self._measurement or self)
 
     @property
     def custom_metrics(self) -> Any:

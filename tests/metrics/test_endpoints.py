@@ -9,7 +9,16 @@ import pytest
 from handmade import handmade_run
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.endpoints import LOCAL, SERVER_COLUMNS, SERVICEX, XCACHE, endpoint, origin, service
+from roastcoffea.metrics.endpoints import (
+    LOCAL,
+    SERVER_COLUMNS,
+    SERVICEX,
+    XCACHE,
+    endpoint,
+    hosts_of_urls,
+    origin,
+    service,
+)
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -144,6 +153,29 @@ def test_without_openings_there_are_no_servers() -> None:
 )
 def test_services_are_known_by_their_names(file: str | None, known: tuple[str | None, ...]) -> None:
     assert (endpoint(file), service(file), origin(file)) == known
+
+
+URLS = [
+    "root://xrootd.example.org:1094//store/a.root",
+    "root://xrootd.example.org//store/b.root",
+    "https://user:secret@web.example.org/a/b?c=/d",
+    "root://host",
+    "root:///local",
+    "/data/a.root",
+    "a.root",
+    "dir/a.root",
+    "http://[::bad/a.root",
+    "root://a.example.org//store/line\nbreak/c.root",
+    "",
+    None,
+]
+
+
+@pytest.mark.parametrize("more", [[], ["simplecache::root://xrootd.example.org//store/a.root"]])
+def test_hosts_of_many_urls_are_those_of_each(more: list[str]) -> None:
+    urls = [*URLS, *more, *reversed(URLS)]
+    attempts = table_of_rows(CHUNK_COLUMNS, [{"file": url} for url in urls])
+    assert hosts_of_urls(attempts).to_pylist() == [endpoint(url) for url in urls]
 
 
 def test_services_and_sites_stand_with_their_server() -> None:

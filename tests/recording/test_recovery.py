@@ -86,6 +86,23 @@ def test_a_run_that_ended_and_was_not_saved_is_all_there(
     assert differences(saved, again) == {}
 
 
+def test_a_run_whose_tables_nobody_asked_for_is_all_there(client: Client, sample: Any, tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    with pytest.raises(ZeroDivisionError), MetricsCollector(client, journal=journals) as collector:
+        collector.note("something that was noted")
+        runner_for(client, 2000)(sample, processor_instance=Jets())
+        _ = 1 / 0
+    collector.set_coffea_report({"bytesread": 5})
+    again = recovered(journal_of(journals)).run
+    assert (again.outcome, again.error) == ("failed", "ZeroDivisionError: division by zero")
+    assert again.problems[0] == "something that was noted"
+    assert again.coffea_report == {"bytesread": 5}
+    assert again.span_metrics
+    saved = load_run(collector.save_measurement(tmp_path, "saved"))
+    assert differences(saved, again) == {}
+    assert list(journals.iterdir()) == []
+
+
 @pytest.mark.parametrize("executor", ["dask", "iterative", pytest.param("futures", marks=pytest.mark.slow)])
 def test_a_run_that_was_lost_has_what_was_recorded(client: Client, sample: Any, tmp_path: Path, executor: str) -> None:
     collector = measured(client, sample, executor, tmp_path / "journals")

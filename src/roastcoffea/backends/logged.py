@@ -61,6 +61,7 @@ class LoggedCluster(Recorder):
 
     kind = "dask"
     elsewhere = "it does not run on the cluster of the collector's client"
+    holds_all = True
     merges_equal_chunks = True
 
     _period: LoggedPeriod

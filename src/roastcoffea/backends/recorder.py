@@ -85,6 +85,9 @@ class Recorder(AbstractMetricsBackend):
     functions: Any = None
     """What the collector wants of functions that tasks run without a Runner."""
 
+    holds_all: ClassVar[bool] = False
+    """Whether a closed backend holds all that its tables need: they can be made later."""
+
     merges_equal_chunks: ClassVar[bool] = False
     """Whether equal chunks (of a file that is listed twice) run only once."""
 

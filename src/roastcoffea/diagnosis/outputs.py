@@ -24,8 +24,8 @@ def mean_output(run: Run) -> float | None:
     """Mean size of a chunk's result in bytes; None if unknown."""
     if run.tasks is None:
         return None
-    ours = run.tasks.filter(pc.equal(run.tasks["kind"], task_records.PROCESSOR))
-    mean: float | None = pc.mean(ours["nbytes"]).as_py() if len(ours) else None
+    sizes = run.tasks["nbytes"].filter(pc.equal(run.tasks["kind"], task_records.PROCESSOR))
+    mean: float | None = pc.mean(sizes).as_py() if len(sizes) else None
     return mean
 
 

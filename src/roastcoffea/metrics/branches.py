@@ -17,6 +17,8 @@ from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 
+LARGEST_CODE: Final = 2**62
+
 FILE_IDENTITY: Final = ("file", "uuid", "tree")
 SAME_LOOP: Final = "chunks of a file"
 SAME_DATASET: Final = "Runner calls"
@@ -54,12 +56,16 @@ class Reads:
 
 def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
     """A number for each row; rows with equal values in all these columns share it."""
-    found = np.zeros(len(table), dtype=np.int64)
+    found, different = np.zeros(len(table), dtype=np.int64), 1
     for column in columns:
         indices = table[column].combine_chunks().dictionary_encode().indices
         inner = integers(indices, -1) + 1
-        _, found = np.unique(found * (inner.max(initial=0) + 1) + inner, return_inverse=True)
-    return found
+        values = int(inner.max(initial=0)) + 1
+        if different * values > LARGEST_CODE:
+            known, found = np.unique(found, return_inverse=True)
+            different = len(known)
+        found, different = found * values + inner, different * values
+    return np.asarray(np.unique(found, return_inverse=True)[1])
 
 
 def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Reads:

@@ -75,6 +75,9 @@ OF_OPENINGS: Final = arrow_schema(
 KNOWN: Final = pc.ScalarAggregateOptions(min_count=1)
 """A sum of which nothing is known is not known."""
 
+BEYOND_HOST: Final = r"(?s)^([^/]*/[^/]*/[^/]*)/.*$"
+"""Path behind the host of a URL, for Arrow."""
+
 NAMES: Final = ("redirector", "service", "origin")
 
 DEFAULT_PORT: Final = ":1094"
@@ -122,7 +125,13 @@ def _host(url: str) -> str:
 
 def hosts_of_urls(attempts: pa.Table) -> pa.Array:
     """Host of the URL of each attempt."""
-    return _by_file(attempts, endpoint)
+    files = attempts["file"].combine_chunks().dictionary_encode()
+    begin = pc.replace_substring_regex(files.dictionary, BEYOND_HOST, r"\1")
+    if pc.any(pc.match_substring(files.dictionary, "::")).as_py():
+        begin = files.dictionary
+    begin = begin.dictionary_encode()
+    hosts = pa.array([endpoint(url) for url in begin.dictionary.to_pylist()], pa.string())
+    return hosts.take(begin.indices).take(files.indices)
 
 
 def _by_file(attempts: pa.Table, function: Callable[[str | None], str | None]) -> pa.Array:

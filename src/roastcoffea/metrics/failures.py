@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError, reported
+from roastcoffea.metrics.branches import codes
 from roastcoffea.metrics.busy import Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
@@ -165,11 +166,10 @@ def _without(wanted: pa.Table, done: pa.Table, keys: list[str]) -> pa.Table:
 
     Unknown keys (Parquet has no trees) are equal to each other here; an Arrow join would treat them as different.
     """
-    rows = pa.concat_tables([wanted.select(keys), done.select(keys)])
-    groups = rows.append_column("row", [np.arange(len(rows))]).group_by(keys)
-    spans = groups.aggregate([("row", "min"), ("row", "max")])
-    lacking = spans.filter(pc.less(spans["row_max"], len(wanted)))
-    return wanted.take(lacking["row_min"]).sort_by([(key, "ascending") for key in keys])
+    number = codes(pa.concat_tables([wanted.select(keys), done.select(keys)]), keys)
+    lacking = np.flatnonzero(~np.isin(number[: len(wanted)], number[len(wanted) :]))
+    first = lacking[np.unique(number[lacking], return_index=True)[1]]
+    return wanted.take(pa.array(first)).sort_by([(key, "ascending") for key in keys])
 
 
 def _with_processor(run: Run, table: pa.Table) -> pa.Table:
@@ -253,7 +253,10 @@ def unopened_files(missing_work: pa.Table) -> MissingFiles:
 @fact
 def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> MissingFiles:
     """Files without any result."""
-    some = {tuple(row.values()) for row in of_finished_calls(run, counted_chunks).select(PLACE).to_pylist()}
+    if not len(missing_work):
+        return files_in(())
+    done = of_finished_calls(run, counted_chunks).group_by(PLACE, use_threads=False).aggregate([])
+    some = {tuple(row[name] for name in PLACE) for row in done.to_pylist()}
     return files_in(row for row in missing_work.to_pylist() if tuple(row[name] for name in PLACE) not in some)
 
 

@@ -103,6 +103,9 @@ def worker_memory(  # noqa: PLR0917
     return table_of_rows(WORKER_MEMORY_COLUMNS, rows.values())
 
 
+OF_CHUNKS: Final = ("dataset", "outcome", "worker", "overlaps", "memory_before", "memory_peak", "events", "start")
+"""Columns of chunks that tell the memory of a dataset."""
+
 NAMES_OF_LIFE: Final = ("worker", "host", "threads", "memory_limit")
 
 
@@ -193,6 +196,7 @@ def dataset_memory(chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Ta
     """
     before = dict(zip(*worker_memory.select(["worker", "memory_before"]).to_pydict().values(), strict=True))
     typical, killed = typical_before(worker_memory), _killed_attempts(worker_memory, failed_work)
+    chunks = chunks.select(OF_CHUNKS)  # copying rows of all columns would take most of the time
     datasets = dict.fromkeys([*chunks["dataset"].drop_null().unique().to_pylist(), *killed])
     rows = []
     for dataset in sorted(datasets):

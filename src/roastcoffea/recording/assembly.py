@@ -37,6 +37,9 @@ LOST_WITH_CLIENT: Final = "lost with the client"
 IN_GAP: Final = "while nothing was recorded"
 """Why chunks have no record."""
 
+NOT_RECORDED: Final = "the cluster was not recorded"
+"""Why a run has no tables."""
+
 NO_FILES: Final[Files] = {}
 """Of functions whose files are not known."""
 
@@ -140,11 +143,15 @@ class RunRecords:
 
     # assembled with what the backend has
 
+    def run_without_tables(self, backend: Recorder, start: float, stop: float, ending: Ending) -> Run:
+        """The run as known before its tables are made: they, and what only they can tell, are missing."""
+        absent = backend.absent if backend.was_open else dict.fromkeys((*TABLES, "span_metrics"), NOT_RECORDED)
+        return self.run_of(backend, start, stop, ending, {}, absent)
+
     def run(self, backend: Recorder, start: float, stop: float, ending: Ending) -> Run:
         """The run, with the tables of a backend that was recording."""
         if not backend.was_open:
-            absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not recorded")
-            return self.run_of(backend, start, stop, ending, {}, absent)
+            return self.run_without_tables(backend, start, stop, ending)
         tables, absent = self._tables(backend, start, stop)
         with reported(self.note, "functions without a Runner could not be listed", Exception):
             self._functions = calls_of_tasks(tables["chunks"], tables.get("tasks"))

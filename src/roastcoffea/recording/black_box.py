@@ -103,17 +103,23 @@ class BlackBox:
         if self._writer is not None:
             self._writer.write(RECORDS, packed)
 
-    def end(self, measurement: Measurement) -> None:
-        """End the journal with what is known at the end; it stays until the measurement is saved or dropped."""
+    def end(self, owner: object, run: Run, *, has_tables: bool) -> None:
+        """End the journal with what is known at the end; it stays until its owner is saved or dropped."""
         if self._writer is not None:
             self._write_news()
-            for kind, data in entries_of_end(measurement.run):
+            for kind, data in (*entries_of_spans(run), entry_of_end(run, has_tables=has_tables)):
                 self._writer.write(kind, data)
             self._writer.close()
-            hold(measurement, self._writer)
+            hold(owner, self._writer)
 
-    def hand_on(self, before: Measurement, after: Measurement) -> None:
-        """Let the journal of a measurement be that of another one, with what was learned since."""
+    def complete(self, before: object, measurement: Measurement) -> None:
+        """Add what the tables tell to a journal that ended before they were made."""
+        if self._writer is not None and journal_of(before) is not None:
+            self._writer.write(*entry_of_end(measurement.run))
+            self.hand_on(before, measurement)
+
+    def hand_on(self, before: object, after: object) -> None:
+        """Let the journal of one owner be that of another one, with what was learned since."""
         if self._writer is not None and journal_of(before) is not None:
             hold(after, self._writer)
             self._writer.flush(last=True)
@@ -134,14 +140,17 @@ class BlackBox:
                 self._writer.write(kind, data)
 
 
-def entries_of_end(run: Run) -> Iterator[tuple[str, bytes]]:
-    """Entries with all of a run that is not in others."""
-    tables = tables_of(run)
-    for name, table in tables.items():
+def entries_of_spans(run: Run) -> Iterator[tuple[str, bytes]]:
+    """Entries with the metrics of spans."""
+    for name, table in tables_of(run).items():
         if name in SPAN_FORMS:
             yield from ((f"{SPANS}{name}", part) for part in packed_parts(table))
-    rows = {name: table.num_rows for name, table in tables.items()}
-    yield END, json.dumps({"schema": RUN_SCHEMA, "rows": rows, "run": body_of(run)}, allow_nan=False).encode()
+
+
+def entry_of_end(run: Run, *, has_tables: bool = True) -> tuple[str, bytes]:
+    """Entry with all of a run that is not in others; rows of its tables are None before they are made."""
+    rows = {name: table.num_rows for name, table in tables_of(run).items()} if has_tables else None
+    return END, json.dumps({"schema": RUN_SCHEMA, "rows": rows, "run": body_of(run)}, allow_nan=False).encode()
 
 
 def remove_old(folder: Path) -> None:

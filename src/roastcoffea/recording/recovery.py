@@ -20,7 +20,7 @@ from roastcoffea.recording.black_box import END, SPANS
 from roastcoffea.records.arrow import arrow_schema, unpacked_part
 from roastcoffea.records.run import LOST, Environment, Run
 from roastcoffea.storage.document import check_body, restored_body, run_of
-from roastcoffea.storage.tables import TABLES, tables_of
+from roastcoffea.storage.tables import SPAN_FORMS, TABLES, Tables, tables_of
 from roastcoffea.storage.upgrades import SCHEMA
 from roastcoffea.units import moment
 
@@ -95,9 +95,21 @@ class _Replay:
         check_body(body)
         replayed_run = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))
         tables = tables_of(replayed_run) | {name: pa.concat_tables(parts) for name, parts in self._spans.items()}
+        if end["rows"] is None:
+            return self._with_late_report(_completed(body, replayed_run, tables, self._journal_problems))
         tables = {name: tables[name] for name in end["rows"] if name in tables}
         lacking = [name for name, rows in end["rows"].items() if name not in tables or len(tables[name]) != rows]
         lost = [f"the journal lacks rows of {', '.join(lacking)}"] if lacking else []
         body["problems"] = [*body["problems"], *self._journal_problems, *lost]
-        run = run_of(body, tables)
+        return self._with_late_report(run_of(body, tables))
+
+    def _with_late_report(self, run: Run) -> Run:
         return run if self._late_report is None else with_report(run, **self._late_report)
+
+
+def _completed(body: dict[str, Any], replayed_run: Run, tables: Tables, problems: Sequence[str]) -> Run:
+    """A run whose client ended before it made the tables: what they tell comes from the replay."""
+    absent = {name: reason for name, reason in replayed_run.absent.items() if name not in SPAN_FORMS}
+    found = dict.fromkeys((*replayed_run.problems, *body["problems"], *problems))
+    run = run_of(body | {"absent": body["absent"] | absent, "problems": [*found]}, tables)
+    return replace(run, calls=replayed_run.calls)

@@ -1,0 +1,153 @@
+"""What a client pays for 1,000,000 chunks: draining, leaving, saving; and loading them, their metrics and page."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.scale.figures import Figure, Timed, Watched, timed, tried, watched
+from benchmarks.scale.scheduler_cost import MEGABYTE, PATIENCE
+from benchmarks.scheduler import BEGINNING, CALL, PREFIX, Load
+
+from roastcoffea.backends.replayed import ReplayedCluster
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.journal import LOG
+from roastcoffea.measurement import load
+from roastcoffea.records.run import FINISHED, RunnerCall
+
+
+@dataclass(frozen=True)
+class Item:
+    """What coffea gives an executor for a chunk."""
+
+    dataset: str
+    filename: str
+    treename: str
+    entrystart: int
+    entrystop: int
+    fileuuid: bytes
+    usermeta: Any = None
+
+
+class Fed(ReplayedCluster):
+    """A cluster whose log comes from a file."""
+
+    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002
+        self.learn({"recorded": True, "hosts": [], "problems": [], **FACTS})
+
+
+def on_client(size: Load, folder: Path) -> list[Figure]:
+    """Take what was drained, piece by piece; leave; save."""
+    pieces = pickle.loads((folder / "pieces").read_bytes())
+    collector = MetricsCollector(backend=Fed(), name="cost", profile=False, journal=folder / "journals")
+    with collector:
+        asked, costs = _during(collector, size, folder / "log", pieces)
+        stop = BEGINNING + len(pieces)
+        collector.call_ended(
+            RunnerCall(
+                id=CALL,
+                processor=PREFIX,
+                executor="DaskExecutor",
+                start=BEGINNING,
+                stop=stop,
+                outcome=FINISHED,
+                chunks=size.tasks,
+            )
+        )
+        collector.t_start, collector._began = BEGINNING, time.perf_counter() - len(pieces)
+        leaving = watched(partial(collector.__exit__, None, None, None))
+    making = watched(lambda: collector.measurement)
+    measurement = collector.measurement
+    run = measurement.run
+    assert run.chunks is not None
+    assert len(run.chunks) == size.tasks, len(run.chunks)
+    computing = watched(lambda: len(measurement.metrics))
+    speed = size.seconds * RATE / size.tasks
+    return [
+        Figure("unpacking", sum(cost.seconds for cost in costs), "s", cpu=sum(cost.cpu for cost in costs)),
+        Figure("lag of the client's drains", lag(costs, PATIENCE), "s", 5, f"in {size.seconds} s"),
+        Figure(f"the same at {RATE} chunks/s", lag(costs, PATIENCE / speed), "s", 5, "all that a scheduler can do"),
+        asked.figure("noting what was requested"),
+        leaving.figure("leaving", 0.1 + 1e-6 * size.tasks, "tables are made later"),
+        making.figure("tables, when first asked for"),
+        computing.figure("metrics and ledger of the new run"),
+        tried(
+            "saving",
+            10,
+            lambda: measurement.save(folder, "run", overwrite=True),
+            lambda: f"{size_of(folder / 'run') / MEGABYTE:.0f} MB",
+        ),
+        Figure("problems", len(run.problems), "", None, "; ".join(run.problems)),
+    ]
+
+
+def _during(collector: Any, size: Load, log: Path, pieces: Sequence[int]) -> tuple[Watched, list[Timed]]:
+    """What noting the requests of a run takes, and each of its drains."""
+    collector._records.started(BEGINNING)
+    collector.call_began(CALL)
+    asked = watched(lambda: collector.items_requested(CALL, [*items(size.tasks)]))
+    with log.open("rb") as file:
+        take = collector._backend.take
+        return asked, [timed(partial(take, LOG, data)) for data in map(file.read, pieces)]
+
+
+RATE: Final = 900
+"""Chunks per second that Dask's scheduler can do."""
+FACTS: Final = {"clock_offset": 0.0, "dropped": {}, "refused": 0, "failures": 0, "withheld": {}, "asked": {}}
+
+
+def items(chunks: int) -> Iterator[Item]:
+    """Chunks as an executor gets them, which are those of the records."""
+    for number in range(chunks):
+        yield Item(*place_of(number), number.to_bytes(16, "big"))
+
+
+def place_of(number: int) -> tuple[str, str, str, int, int]:
+    """Dataset, file, tree and entries of a chunk, as in its record."""
+    dataset = ("TTToSemiLeptonic_UL18", "QCD_UL18", "SingleMuon_2018A")[number % 3]
+    file = f"root://storage.example.org//store/mc/NanoAODv9/{number // 10:06d}.root"
+    begin = 100_000 * (number % 10)
+    return dataset, file, "Events", begin, begin + 100_000
+
+
+def lag(costs: Sequence[Timed], interval: float) -> float:
+    """The most by which a client is behind that takes a piece each interval."""
+    done = most = 0.0
+    for number, cost in enumerate(costs):
+        done = max(done, number * interval) + cost.seconds
+        most = max(most, done - number * interval)
+    return most
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def of_measurement(folder: Path) -> list[Figure]:
+    """Load, compute, and make the page."""
+    loading = tried("loading", 3, lambda: load(folder / "run"))
+    measurement = load(folder / "run")
+    computing = watched(lambda: len(measurement.metrics))
+    ledger, merges = measurement.time_ledger, measurement.merges
+    summary = watched(lambda: measurement.print_summary(io.StringIO()))
+    path = folder / "page.html"
+    page = watched(lambda: measurement.report(path))
+    levels = ", ".join(f"{row.merges} of {row.inputs / row.merges:.3g} inputs" for row in merges.itertuples())
+    return [
+        loading,
+        computing.figure("metrics and ledger", 8),
+        Figure("  memory, with the run", computing.peak, "GB", 1.5),
+        summary.figure("first look, with the verdict"),
+        page.figure("page", 15),
+        Figure("  memory beyond the run", page.grown, "GB", 0.6),
+        Figure("  size", path.stat().st_size / MEGABYTE, "MB", 4),
+        Figure("residual of the ledger", abs(ledger.residual or 0.0) / (ledger.total or 1.0), "", 0.001),
+        Figure("levels of merges", len(merges), "", None, levels),
+        Figure("merged", float(merges["input_bytes"].sum()) / MEGABYTE, "MB"),
+    ]
