@@ -299,7 +299,7 @@ def num_missing_files(missing_work: pa.Table) -> int:
 
 def checked(run: Run) -> Run:
     """The run, with the problems found in its records added to its own."""
-    return dataclasses.replace(run, problems=(*run.problems, *_found(run)))
+    return dataclasses.replace(run, problems=tuple(dict.fromkeys((*run.problems, *_found(run)))))
 
 
 def with_report(run: Run, report: Any, custom_metrics: Any) -> Run:
