@@ -322,7 +322,7 @@ def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
-    return table.filter(pc.is_in(table["chunk"], chunks["id"]))
+    return table.filter(pc.is_in(table["chunk"], chunks["id"])) if len(table) else table
 
 
 def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:

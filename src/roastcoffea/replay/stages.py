@@ -206,5 +206,6 @@ def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
     """Row of the chunk of each task; -1 if there is none."""
     of_chunks, of_tasks = identities(tasks, chunks)
     order = np.argsort(of_chunks, kind="stable")
-    place = np.minimum(np.searchsorted(of_chunks, of_tasks, sorter=order), len(order) - 1)
-    return np.where((of_tasks >= 0) & (of_chunks[order[place]] == of_tasks), order[place], -1)
+    in_order = of_chunks[order]
+    place = np.minimum(np.searchsorted(in_order, of_tasks), len(order) - 1)
+    return np.where((of_tasks >= 0) & (in_order[place] == of_tasks), order[place], -1)

@@ -105,7 +105,7 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
     """For each attempt of a task the row of its chunk; -1 where it is none's."""
     of_chunks, of_tasks = identities(tasks, chunks)
     order = np.argsort(of_chunks, kind="stable")
-    last = order[np.maximum(np.searchsorted(of_chunks, of_tasks, side="right", sorter=order) - 1, 0)]
+    last = order[np.maximum(np.searchsorted(of_chunks[order], of_tasks, side="right") - 1, 0)]
     return np.where((of_tasks >= 0) & (of_chunks[last] == of_tasks), last, -1)
 
 

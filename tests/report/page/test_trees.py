@@ -17,6 +17,7 @@ from profiled import PROCESS, profile_table
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run
@@ -159,6 +160,23 @@ def test_of_many_datasets_the_small_ones_are_one_box() -> None:
     (together,) = top.itertuples()
     assert int(together.name.split()[0].replace(",", "")) == computed - len(shown)
     assert together.width > found["width"][0] / 2
+
+
+def test_of_many_files_the_small_ones_are_one_box_with_their_time() -> None:
+    run = synthetic_run(workers=20, threads=2, rounds=10)
+    columns = run.chunks.schema.names
+    files = pa.array([f"file {place}" for place in range(len(run.chunks))])
+    chunks = run.chunks.set_column(columns.index("file"), "file", files)
+    chunks = chunks.set_column(columns.index("dataset"), "dataset", pa.array(["set"] * len(chunks)))
+    found = boxes(icicle(context(replace(run, chunks=chunks))))
+    frame = chunks.filter(pc.equal(chunks["outcome"], "ok")).to_pandas().set_index("file")
+    seconds = frame[[phase.column for phase in PHASES]].sum(axis=1).sort_values(ascending=False)
+    shown = found[found["name"].str.startswith("file ")]
+    (together,) = found[found["name"].str.contains("more files")].itertuples()
+    assert list(shown["width"]) == pytest.approx(list(seconds[: len(shown)]))
+    assert set(shown["name"]) <= set(seconds[seconds >= seconds.iloc[len(shown) - 1] - 1e-9].index)
+    assert together.name == f"{len(seconds) - len(shown)} more files"
+    assert together.width == pytest.approx(seconds[len(shown) :].sum())
 
 
 def test_without_samples_there_is_no_flame_graph() -> None:

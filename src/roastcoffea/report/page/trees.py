@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from bokeh import models
 from markupsafe import Markup
@@ -32,7 +33,7 @@ from roastcoffea.metrics.phases import (
 from roastcoffea.metrics.profile import is_own
 from roastcoffea.metrics.stacks import ALL_STATES, WORDS, Place
 from roastcoffea.metrics.stacks import Node as Frame
-from roastcoffea.metrics.statistics import places
+from roastcoffea.metrics.statistics import Numbers, amounts, places
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import Chart, Context, family_of, own_figure, variable
@@ -123,7 +124,7 @@ def icicle(context: Context) -> Chart:
     }
     if sections:
         trees["sections"] = _run(
-            _datasets(chunks, lambda file, phases: _within_sections(file, phases, sections)), ledger
+            _datasets(chunks, lambda file, phases: _within_sections(file, phases, sections), longer=True), ledger
         )
     return _chart("icicle", trees, "", "thread time by dataset and file")
 
@@ -182,18 +183,40 @@ Parts = Callable[[File, Mapping[Phase, float]], list[Box]]
 """What a file consists of, by its name and the seconds of its phases."""
 
 
-def _datasets(chunks: pa.Table, parts: Parts) -> list[Box]:
+def _datasets(chunks: pa.Table, parts: Parts, *, longer: bool = False) -> list[Box]:
+    """Datasets with their files; parts of a file may take longer than its phases, which makes it larger."""
     phases = phases_of(chunks)
     columns = [phase.column for phase in phases]
     sums = chunks.group_by(["dataset", "file"]).aggregate([("id", "count"), *((name, "sum") for name in columns)])
-    datasets: dict[str, list[Box]] = {}
-    for row in sums.to_pylist():
-        of_phases = {phase: row[f"{phase.column}_sum"] or 0.0 for phase in phases}
-        children = _sorted(parts((row["dataset"], row["file"]), of_phases))
-        box = Box(name=str(row["file"]), seconds=sum(of_phases.values()), paint=_main(children), children=children)
-        box.notes = [counted(row["id_count"], "chunk")]
-        datasets.setdefault(str(row["dataset"]), []).append(box.widened())
-    return _sorted(_dataset(name, files) for name, files in datasets.items())
+    seconds = np.column_stack([np.nan_to_num(amounts(sums, f"{name}_sum")) for name in columns])
+    datasets: dict[str, list[int]] = {}
+    for row, name in enumerate(sums["dataset"].to_pylist()):
+        datasets.setdefault(str(name), []).append(row)
+    found = []
+    for name, rows in datasets.items():
+        largest = np.array(rows)[np.argsort(-seconds[rows].clip(min=0).sum(axis=1), kind="stable")]
+        separate = len(largest) if longer else MOST_SEPARATE
+        files = [_file(row, phases, parts) for row in sums.take(pa.array(largest[:separate])).to_pylist()]
+        found.append(_dataset(name, [*files, *_others(files, phases, seconds[largest[separate:]])]))
+    return _sorted(found)
+
+
+def _file(row: Mapping[str, Any], phases: Sequence[Phase], parts: Parts) -> Box:
+    of_phases = {phase: row[f"{phase.column}_sum"] or 0.0 for phase in phases}
+    children = _sorted(parts((row["dataset"], row["file"]), of_phases))
+    box = Box(name=str(row["file"]), seconds=sum(of_phases.values()), paint=_main(children), children=children)
+    box.notes = [counted(row["id_count"], "chunk")]
+    return box.widened()
+
+
+def _others(files: Sequence[Box], phases: Sequence[Phase], seconds: Numbers) -> Iterator[Box]:
+    """Smaller files, which have no boxes of their own: of a hundred thousand, their parts would take a minute."""
+    families = [family_of(phase.time_class).name for phase in phases]
+    names, spent = list(dict.fromkeys(families)), seconds.clip(min=0)
+    of_family = np.column_stack([spent[:, [each == name for each in families]].sum(axis=1) for name in names])
+    most = min((box.seconds for box in files), default=0.0)
+    for whole, family in zip(spent.sum(axis=1).tolist(), of_family.argmax(axis=1).tolist(), strict=True):
+        yield Box(name="", seconds=min(whole, most), paint=names[family] if whole else IDLING.name)
 
 
 def _dataset(name: str, files: list[Box]) -> Box:
