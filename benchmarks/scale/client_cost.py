@@ -137,7 +137,7 @@ def of_measurement(folder: Path) -> list[Figure]:
     ledger, merges = measurement.time_ledger, measurement.merges
     summary = watched(lambda: measurement.print_summary(io.StringIO()))
     path = folder / "page.html"
-    page = watched(lambda: measurement.report(path))
+    page = watched(lambda: measurement.report(path, overwrite=True))
     levels = ", ".join(f"{row.merges} of {row.inputs / row.merges:.3g} inputs" for row in merges.itertuples())
     return [
         loading,

@@ -109,12 +109,15 @@ def _is_number(value: Any) -> bool:
 UNDER_PYTEST: Final = "PYTEST_CURRENT_TEST"
 """Set by pytest in the environment: our own errors are raised there, for tests to find."""
 
+SMALL: Final = 1_000_000
+"""Bytes below which a table is kept."""
+
 
 class Evaluator:
     """Values of a catalogue's entries, each computed once; safe to share between threads.
 
-    Metrics and tables are kept. Other facts may be as large as the records: they are released once everything computed
-    from them is known, and computed again on later requests.
+    Metrics and tables are kept, and small tables of other facts. Others may be as large as the records: they are
+    released once everything computed from them is known, and computed again on later requests.
     """
 
     def __init__(self, catalogue: Catalogue, given: Mapping[str, Any], below: Evaluator | None = None) -> None:
@@ -194,7 +197,7 @@ class Evaluator:
             raise
         if isinstance(found, Sourced):
             found, self._sources[entry.name] = found
-        if entry.kept or self._is_needed(entry.name):
+        if entry.kept or _is_small(found) or self._is_needed(entry.name):
             self._values[entry.name] = found
         self._settle(entry)
         return found
@@ -217,12 +220,18 @@ class Evaluator:
         self._done.add(entry.name)
         for name in entry.inputs:
             need = self.catalogue.entries.get(name)
-            if need is not None and not need.kept and not self._is_needed(name):
+            released = need is not None and not need.kept and not self._is_needed(name)
+            if released and not _is_small(self._values.get(name)):
                 self._values.pop(name, None)
 
     def _is_needed(self, name: str) -> bool:
         """Whether something computed from it is still unknown."""
         return not self._users.get(name, set()) <= self._done
+
+
+def _is_small(found: Any) -> bool:
+    """Whether it is a table that takes no memory worth releasing."""
+    return isinstance(found, pa.Table) and found.nbytes < SMALL
 
 
 @contextmanager
