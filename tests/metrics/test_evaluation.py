@@ -16,7 +16,7 @@ from handmade import handmade_run, run_without_tables
 
 from roastcoffea import load
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics import CATALOGUE, evaluate
+from roastcoffea.metrics import CATALOGUE, evaluate, evaluation
 from roastcoffea.metrics.catalogue import (
     BYTES,
     RAW,
@@ -168,12 +168,22 @@ def test_an_intermediate_is_kept_until_all_that_needs_it_is_known() -> None:
     assert evaluator.value("bulky") is not evaluator.value("bulky")
 
 
-def test_of_a_run_whose_metrics_are_known_no_intermediate_is_kept(calls: Counter[str]) -> None:
+def test_of_a_run_whose_metrics_are_known_no_large_intermediate_is_kept(
+    calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "SMALL", 100)
     metrics = evaluate(handmade_run())
     assert len(metrics)
     for times in (2, 3):
         metrics.evaluator.value("counted_chunks")
         assert calls["counted_chunks"] == times
+
+
+def test_of_a_run_whose_metrics_are_known_small_intermediates_are_kept(calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run())
+    assert len(metrics)
+    metrics.evaluator.value("counted_chunks")
+    assert calls["counted_chunks"] == 1
 
 
 def test_what_is_built_on_request_is_not_built_to_see_whether_it_can_be() -> None:
