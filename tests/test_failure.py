@@ -217,7 +217,7 @@ PARTS = (
     (RunRecords, "reasons_against_chunks"),
     (assembly, "attempts_without_record"),
 )
-"""What leaving a collector consists of."""
+"""What leaving a collector, and making its tables, consists of."""
 
 
 @pytest.mark.parametrize("raised", [None, ZeroDivisionError("mine")], ids=["finished", "failed"])
@@ -238,6 +238,7 @@ def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
         if raised is not None:
             raise raised
     assert caught is None or (caught.value is raised and raised.__context__ is None)
+    assert any("TypeError: planted" in problem for problem in collector.problems)  # that makes the tables
     monkeypatch.undo()
     if name == "Run":
         with pytest.raises(RoastcoffeaError, match=r"there is no measurement: roastcoffea failed .* planted"):

@@ -206,7 +206,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         with reported(note, "roastcoffea failed while assembling the records", Exception):
             self._measurement = Measurement(checked(self._records.run(self._backend, start, stop, ending)))
             return
-        absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self.problems[-1])
+        absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self._records.problems[-1])
         with reported(note, "roastcoffea failed while assembling the records", Exception):
             self._measurement = Measurement(self._records.run_of(self._backend, start, stop, ending, {}, absent))
 
