@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from roastcoffea.log.received import Tally
+from roastcoffea.log.tally import Tally
 from roastcoffea.report.progress import NOTHING, Progress, Rates, line_of
 
 

@@ -68,6 +68,7 @@ INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind =
 FIGURES: Final = NUMBERS + INTEGERS
 FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
 FIGURE_SIZE: Final = 8
+FIGURES_SIZE: Final = FIGURE_SIZE * len(FIGURES)
 
 OF_TEXTS: Final = (*TEXTS, COLUMNS_READ)
 """Text values of a record."""
@@ -86,6 +87,7 @@ UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
 """Where columns are in a record, and values of unknown ones other than NaN."""
 
 BETWEEN_TEXTS: Final = "\n"
+NEW_LINE: Final = b"\n"
 
 LENGTHS: Final = "<5I"
 LENGTHS_SIZE: Final = 20
@@ -194,7 +196,11 @@ class PackedBranches:
 
 def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     """Unpack the result of `packed_records`, with branches as `PackedBranches`; requires NumPy."""
-    data = _checked(blob)
+    return records_in(checked_content(blob))
+
+
+def records_in(data: bytes) -> list[dict[str, Any]]:
+    """Records in `checked_content`."""
     at = 0
     records: list[dict[str, Any]] = []
     while at < len(data):
@@ -210,11 +216,8 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
             record |= _unpacked_figures(data, at, planes)
             at += len(FIGURES) * planes
         if count:
-            integers = _unpacked_integers(data, at, count, width)
-            at += count * width
-            seconds = _unpacked_seconds(data, at, len(names) * len(BRANCH_SECONDS))
-            at += len(seconds) * len(SECONDS_PLANES)
-            record[BRANCHES] = _unpacked_branches(names, integers, seconds)
+            record[BRANCHES] = unpacked_branches(names, data, at, width, count)
+            at += size_of_branches(len(names), width, count)
         records.append(record)
     return records
 
@@ -231,7 +234,7 @@ def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
     names : sequence of str
         Text, number and integer columns of chunks.
     """
-    data = _checked(blob)
+    data = checked_content(blob)
     at = 0
     records: list[dict[str, Any]] = []
     while at < len(data):
@@ -244,7 +247,7 @@ def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
             branches = len(values) - len(OF_TEXTS)
             at += texts
         if texts and planes:
-            figures = bytearray(FIGURE_SIZE * len(FIGURES))
+            figures = bytearray(FIGURES_SIZE)
             for plane in range(planes):
                 figures[plane::FIGURE_SIZE] = data[at + plane * len(FIGURES) : at + (plane + 1) * len(FIGURES)]
             known = (*values[: len(TEXTS)], *struct.unpack(FIGURES_PACKING, figures))
@@ -252,13 +255,11 @@ def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
             records.append({name: value for name, value in picked if value == value and value not in UNKNOWN})  # noqa: PLR0124
         elif count:  # the names of branches are in the part that is passed over
             break
-        at += len(FIGURES) * planes + count * width
-        if count:
-            at += branches * len(BRANCH_SECONDS) * len(SECONDS_PLANES)
+        at += len(FIGURES) * planes + size_of_branches(branches, width, count)
     return records
 
 
-def _checked(blob: bytes) -> bytes:
+def checked_content(blob: bytes) -> bytes:
     """Content of packed records.
 
     Raises
@@ -293,15 +294,26 @@ def _unpack_texts(data: bytes, record: dict[str, Any]) -> list[str]:
     record |= {name: text for name, text in zip(TEXTS, texts, strict=False) if text != NO_TEXT}
     columns, *names = texts[len(TEXTS) :]
     if columns != NO_TEXT:
-        more, less = json.loads(columns) if columns else ((), ())
-        usual = {name + OF_EACH_BRANCH for name in names}
-        record[COLUMNS_READ] = sorted((usual - set(less)) | set(more))
+        record[COLUMNS_READ] = columns_read(columns, names)
     return names
 
 
-def _unpacked_branches(
-    names: list[str], integers: npt.NDArray[np.uint64], seconds: npt.NDArray[np.float32]
-) -> PackedBranches:
+def columns_read(deviations: str, names: Sequence[str]) -> list[str]:
+    """coffea's names of the columns that it read, by how they deviate from the names of branches."""
+    more, less = json.loads(deviations) if deviations else ((), ())
+    usual = {name + OF_EACH_BRANCH for name in names}
+    return sorted((usual - set(less)) | set(more))
+
+
+def size_of_branches(branches: int, width: int, count: int) -> int:
+    """Bytes of the numbers of so many branches, of which `count` are integers of this width."""
+    return count * width + branches * len(BRANCH_SECONDS) * len(SECONDS_PLANES) if count else 0
+
+
+def unpacked_branches(names: list[str], data: bytes, at: int, width: int, count: int) -> PackedBranches:
+    """Branches of these names; their numbers, of which `count` are integers of this width, begin at this place."""
+    integers = _unpacked_integers(data, at, count, width)
+    seconds = _unpacked_seconds(data, at + count * width, len(names) * len(BRANCH_SECONDS))
     of_branches = len(names) * (1 + len(BRANCH_INTEGERS))
     *fields, listed = integers[:of_branches].reshape(-1, len(names))
     baskets, sizes = integers[of_branches:].reshape(2, -1)

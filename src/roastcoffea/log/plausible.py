@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from roastcoffea.records.chunks import PHASE_COLUMNS
 
 MOST_CORES: Final = 4096
@@ -52,6 +55,29 @@ def impossible_values(record: Mapping[str, Any]) -> dict[str, str]:
     bounds = dict.fromkeys(WITHIN_WALL, longest) | dict.fromkeys(OF_PROCESS, MOST_CORES * longest)
     found = {name: f"{name} of {record[name]:g} s" for name in bounds if _outside(record.get(name), bounds[name])}
     return found | {name: f"{name} of {record[name]} B" for name in AMOUNTS if _outside(record.get(name), MOST_BYTES)}
+
+
+def impossible_rows(
+    numbers: Mapping[str, npt.NDArray[np.float64]], integers: Mapping[str, npt.NDArray[np.int64]]
+) -> npt.NDArray[np.bool_]:
+    """Whether times or values of attempts are impossible, by row of their columns.
+
+    Unmeasured numbers are NaN, unmeasured integers the least of all.
+    """
+    start, stop, wall = (numbers[name] for name in ("start", "stop", "wall_seconds"))
+    with np.errstate(invalid="ignore"):
+        odd: npt.NDArray[np.bool_] = (stop < start) | (wall < 0) | (wall == math.inf)
+        for moment in (start, stop):
+            odd |= (moment < 0) | (moment >= LATEST)
+        longest = np.where(np.isnan(wall), math.inf, wall * (1 + CLOCK_SLACK) + CLOCK_SLACK)
+        for names, cores in ((WITHIN_WALL, 1), (OF_PROCESS, MOST_CORES)):
+            for name in names:
+                odd |= (numbers[name] < -CLOCK_SLACK) | (numbers[name] > cores * longest)
+    unknown = np.iinfo(np.int64).min
+    for name in AMOUNTS:
+        amounts = integers[name]
+        odd |= (amounts > MOST_BYTES) | ((amounts < 0) & (amounts != unknown))
+    return odd
 
 
 def _outside(value: Any, most: float) -> bool:

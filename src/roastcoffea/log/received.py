@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.log import packing
-from roastcoffea.log.packing import PackedBranches
+from roastcoffea.log.batches import NO_COLUMNS, Lists, PackedParts, Waiting, batch_of, parts_of
+from roastcoffea.log.branch_reads import table_of_branches
 from roastcoffea.log.plausible import impossible_times, impossible_values
 from roastcoffea.log.profiles import ReceivedProfiles
-from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
+from roastcoffea.log.tally import Tally
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import OF_TASKS, PREPROCESSING_COLUMNS
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
-from roastcoffea.records.phases import PHASES
+from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.units import counted, were
 
 BATCH: Final = 4096
@@ -32,11 +33,8 @@ BATCH: Final = 4096
 BATCH_OF_BRANCHES: Final = 128
 """Records buffered before their branches become columns: each may have hundreds."""
 
-MOST_BETWEEN: Final = 256
-"""Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
-
-CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
-CLASS_OF_COLUMN: Final = tuple((phase.column, phase.time_class) for phase in PHASES)
+OF_ATTEMPTS: Final = {packing.PROBLEMS, packing.PROFILE, packing.SECTIONS}
+"""Values in addition to texts and figures with which an attempt of a chunk waits to become a row."""
 
 LARGEST_CODE: Final = 2**62
 
@@ -77,6 +75,10 @@ class Growing(Generic[Item]):
         if len(self._waiting) >= self._batch:
             self._settle()
 
+    def add_table(self, table: pa.Table) -> None:
+        """Take items that are columns already."""
+        self._tables.append(table)
+
     def table(self) -> pa.Table:
         """All items so far."""
         self._tables = [whole(self.parts())]
@@ -110,52 +112,6 @@ class Growing(Generic[Item]):
             return []
 
 
-@dataclass(slots=True)
-class Tally:
-    """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
-
-    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time (and
-    the sum of its squares), that of the failed ones, CPU time, and the time in each class of phases.
-    """
-
-    chunks: int = 0
-    events: int = 0
-    failed: int = 0
-    bytes: int | None = None
-    files: int = 0
-    wall_seconds: float = 0.0
-    wall_squares: float = 0.0
-    failed_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
-    """It keeps its size: another thread may copy it meanwhile."""
-
-    def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
-        """Count a record."""
-        gave = record.get("outcome") in (OK, CHECKPOINT)
-        requested = record.get("bytes_requested")
-        if requested is not None:
-            self.bytes = (self.bytes or 0) + requested
-        self.files += preprocessing and gave
-        self.failed += not gave
-        if gave and not preprocessing:
-            self.chunks += 1
-            self.events += record.get("events") or 0
-        if not preprocessing:
-            self._add_seconds(record, gave=gave)
-
-    def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
-        wall = record.get("wall_seconds") or 0.0
-        self.wall_seconds += wall
-        self.wall_squares += wall * wall
-        self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
-        if not gave:
-            self.failed_seconds += wall
-            return
-        for column, time_class in CLASS_OF_COLUMN:
-            self.seconds[time_class] += record.get(column) or 0.0
-
-
 class ReceivedRecords:
     """Attempts of chunks with their branches and sections, and openings of files in preprocessing.
 
@@ -174,12 +130,21 @@ class ReceivedRecords:
         self._known: set[int] = set()
         self.processes: dict[str, dict[str, Any]] = {}
         """What workers outside of Dask reported of their processes."""
-        self._taking = threading.Lock()
-        self.tally = Tally()
+        self._taking = threading.RLock()
+        self._tally = Tally()
+        self._waiting: list[Waiting] = []
+        self._lists = Lists()
+
+    @property
+    def tally(self) -> Tally:
+        """How much was received so far."""
+        self._settle()
+        return self._tally
 
     @property
     def problems(self) -> list[str]:
         """Problems reported by workers, and unreadable records."""
+        self._settle()
         tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
         set_aside = [
             f"{counted(number, noun)} {what} {were(number)} discarded; the first: {self._first_set_aside[noun, what]}"
@@ -190,12 +155,63 @@ class ReceivedRecords:
     def take(self, blob: bytes) -> None:
         """Take packed records."""
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
-            for record in packing.unpacked_records(blob):
+            content = packing.checked_content(blob)
+            parts = parts_of(content)
+            others = None if parts is None else json.loads(parts.rest) if parts.rest else {}
+            if parts is not None and others is not None and others.keys() <= OF_ATTEMPTS:
+                self._wait(parts, others)
+                return
+            for record in packing.records_in(content):
                 for problem in record.pop(packing.PROBLEMS, ()):
                     self._note(problem)
-                if record and record["id"] not in self._known:
-                    self._known.add(record["id"])
+                if record and self._is_new(record["id"]):
                     self._take(record)
+
+    def _is_new(self, identity: int) -> bool:
+        before = len(self._known)
+        self._known.add(identity)
+        return len(self._known) > before
+
+    def _wait(self, parts: PackedParts, others: dict[str, Any]) -> None:
+        """Take a record that becomes columns together with others."""
+        for problem in others.pop(packing.PROBLEMS, ()):
+            self._note(problem)
+        identity = parts.identity
+        if identity == packing.NO_INTEGER:
+            raise LookupError("it has no identity")
+        if not self._is_new(identity):
+            return
+        texts, lines, branches = parts.texts, b"", None
+        if parts.integers:
+            *own, lines = texts.split(packing.NEW_LINE, len(packing.OF_TEXTS))
+            texts = packing.NEW_LINE.join(own)
+            numbers = parts.branches, 0, parts.width, parts.integers
+            self._branches.add((identity, packing.unpacked_branches(self._lists.names(lines), *numbers)))
+        if not texts.endswith(NO_COLUMNS):
+            branches = self._lists.shared(lines)
+        self._waiting.append(Waiting(texts, parts.figures, others, branches))
+        if len(self._waiting) >= BATCH:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Make columns of the records that wait for it."""
+        with self._taking:
+            waiting, self._waiting = self._waiting, []
+            if not waiting:
+                return
+            try:
+                batch = batch_of(waiting, self._lists)
+            except DOES_NOT_FIT:
+                for each in waiting:
+                    self._take(each.record())
+                return
+            self._tally.add_table(batch.table)
+            self._chunks.add_table(batch.table)
+            for row, others in batch.others:
+                known = {name: batch.table[name][row].as_py() for name in ("id", "call", "dataset")}
+                self._add_others(known | others)
+            for record in batch.odd:
+                self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:
         facts = record.pop(packing.OF_PROCESS, None)
@@ -205,18 +221,22 @@ class ReceivedRecords:
             return
         branches = record.pop(packing.BRANCHES, None)
         preprocessing = bool(record.pop(packing.PREPROCESSING, False))
-        self.tally.add(record, preprocessing=preprocessing)
+        self._tally.add(record, preprocessing=preprocessing)
         if preprocessing:
             self._preprocessing.add(record)
             return
         if branches is not None:
             self._branches.add((record["id"], branches))
+        self._add_others(record)
+        self._chunks.add(record)
+
+    def _add_others(self, record: dict[str, Any]) -> None:
+        """Take the profile and the sections out of a record."""
         if stacks := record.pop(packing.PROFILE, None):
             with reported(self._note, "the profile of an attempt could not be read", DAMAGED):
                 self._profiles.add(record.get("call"), record.get("dataset"), stacks)
         for row in record.pop(packing.SECTIONS, ()):
             self._sections.add(row | {"chunk": record["id"]})
-        self._chunks.add(record)
 
     def _is_possible(self, record: dict[str, Any]) -> bool:
         """Whether the times of a record are possible; other impossible values are removed as not measured."""
@@ -236,6 +256,7 @@ class ReceivedRecords:
 
     def chunks(self, calls: set[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls in order of their start; those of one task are numbered."""
+        self._settle()
         ours = self._chunks.parts()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
@@ -243,6 +264,7 @@ class ReceivedRecords:
 
     def calls(self) -> set[str]:
         """Runner calls, or what stands for one, that any attempt of a chunk was of."""
+        self._settle()
         return set(self._chunks.parts()["call"].unique().drop_null().to_pylist())
 
     def calls_of_tasks(self) -> set[str]:
@@ -255,10 +277,12 @@ class ReceivedRecords:
 
     def sections(self, chunks: pa.Table) -> pa.Table:
         """Sections that these attempts passed."""
+        self._settle()
         return _of(self._sections.table(), chunks)
 
     def profile(self, chunks: pa.Table) -> pa.Table:
         """Stacks in process(), summed over all attempts of the Runner calls that these are of."""
+        self._settle()
         return self._profiles.table(set(chunks["call"].unique().to_pylist()))
 
     def preprocessing(self) -> pa.Table:
@@ -323,56 +347,3 @@ def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(table["chunk"], chunks["id"])) if len(table) else table
-
-
-def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
-    """Table of the branches of attempts, each with the attempt's identity."""
-    if not records:
-        return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
-    branches = [branches for _, branches in records]
-    counts = [len(one.names) for one in branches]
-    columns = {
-        "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
-        "branch": pa.array([name for one in branches for name in one.names], pa.string()),
-    }
-    for row, name in enumerate(packing.BRANCH_INTEGERS):
-        columns[name] = pa.array(_joined([one.integers[row] for one in branches]))
-    for row, name in enumerate(packing.BRANCH_SECONDS):
-        seconds = np.concatenate([one.seconds[row] for one in branches])
-        columns[name] = pa.array(seconds.astype(np.float64), from_pandas=True)
-    columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
-    return table_of_columns(BRANCH_READ_COLUMNS, columns)
-
-
-def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(integers).astype(np.int64)
-
-
-def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-    """First and last basket of branches with this many, and sizes from one to the other; 0 if not read."""
-    listed = _joined([one.listed for one in branches])
-    numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
-    order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))
-    numbers, sizes = numbers[order], sizes[order]
-    ends = np.cumsum(listed)
-    some = listed > 0
-    first, last = np.zeros_like(listed), np.zeros_like(listed)
-    first[some], last[some] = numbers[(ends - listed)[some]], numbers[ends[some] - 1]
-    spans = np.where(some, last - first + 1, 0)
-    gaps = np.flatnonzero((listed == baskets) & (listed < spans))
-    if len(gaps):
-        numbers_of, sizes_of = np.split(numbers, ends[:-1]), np.split(sizes, ends[:-1])
-        for row in gaps:
-            if spans[row] - listed[row] > MOST_BETWEEN:
-                sizes_of[row] = sizes_of[row][[0, -1]]
-            else:
-                filled = np.zeros(spans[row], np.int64)
-                filled[numbers_of[row] - first[row]] = sizes_of[row]
-                sizes_of[row] = filled
-        ends, sizes = np.cumsum(list(map(len, sizes_of))), np.concatenate(sizes_of)
-    offsets = np.append(0, ends).astype(np.int32)
-    return {
-        "basket_first": pa.array(first, mask=~some),
-        "basket_last": pa.array(last, mask=~some),
-        packing.BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
-    }

@@ -14,7 +14,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.log.marks import METADATA_KEY
 from roastcoffea.log.packing import unpacked_values
-from roastcoffea.log.received import CLASS_OF_COLUMN
+from roastcoffea.log.tally import CLASS_OF_COLUMN
 from roastcoffea.metrics.phases import (
     CLASS_OF_KIND,
     CLIENT,

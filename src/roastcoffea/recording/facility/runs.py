@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from roastcoffea.backends.attempts import kind_of
 from roastcoffea.backends.coffea_tasks import CoffeaTasks
 from roastcoffea.log.marks import ANNOTATION, is_measured
-from roastcoffea.log.received import Tally
+from roastcoffea.log.tally import Tally
 from roastcoffea.records.tasks import KINDS, OTHER, PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
 from roastcoffea.report.progress import Progress, Rates
