@@ -20,8 +20,14 @@ def work(*rows: tuple[float, float, float]) -> Load:
     return Load(before=before, wait=wait, after=after)
 
 
-def on(workers: int, cores: float = MANY, threads: int = 1) -> Cluster:
-    return Cluster(threads=threads, hosts=[(workers, cores)])
+def reading(*rows: tuple[float, float, float, float]) -> Load:
+    """Chunks by their seconds of CPU, reading with storage of their own, waiting, and CPU again."""
+    before, read, wait, after = np.array(rows, dtype=np.float64).T
+    return Load(before=before, read=read, wait=wait, after=after)
+
+
+def on(workers: int, cores: float = MANY, threads: int = 1, **shared: float) -> Cluster:
+    return Cluster(threads=threads, hosts=[(workers, cores)], **shared)
 
 
 def seconds(load: Load, cluster: Cluster, costs: Costs = FREE, **more: object) -> float:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.tasks import MERGE_PREFIX
-from roastcoffea.replay.cluster import CROWDED, Merging, tree
+from roastcoffea.replay.cluster import Merging, tree
 from roastcoffea.replay.engine import MOST_OWN
 from roastcoffea.replay.inputs import Costs
 
@@ -54,7 +54,7 @@ def costs_of(run: Run, tasks: pa.Table) -> Costs:
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
     own = _own(run, tasks, latency)
-    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own, crowded=CROWDED)
+    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own)
 
 
 def _middle(tasks: pa.Table, later: str, earlier: str) -> float:

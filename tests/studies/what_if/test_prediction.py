@@ -160,8 +160,8 @@ def test_runs_that_read_other_branches_are_doubted() -> None:
 
 
 def test_the_range_of_a_check_reaches_what_was_measured() -> None:
-    """Others had the cores while it was recorded: the replay of itself takes less than half of the time."""
-    found = what_if(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8))
+    """Chunks waited for unknown cores: the replay of itself takes less than half of the time."""
+    found = what_if(made_run([plan(1.0, core_wait=1.5)] * 16, 2, cores=None))
     (check,), one = found.checks, found.predictions[0]
     assert check.error < -0.5
     assert one.low <= check.predicted <= check.measured <= one.high * 1.001

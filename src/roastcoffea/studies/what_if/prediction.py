@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
-from typing import Final
+from math import hypot, sqrt
+from statistics import mean, median, stdev
+from typing import Final, NamedTuple
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
-from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
+from roastcoffea.replay.cluster import Cluster, Replayed
+from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_threads
 from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.reading import ALL, Storage, all_readers, storage_of
 from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Stage
+from roastcoffea.studies.what_if.replays import (
+    SURPLUS_WAIT,
+    explained_wait,
+    median_of,
+    others_of,
+    own_chunks,
+    replay,
+)
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
@@ -24,8 +34,11 @@ TYPICAL_ERROR: Final = 0.10
 SCHEDULER_LIMIT: Final = 0.7
 """Share of the time that a scheduler can be busy before tasks wait for it."""
 
-SURPLUS_WAIT: Final = 0.15
-"""Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
+TWO_SIDED: Final = 1.645
+"""Standard deviations to each side that hold 90 % of a normal distribution."""
+
+TOO_WIDE: Final = 1.3
+"""Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
 
 WRONG: Final = 0.15
 """Error of replaying a recorded run itself above which it is reported."""
@@ -97,18 +110,54 @@ class Predictor:
 
     @cached_property
     def error(self) -> float:
-        """Relative error to each side of predictions, wide enough to cover the checks."""
-        return max([TYPICAL_ERROR, (self.spread or 0.0) / 2, *(check.off for check in self.checks)])
+        """Relative error to each side of predictions.
+
+        It covers chance, as repeats show it, together with the misfit of replaying them, and all checks.
+        """
+        return max([TYPICAL_ERROR, hypot(self._chance, self._misfit), *(check.off for check in self.checks)])
+
+    @property
+    def _misfit(self) -> float:
+        """Relative error of replaying the repeats themselves."""
+        ratio = median(self._seconds(run, run) / run.seconds for run in self.repeats)
+        return max(ratio, 1 / ratio) - 1
+
+    @property
+    def _chance(self) -> float:
+        """Relative difference between the mean of the repeats and another run that chance makes in 1 of 10 cases."""
+        seconds = [run.seconds for run in self.repeats]
+        if len(seconds) < 2:
+            return 0.0
+        return TWO_SIDED * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
 
     @cached_property
-    def chunks(self) -> list[Chunks]:
-        """Chunks of all runs, by stage."""
-        return [stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None]
+    def storage(self) -> Storage:
+        """Storage that the chunks share, from all runs with the same chunk size."""
+        alike = [run for run in self.runs if run.chunksize == self.runs[0].chunksize]
+        stages = [
+            [(stage.chunks, stage.activity) for stage in run.stages if stage.chunks and stage.activity] for run in alike
+        ]
+        return storage_of([readers for pairs in stages if (readers := all_readers(pairs)) is not None])
 
     @cached_property
-    def law(self) -> ChunkLaw | str:
+    def interpreter(self) -> Interpreter | None:
+        """Share of CPU time that needs the interpreter; None if no run tells."""
+        known = [run for run in self.runs if run.knows_lock]
+        return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
+
+    @cached_property
+    def others(self) -> dict[str, float]:
+        """Jobs of other programs on the hosts of each run."""
+        return {run.name: others_of(run) for run in self.runs}
+
+    def chunks(self, streams: float = ALL) -> list[Chunks]:
+        """Chunks of all runs, by stage, as if each had storage of its own."""
+        own = (own_chunks(stage, streams) for run in self.runs for stage in run.stages)
+        return [chunks for chunks in own if chunks is not None]
+
+    def law(self, streams: float = ALL) -> ChunkLaw | str:
         """Cost of a chunk by its events; or why it is unknown."""
-        return law_of(self.chunks)
+        return law_of(self.chunks(streams))
 
     @cached_property
     def checks(self) -> list[Check]:
@@ -118,8 +167,17 @@ class Predictor:
     def _check(self, run: Recorded) -> Check:
         sources = self.repeats if run.chunksize == self.runs[0].chunksize else []
         others = [source for source in sources if source is not run]
-        predicted = _median([_replay(source, run.own_cluster) for source in others or [run]])
+        predicted = median(self._seconds(source, run) for source in others or [run])
         return Check(run.name, *run.configuration, run.seconds, predicted, not others)
+
+    def _seconds(self, source: Recorded, run: Recorded) -> float:
+        """Middle of the range of a run, predicted from another one."""
+        made = [
+            replay(source, self._shared(source, run.own_cluster, streams), change, serial=serial).seconds
+            for streams in self.storage.range
+            for change, serial in self._locks(source, run.threads)
+        ]
+        return sqrt(min(made) * max(made))
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -132,36 +190,103 @@ class Predictor:
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
         """Prediction for another cluster and a scenario."""
-        change = self.scenarios[scenario]
-        replays = self._replays(workers, threads, change)
-        low = high = _median(replays)
-        if 1 < threads != self.runs[0].threads:
-            high = _median(self._replays(workers, threads, change, serial=True))
-        made = self._prediction(low, high, replays, (*self._of_cores(workers, threads), *self._of_threads(threads)))
-        return replace(made, workers=workers, threads=threads, scenario=scenario)
+        change, locks = self.scenarios[scenario], self._locks(self.runs[0], threads)
+        made = {
+            (streams, place): self._replays(workers, threads, streams, lock.then(change), serial=serial)
+            for streams in self.storage.range
+            for place, (lock, serial) in enumerate(locks)
+        }
+        seconds = {key: median_of(replays) for key, replays in made.items()}
+        found = self._prediction(
+            min(seconds.values()),
+            max(seconds.values()),
+            [one for replays in made.values() for one in replays],
+            (*self._of_cores(workers, threads), *self._of_threads(threads)),
+        )
+        found = replace(found, workers=workers, threads=threads, scenario=scenario)
+        reason = self._too_wide(seconds, threads)
+        return found if reason is None else replace(found, seconds=None, reason=reason)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        law = self.law
-        if isinstance(law, str):
-            fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed)
-            opening = self._in_chunks(lambda chunks: bracket(chunks, size).opening)
-            low, high = sorted((_median(fixed), _median(opening)))
-            made = self._prediction(low, high, [*fixed, *opening], ())
-            return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law)
-        replays = self._in_chunks(lambda chunks: by_law(chunks, law, size))
-        seconds = _median(replays)
-        made = self._prediction(seconds, seconds, replays, self._of_size(size))
-        return replace(made, chunksize=size, rechunked=True)
+        replays, reason = [], None
+        for streams in self.storage.range:
+            law = self.law(streams)
+            if isinstance(law, str):
+                reason = law
+                replays.append(self._in_chunks(lambda chunks: bracket(chunks, size).fixed, streams))
+                replays.append(self._in_chunks(lambda chunks: bracket(chunks, size).opening, streams))
+            else:
+                replays.append(self._in_chunks(lambda chunks, law=law: by_law(chunks, law, size), streams))  # type: ignore[misc]
+        seconds = [median_of(some) for some in replays]
+        doubts = () if reason else self._of_size(size)
+        made = self._prediction(min(seconds), max(seconds), [one for some in replays for one in some], doubts)
+        if reason is None and max(seconds) > TOO_WIDE * min(seconds):
+            reason = self._of_storage()
+        made = replace(made, chunksize=size, rechunked=True)
+        return made if reason is None else replace(made, seconds=None, reason=reason)
 
-    def _replays(self, workers: int, threads: int, change: Scenario, *, serial: bool = False) -> list[Replayed]:
+    def _shared(self, run: Recorded, cluster: Cluster, streams: float) -> Cluster:
+        """A cluster with storage that serves so many streams, and with the jobs of others next to a run."""
+        return replace(cluster, streams=streams, others=self.others[run.name])
+
+    def _locks(self, run: Recorded, threads: int) -> list[Lock]:
+        """What threads of a process may cost each other, on another number of them."""
+        if threads == run.threads:
+            return [Lock(UNCHANGED)]
+        if threads == 1:
+            return [Lock(with_threads(0.0, 1))]
+        known = self.interpreter
+        if known is None:
+            return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
+        return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
+
+    def _replays(
+        self, workers: int, threads: int, streams: float, change: Scenario, *, serial: bool = False
+    ) -> list[Replayed]:
         clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
         pairs = zip(self.repeats, clusters, strict=True)
-        return [_replay(run, cluster, change, serial=serial) for run, cluster in pairs]
+        return [replay(run, self._shared(run, cluster, streams), change, serial=serial) for run, cluster in pairs]
 
-    def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> list[Replayed]:
+    def _in_chunks(self, other: Callable[[Chunks], Chunks], streams: float) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
-        return [_replay(run, run.own_cluster, Scenario(chunks=other)) for run in self.repeats]
+        change = Scenario(chunks=other)
+        return [replay(run, self._shared(run, run.own_cluster, streams), change) for run in self.repeats]
+
+    # what the runs cannot tell
+
+    def _too_wide(self, seconds: Mapping[tuple[float, int], float], threads: int) -> str | None:
+        """Why there is no number, if the runs leave too much open."""
+        if max(seconds.values()) <= TOO_WIDE * min(seconds.values()):
+            return None
+        of_storage = max(_ratio(seconds, 1, place) for place in dict.fromkeys(place for _, place in seconds))
+        of_lock = max(_ratio(seconds, 0, streams) for streams in dict.fromkeys(streams for streams, _ in seconds))
+        return self._of_storage() if of_storage >= of_lock else self._of_interpreter(threads)
+
+    def _of_storage(self) -> str:
+        """What is unknown of storage."""
+        known = self.storage
+        if known.high == ALL:
+            return (
+                f"at most {number(known.most)} chunks were active at a time while recording, which does not show from "
+                "how many readers on storage is saturated; add a run with more threads or workers"
+            )
+        return (
+            f"storage is saturated from {known.low:.2g} to {known.high:.2g} readers on, the runs show no more; "
+            "add a run with other numbers of threads or workers"
+        )
+
+    def _of_interpreter(self, threads: int) -> str:
+        """What is unknown of threads that share an interpreter."""
+        if self.interpreter is None:
+            return (
+                f"no run tells how long {number(threads)} threads of a process wait for its interpreter; add a run "
+                "with several threads per process"
+            )
+        low, high = (FRACTION.text(share) for share in (self.interpreter.low, self.interpreter.high))
+        return (
+            f"{low} to {high} of the CPU time needs the interpreter of the process, too uncertain for {threads} threads"
+        )
 
     def _prediction(self, low: float, high: float, replays: Sequence[Replayed], doubts: Iterable[str]) -> Prediction:
         """Prediction for the cluster of the run, with the range from its error."""
@@ -177,24 +302,26 @@ class Predictor:
     def _of_cores(self, workers: int, threads: int) -> Iterator[str]:
         """Caveat on threads that share a core."""
         run = self.runs[0]
+        if any(stage.costs.crowded for stage in run.stages):
+            return
         clusters = (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
         # threads per core on the host with the most
         here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
         if there > max(here, 1.0):
             yield (
-                f"{there:.3g} threads share a core and its caches: each doubling is assumed to cost "
-                f"{FRACTION.text(CROWDED)} more CPU time, as measured on one machine, and may cost less on yours"
+                f"{there:.3g} threads share a core and its caches: the run does not show whether that costs more CPU "
+                "time, and none is assumed"
             )
 
     def _of_threads(self, threads: int) -> Iterator[str]:
         """Caveat on threads that share an interpreter."""
-        recorded = self.runs[0].threads
-        if 1 < recorded != threads:
+        recorded, known = self.runs[0].threads, self.interpreter
+        if known is not None and threads not in {1, recorded}:
             yield (
-                f"it was recorded with {number(recorded)} threads per process: the chunks' times include "
-                "their waiting for the interpreter lock"
+                f"threads of a process share one interpreter: for {FRACTION.text(known.share)} of their CPU time, "
+                "according to the time for which recorded chunks waited for it"
             )
-        if 1 < threads != recorded:
+        elif 1 < threads != recorded:
             yield (
                 f"threads of a process share one interpreter: at worst, {number(threads)} of them run serially; "
                 "how much of their work releases the lock is unknown"
@@ -202,7 +329,7 @@ class Predictor:
 
     def _of_size(self, size: int) -> Iterator[str]:
         """Caveat on chunks much larger than the recorded ones."""
-        largest = max(int(chunks.events.max()) for chunks in self.chunks)
+        largest = max(int(chunks.events.max()) for chunks in self.chunks())
         if size > FAR * largest:
             yield (
                 f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
@@ -210,23 +337,17 @@ class Predictor:
             )
 
 
-# Replays
+class Lock(NamedTuple):
+    """What threads of a process cost each other: a change of their chunks, or all computing serially."""
+
+    change: Scenario
+    serial: bool = False
 
 
-def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
-    """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
-    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
-    seconds, stretches, uses, busy = zip(*stages, strict=True)
-    return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
-
-
-def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
-    load = change.preprocessing(stage.load) if stage.chunks is None else change.chunks(stage.chunks).load()
-    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
-
-
-def _median(replays: Sequence[Replayed]) -> float:
-    return median(replay.seconds for replay in replays)
+def _ratio(seconds: Mapping[tuple[float, int], float], of: int, value: float) -> float:
+    """Ratio of the longest to the shortest prediction with one assumption kept."""
+    some = [each for key, each in seconds.items() if key[of] == value]
+    return max(some) / min(some)
 
 
 # Doubts of runs
@@ -236,13 +357,13 @@ def _foreign_load(run: Recorded) -> str | None:
     """Foreign load, if chunks waited for cores longer than the run itself explains."""
     if run.core_wait is None:
         return None
-    explained = _replay(run, run.own_cluster).stretch
+    explained = explained_wait(run)
     if run.core_wait < (1 + SURPLUS_WAIT) * explained:
         return None
     return (
         f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
-        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; what "
-        "the chunks themselves cost is less certain"
+        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "
+        "predictions assume as much load of others, and are less certain"
     )
 
 

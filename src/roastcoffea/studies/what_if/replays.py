@@ -1,0 +1,69 @@
+"""Replays of whole recorded runs, with what they share: storage, and cores that other programs use as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Final
+
+from roastcoffea.replay.changes import UNCHANGED, Scenario
+from roastcoffea.replay.cluster import Cluster, Replayed, replayed
+from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.reading import ALL, with_own_storage
+from roastcoffea.replay.recorded import Recorded
+from roastcoffea.replay.stages import Stage
+
+STEPS: Final = 8
+"""Steps in which the jobs of other programs are found, each of which halves their range."""
+
+SURPLUS_WAIT: Final = 0.15
+"""Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
+
+
+def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
+    """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
+    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
+    seconds, stretches, uses, busy = zip(*stages, strict=True)
+    return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
+
+
+def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
+    chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
+    load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
+    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
+
+
+def own_chunks(stage: Stage, streams: float) -> Chunks | None:
+    """Chunks of a stage as if each had storage of its own, which serves this many streams."""
+    return None if stage.chunks is None else with_own_storage(stage.chunks, stage.activity, streams)
+
+
+def median_of(replays: Sequence[Replayed]) -> float:
+    """Median wall time."""
+    return median(replay.seconds for replay in replays)
+
+
+def explained_wait(run: Recorded) -> float:
+    """Ratio of computing to CPU time that the run alone explains."""
+    return replay(run, run.own_cluster).stretch
+
+
+def others_of(run: Recorded) -> float:
+    """Jobs of other programs on each host of a run, for which its chunks waited for cores as long as recorded."""
+    waited, cores = run.core_wait, run.cores
+    if waited is None or cores is None:
+        return 0.0
+    stretch = partial(_stretch, run)
+    if waited <= (1 + SURPLUS_WAIT) * stretch(0.0):
+        return 0.0
+    low, high = 0.0, waited * cores
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stretch(middle) < waited else (low, middle)
+    return (low + high) / 2
+
+
+def _stretch(run: Recorded, others: float) -> float:
+    return replay(run, replace(run.own_cluster, others=others)).stretch
