@@ -85,12 +85,17 @@ class Setup(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A prediction: for which setup, and from runs of which ones."""
+    """A prediction: for which setup, and from runs of which ones, of which the first is changed."""
 
     kind: str
     factor: float
     wanted: Setup
     sources: tuple[Setup, ...]
+
+    @property
+    def itself(self) -> bool:
+        """Whether a run is predicted from others of its own setup."""
+        return self.wanted == self.sources[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +187,15 @@ def metadata_of(filesets: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def cells_of(chunksize: int) -> list[Cell]:
-    """All predictions of an analysis: none uses a run of the setup that it predicts, except for x 1."""
-    usual, threaded = Setup(2, 1, chunksize), Setup(2, 2, chunksize)
-    cells = [Cell("workers", by, usual._replace(workers=round(2 * by)), (usual,)) for by in FACTORS]
-    cells += [Cell("threads", by, threaded._replace(threads=round(2 * by)), (threaded,)) for by in FACTORS]
+    """All predictions of an analysis: none uses a run of the setup that it predicts, except for x 1.
+
+    A second setup shows how storage and the interpreter are shared.
+    """
+    usual, threaded, more = Setup(2, 1, chunksize), Setup(2, 2, chunksize), Setup(4, 1, chunksize)
+    cells = [Cell("workers", by, usual._replace(workers=round(2 * by)), (usual, threaded)) for by in FACTORS]
+    for by in FACTORS:
+        wanted = threaded._replace(threads=round(2 * by))
+        cells.append(Cell("threads", by, wanted, (threaded, more if wanted == usual else usual)))
     for by in SIZES:
         pair = [size for size in (0.5, 2) if size != by]
         two = (*pair, *((1,) if len(pair) == 1 else ()))
@@ -196,10 +206,9 @@ def cells_of(chunksize: int) -> list[Cell]:
 
 def case_of(bench: Bench, analysis: str, cell: Cell, repeats: int) -> Case:
     """A prediction next to the truth. For x 1 the first run is replayed, and the others are the truth."""
-    itself = cell.sources == (cell.wanted,)
-    used = 1 if itself and repeats > 1 else repeats
+    used = 1 if cell.itself and repeats > 1 else repeats
     sources = [run for setup in cell.sources for run in bench.runs(analysis, setup, used)]
-    truth = [wall(run) for run in bench.runs(analysis, cell.wanted, repeats)[used if itself and repeats > 1 else 0 :]]
+    truth = [wall(run) for run in bench.runs(analysis, cell.wanted, repeats)[used if used < repeats else 0 :]]
     asked: dict[str, Any] = {"workers": [cell.wanted.workers], "threads": [cell.wanted.threads]}
     if cell.kind == "chunk sizes":
         asked = {"chunksize": [cell.wanted.chunksize]}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.parts import Parts
+from roastcoffea.replay.parts import Chunks, Parts
 
 FREE = Costs(steal=0.0)
 """A cluster that adds nothing."""
@@ -38,3 +39,18 @@ def parts(**given: np.ndarray) -> Parts:
     """Parts of chunks; those that are not given take no time."""
     none = 0.0 * next(iter(given.values()))
     return Parts(**dict.fromkeys(Parts._fields, none) | given)
+
+
+def chunks_of(read: Numbers, cpu: Numbers, dataset: str = "data") -> Chunks:
+    """Chunks of 100 events that take these seconds."""
+    number = np.arange(len(read))
+    return Chunks(
+        datasets=(dataset,),
+        dataset=0 * number,
+        file=number,
+        start=0 * number,
+        stop=0 * number + 100,
+        parts=parts(read=read, cpu=cpu),
+        factor=np.ones(len(read)),
+        row=number,
+    )

@@ -1,7 +1,8 @@
 """Storage as a resource that chunks share: how many streams it serves at their full rate, fitted from recorded chunks.
 
 Up to `streams` readers at a time, each has the rate of one alone; more of them share what these get together. Chunks do
-not record when they read, so the number of readers is expected: each other active chunk reads with the run's share.
+not record when they read: the number of readers is expected from the number of active chunks, and from the share of
+their time in which they read.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from scipy.stats import binom
+from scipy.special import gammaln
 from scipy.stats import t as students_t
 
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, moments
@@ -34,6 +34,12 @@ FEWEST: Final = 4
 
 STEPS: Final = 40
 """Numbers of streams that are tried, in equal ratios."""
+
+COMPARED: Final = 32
+"""Numbers of active chunks for which the number of readers is worked out; others lie between them."""
+
+HALVINGS: Final = 40
+"""Steps in which the demand of chunks is found."""
 
 CONFIDENCE: Final = 0.90
 
@@ -83,18 +89,32 @@ class Readers:
         """Most chunks that were active at a time."""
         return int(self.activity.active.max(initial=1))
 
-    @cached_property
-    def _chances(self) -> tuple[Integers, npt.NDArray[np.float64]]:
-        """Numbers of active chunks, and the chance of each number of readers if one of them reads."""
-        numbers = np.unique(self.activity.active)
-        return numbers, binom.pmf(np.arange(self.most), numbers[:, None] - 1, self.share)
-
     def stretch(self, streams: float) -> Numbers:
         """Expected factor by which sharing made the reading of each chunk longer."""
-        numbers, chances = self._chances
-        # the rate is averaged, as shares of time are those of readers
-        rate = chances @ np.minimum(streams / (1 + np.arange(self.most)), 1.0)
-        return np.asarray(1 / rate[np.searchsorted(numbers, self.activity.active)].mean(axis=1))
+        numbers, _ = self._numbers
+        readers, served = _readers(numbers, streams, self._demand(streams))
+        each = np.interp(self.activity.active, numbers, served / readers)
+        # chunks read at the mean rate of their moments
+        return np.asarray(1 / each.mean(axis=1))
+
+    @cached_property
+    def _numbers(self) -> tuple[Numbers, Numbers]:
+        """Numbers of active chunks, and how often each occurred; if there are many, some of them."""
+        found = np.unique(self.activity.active)
+        if len(found) > COMPARED:
+            found = np.unique(np.quantile(found, np.linspace(0, 1, COMPARED)).round())
+        place = np.rint(np.interp(self.activity.active.ravel(), found, np.arange(len(found)))).astype(np.int64)
+        return found.astype(np.float64), np.bincount(place, minlength=len(found)).astype(np.float64)
+
+    def _demand(self, streams: float) -> float:
+        """Ratio of reading alone to other time, for which chunks read for the recorded share of their time."""
+        numbers, times = self._numbers
+        low, high = 1e-6, 1e6
+        for _ in range(HALVINGS):
+            middle = (low * high) ** 0.5
+            readers, _ = _readers(numbers, streams, middle)
+            low, high = (middle, high) if times @ readers < self.share * (times @ numbers) else (low, middle)
+        return float((low * high) ** 0.5)
 
     def alone(self, streams: float) -> Chunks:
         """Chunks whose reading takes as long as with storage of their own."""
@@ -128,6 +148,22 @@ class Storage:
 UNSHARED: Final = Storage(ALL, ALL, ALL, 1)
 
 
+def _readers(active: Numbers, streams: float, demand: float) -> tuple[Numbers, Numbers]:
+    """Mean number of readers among active chunks, and how many of them storage serves at their full rate.
+
+    The chances of each number are those of a closed queue with one station that is shared, whatever the distributions.
+    """
+    number = np.arange(int(active.max()) + 1)
+    served = np.minimum(number, streams)
+    turns = np.concatenate([[0.0], np.cumsum(np.log(served[1:]))])
+    left = active[:, None] - number
+    weight = gammaln(active + 1)[:, None] - gammaln(np.maximum(left, 0.0) + 1) + number * np.log(demand) - turns
+    weight = np.where(left >= 0, weight, -np.inf)
+    chance = np.exp(weight - weight.max(axis=1, keepdims=True))
+    chance /= chance.sum(axis=1, keepdims=True)
+    return chance @ number, chance @ served
+
+
 def storage_of(runs: Sequence[Readers]) -> Storage:
     """Storage that these runs shared, from the seconds of a byte next to the number of readers."""
     runs = [run for run in runs if run.seconds.any()]
@@ -142,19 +178,23 @@ def storage_of(runs: Sequence[Readers]) -> Storage:
     limit = min(misfits) * (1 + students_t.ppf((1 + CONFIDENCE) / 2, freedom) ** 2 / freedom) + 1e-12
     possible = [streams for streams, misfit in zip(tried, misfits, strict=True) if misfit <= limit]
     best = tried[int(np.argmin(misfits))] if len(tried) > 1 else ALL
-    unsaturated = tried[-1] in possible
-    return Storage(ALL if best == tried[-1] else best, possible[0], ALL if unsaturated else possible[-1], most)
+    unsaturated, step = tried[-1] in possible, most ** (1 / max(STEPS - 1, 1))
+    low, high = max(possible[0] / step, 1.0), ALL if unsaturated else possible[-1] * step
+    return Storage(ALL if best == tried[-1] else best, low, high, most)
 
 
 def _rates(runs: Sequence[Readers]) -> Numbers:
     """Logarithm of the seconds of a byte in each part of the runs, relative to the usual of its datasets."""
     names = np.concatenate([np.asarray(run.chunks.datasets, object)[run.chunks.dataset] for run in runs])
-    values = np.concatenate([np.log(np.maximum(run.seconds, 1e-9) / run.activity.amount) for run in runs])
+    seconds, usual = (
+        np.concatenate(some) for some in zip(*((run.seconds, run.activity.amount) for run in runs), strict=True)
+    )
     for name in dict.fromkeys(names):
-        values[names == name] -= np.median(values[names == name])
+        own = names == name
+        usual[own] *= float(seconds[own].sum() / usual[own].sum())
     edges = np.cumsum([0, *(len(run.chunks) for run in runs)])
-    pairs = zip(runs, edges[:-1], strict=True)
-    return np.array([np.median(values[first + rows]) for run, first in pairs for rows in run.blocks()])
+    parts = [first + rows for run, first in zip(runs, edges[:-1], strict=True) for rows in run.blocks()]
+    return np.log([max(seconds[rows].sum() / usual[rows].sum(), 1e-9) for rows in parts])
 
 
 def _misfit(rates: Numbers, runs: Sequence[Readers], streams: float) -> float:
