@@ -57,8 +57,8 @@ def test_stretch_of_chunks_that_only_read() -> None:
 def test_stretch_of_two_chunks_that_read_half_of_the_time() -> None:
     """One stream for both.
 
-    With d of reading alone for 1 s of computing, the chances of 0, 1 and 2 readers are as 1, 2 d and 2 d^2. They are 1 on
-    average if 2 d^2 = 1. A reader finds the other one for d / (d + 1) of the time: 1.414 times as long.
+    With d of reading alone for 1 s of computing, the chances of 0, 1 and 2 readers are as 1, 2 d and 2 d^2. They are 1
+    on average if 2 d^2 = 1. A reader finds the other one for d / (d + 1) of the time: 1.414 times as long.
     """
     assert readers(np.ones(2), [2, 2], cpu=1.0).stretch(1.0).tolist() == pytest.approx([2**0.5] * 2)
 

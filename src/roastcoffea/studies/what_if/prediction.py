@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, sqrt
 from statistics import mean, median, stdev
-from typing import Final, NamedTuple
+from typing import Final
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Replayed
@@ -15,9 +15,9 @@ from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_thr
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.reading import ALL, Storage, all_readers, storage_of
 from roastcoffea.replay.recorded import Recorded
+from roastcoffea.studies.what_if.assumed import Assumed, Lock, left_open
 from roastcoffea.studies.what_if.replays import (
-    SURPLUS_WAIT,
-    explained_wait,
+    foreign_load,
     median_of,
     others_of,
     own_chunks,
@@ -39,6 +39,12 @@ TWO_SIDED: Final = 1.645
 
 TOO_WIDE: Final = 1.3
 """Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
+
+STORAGE, INTERPRETER, OTHERS, BRACKET = "storage", "interpreter", "others", "chunk size"
+"""What runs may leave open."""
+
+Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
+"""The likeliest assumptions, and others that differ in one of them."""
 
 WRONG: Final = 0.15
 """Error of replaying a recorded run itself above which it is reported."""
@@ -172,63 +178,72 @@ class Predictor:
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
         """Middle of the range of a run, predicted from another one."""
-        made = [
-            replay(source, self._shared(source, run.own_cluster, streams), change, serial=serial).seconds
-            for streams in self.storage.range
-            for change, serial in self._locks(source, run.threads)
-        ]
-        return sqrt(min(made) * max(made))
+        base, others = self._assumptions(source, run.threads)
+
+        def seconds(assumed: Assumed) -> float:
+            cluster = self._shared(source, run.own_cluster, assumed)
+            return replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
+
+        return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
 
     @cached_property
     def doubts(self) -> list[str]:
         """Caveats of all predictions."""
         found = [doubt for run in self.repeats for doubt in run.doubts]
         found += filter(None, (_other_branches(self.runs[0], run) for run in self.runs[1:]))
-        found += filter(None, map(_foreign_load, self.repeats))
+        found += filter(None, map(foreign_load, self.repeats))
         found += filter(None, map(_misfit, self.checks))
         return list(dict.fromkeys(found))
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
         """Prediction for another cluster and a scenario."""
-        change, locks = self.scenarios[scenario], self._locks(self.runs[0], threads)
-        made = {
-            (streams, place): self._replays(workers, threads, streams, lock.then(change), serial=serial)
-            for streams in self.storage.range
-            for place, (lock, serial) in enumerate(locks)
-        }
-        seconds = {key: median_of(replays) for key, replays in made.items()}
-        found = self._prediction(
-            min(seconds.values()),
-            max(seconds.values()),
-            [one for replays in made.values() for one in replays],
-            (*self._of_cores(workers, threads), *self._of_threads(threads)),
-        )
-        found = replace(found, workers=workers, threads=threads, scenario=scenario)
-        reason = self._too_wide(seconds, threads)
-        return found if reason is None else replace(found, seconds=None, reason=reason)
+        change = self.scenarios[scenario]
+
+        def replays(assumed: Assumed) -> list[Replayed]:
+            clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
+            lock = assumed.lock.change.then(change)
+            return [
+                replay(run, self._shared(run, cluster, assumed), lock, serial=assumed.lock.serial)
+                for run, cluster in zip(self.repeats, clusters, strict=True)
+            ]
+
+        doubts = (*self._of_cores(workers, threads), *self._of_threads(threads))
+        made = self._prediction(replays, self._assumptions(self.runs[0], threads), threads, doubts)
+        return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        replays, reason = [], None
-        for streams in self.storage.range:
-            law = self.law(streams)
-            if isinstance(law, str):
-                reason = law
-                replays.append(self._in_chunks(lambda chunks: bracket(chunks, size).fixed, streams))
-                replays.append(self._in_chunks(lambda chunks: bracket(chunks, size).opening, streams))
-            else:
-                replays.append(self._in_chunks(lambda chunks, law=law: by_law(chunks, law, size), streams))  # type: ignore[misc]
-        seconds = [median_of(some) for some in replays]
-        doubts = () if reason else self._of_size(size)
-        made = self._prediction(min(seconds), max(seconds), [one for some in replays for one in some], doubts)
-        if reason is None and max(seconds) > TOO_WIDE * min(seconds):
-            reason = self._of_storage()
-        made = replace(made, chunksize=size, rechunked=True)
-        return made if reason is None else replace(made, seconds=None, reason=reason)
+        base, others = self._assumptions(self.runs[0], self.runs[0].threads)
+        unknown = self.law(base.streams)
 
-    def _shared(self, run: Recorded, cluster: Cluster, streams: float) -> Cluster:
-        """A cluster with storage that serves so many streams, and with the jobs of others next to a run."""
-        return replace(cluster, streams=streams, others=self.others[run.name])
+        def replays(assumed: Assumed) -> list[Replayed]:
+            law = self.law(assumed.streams)
+            if isinstance(law, str):
+                return self._in_chunks(lambda chunks: bracket(chunks, size).opening, assumed)
+            return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
+
+        if not isinstance(unknown, str):
+            made = self._prediction(replays, (base, others), self.runs[0].threads, self._of_size(size))
+            return replace(made, chunksize=size, rechunked=True)
+        fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
+        made = self._prediction(replays, (base, others), self.runs[0].threads, (), fixed)
+        return replace(made, chunksize=size, rechunked=True, seconds=None, reason=unknown)
+
+    def _assumptions(self, run: Recorded, threads: int) -> Assumptions:
+        """The likeliest assumptions for a number of threads, and others that the runs allow as well."""
+        storage, locks = self.storage, self._locks(run, threads)
+        base = Assumed(storage.streams, locks[0])
+        jobs = {min(self.others.values()), max(self.others.values())}
+        return base, {
+            STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
+            INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
+            OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
+        }
+
+    def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
+        """A cluster with storage and cores that are shared as assumed."""
+        others = self.others[run.name] if assumed.others is None else assumed.others
+        return replace(cluster, streams=assumed.streams, others=others)
 
     def _locks(self, run: Recorded, threads: int) -> list[Lock]:
         """What threads of a process may cost each other, on another number of them."""
@@ -241,27 +256,21 @@ class Predictor:
             return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
         return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
 
-    def _replays(
-        self, workers: int, threads: int, streams: float, change: Scenario, *, serial: bool = False
-    ) -> list[Replayed]:
-        clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
-        pairs = zip(self.repeats, clusters, strict=True)
-        return [replay(run, self._shared(run, cluster, streams), change, serial=serial) for run, cluster in pairs]
-
-    def _in_chunks(self, other: Callable[[Chunks], Chunks], streams: float) -> list[Replayed]:
+    def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
         change = Scenario(chunks=other)
-        return [replay(run, self._shared(run, run.own_cluster, streams), change) for run in self.repeats]
+        return [replay(run, self._shared(run, run.own_cluster, assumed), change) for run in self.repeats]
 
     # what the runs cannot tell
 
-    def _too_wide(self, seconds: Mapping[tuple[float, int], float], threads: int) -> str | None:
-        """Why there is no number, if the runs leave too much open."""
-        if max(seconds.values()) <= TOO_WIDE * min(seconds.values()):
-            return None
-        of_storage = max(_ratio(seconds, 1, place) for place in dict.fromkeys(place for _, place in seconds))
-        of_lock = max(_ratio(seconds, 0, streams) for streams in dict.fromkeys(streams for streams, _ in seconds))
-        return self._of_storage() if of_storage >= of_lock else self._of_interpreter(threads)
+    def _unknown(self, widest: str | None, threads: int) -> str:
+        """Why there is no number."""
+        if widest == OTHERS:
+            low, high = (number(jobs) for jobs in (min(self.others.values()), max(self.others.values())))
+            return (
+                f"other programs took as much as {low} to {high} jobs would, which differed too much between the runs"
+            )
+        return self._of_interpreter(threads) if widest == INTERPRETER else self._of_storage()
 
     def _of_storage(self) -> str:
         """What is unknown of storage."""
@@ -288,14 +297,41 @@ class Predictor:
             f"{low} to {high} of the CPU time needs the interpreter of the process, too uncertain for {threads} threads"
         )
 
-    def _prediction(self, low: float, high: float, replays: Sequence[Replayed], doubts: Iterable[str]) -> Prediction:
-        """Prediction for the cluster of the run, with the range from its error."""
-        use = max(replay.scheduler_use for replay in replays)
+    def _prediction(
+        self,
+        replays: Callable[[Assumed], list[Replayed]],
+        assumptions: Assumptions,
+        threads: int,
+        doubts: Iterable[str],
+        instead: Sequence[Replayed] = (),
+    ) -> Prediction:
+        """Prediction for the cluster of the run; its range has its error, and what the runs leave open.
+
+        `instead` are replays with chunks that are as likely.
+        """
+        base, others = assumptions
+        made = {name: [replays(assumed) for assumed in some] for name, some in others.items()}
+        made |= {BRACKET: [[*instead]]} if instead else {}
+        usual = replays(base)
+        every = [one for some in (*made.values(), [usual]) for each in some for one in each]
+        use = max(one.scheduler_use for one in every)
         if use >= SCHEDULER_LIMIT:
             busy = f"beyond the scheduler's throughput: it would be busy {FRACTION.text(use)} of the time"
             doubts = (busy, *doubts)
-        run, seconds, error = self.runs[0].configuration, (low * high) ** 0.5, 1 + self.error
-        return Prediction(*run, AS_RECORDED, seconds, low / error, high * error, use, doubts=tuple(doubts))
+        found = left_open(median_of(usual), {name: [*map(median_of, some)] for name, some in made.items()})
+        wide, reason = found.factor * (1 + self.error), None
+        if found.factor**2 > TOO_WIDE and not instead:
+            reason = self._unknown(found.widest, threads)
+        return Prediction(
+            *self.runs[0].configuration,
+            AS_RECORDED,
+            None if reason else found.middle,
+            found.middle / wide,
+            found.middle * wide,
+            use,
+            reason=reason,
+            doubts=tuple(doubts),
+        )
 
     # doubts
 
@@ -337,34 +373,7 @@ class Predictor:
             )
 
 
-class Lock(NamedTuple):
-    """What threads of a process cost each other: a change of their chunks, or all computing serially."""
-
-    change: Scenario
-    serial: bool = False
-
-
-def _ratio(seconds: Mapping[tuple[float, int], float], of: int, value: float) -> float:
-    """Ratio of the longest to the shortest prediction with one assumption kept."""
-    some = [each for key, each in seconds.items() if key[of] == value]
-    return max(some) / min(some)
-
-
 # Doubts of runs
-
-
-def _foreign_load(run: Recorded) -> str | None:
-    """Foreign load, if chunks waited for cores longer than the run itself explains."""
-    if run.core_wait is None:
-        return None
-    explained = explained_wait(run)
-    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
-        return None
-    return (
-        f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
-        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "
-        "predictions assume as much load of others, and are less certain"
-    )
 
 
 def _other_branches(one: Recorded, other: Recorded) -> str | None:

@@ -45,11 +45,6 @@ def median_of(replays: Sequence[Replayed]) -> float:
     return median(replay.seconds for replay in replays)
 
 
-def explained_wait(run: Recorded) -> float:
-    """Ratio of computing to CPU time that the run alone explains."""
-    return replay(run, run.own_cluster).stretch
-
-
 def others_of(run: Recorded) -> float:
     """Jobs of other programs on each host of a run, for which its chunks waited for cores as long as recorded."""
     waited, cores = run.core_wait, run.cores
@@ -67,3 +62,17 @@ def others_of(run: Recorded) -> float:
 
 def _stretch(run: Recorded, others: float) -> float:
     return replay(run, replace(run.own_cluster, others=others)).stretch
+
+
+def foreign_load(run: Recorded) -> str | None:
+    """Foreign load, if chunks waited for cores longer than the run itself explains."""
+    if run.core_wait is None:
+        return None
+    explained = replay(run, run.own_cluster).stretch
+    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
+        return None
+    return (
+        f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
+        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "
+        "predictions assume as much load of others, and are less certain"
+    )
