@@ -30,7 +30,7 @@ def readers(read: Numbers, active: list[int], cpu: float = 0.0) -> Readers:
     """Chunks of one byte, each with the same number of active chunks throughout."""
     return Readers(
         chunks_of(read, np.full(len(read), cpu)),
-        Activity(np.ones(len(read)), np.array(active)[:, None] * [[1, 1, 1, 1]]),
+        Activity(np.ones(len(read)), np.array(active)[:, None] * [[1, 1, 1, 1]], np.zeros(len(read))),
     )
 
 
@@ -38,11 +38,11 @@ def test_active_chunks_are_counted_at_moments_of_each() -> None:
     """The first lasts from 0 to 8, others from 2 to 4 and from 4 to 8: two at 1, 3, 5 and 7, except for the first."""
     times = {"start": [100.0, 102.0, 104.0], "stop": [108.0, 104.0, 108.0]}
     chunks = pa.table({"bytes_requested": [10, 20, 0], "events": [1, 2, 3]})
-    found = activity_of(chunks, pa.table(times))
+    found = activity_of(chunks, pa.table(times), np.zeros(3))
     assert found.active.tolist() == [[1, 2, 2, 2], [2] * 4, [2] * 4]
     assert found.amount.tolist() == [10.0, 20.0, 1.0]
     unknown = pa.table({"bytes_requested": pa.array([10, None, 3]), "events": [1, 2, 3]})
-    assert activity_of(unknown, pa.table(times)).amount.tolist() == [1.0, 2.0, 3.0]
+    assert activity_of(unknown, pa.table(times), np.zeros(3)).amount.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_stretch_of_chunks_that_only_read() -> None:
@@ -98,7 +98,7 @@ def test_without_reading_storage_is_not_shared() -> None:
 
 def test_stages_are_read_as_one() -> None:
     first, second = (chunks_of(np.ones(2), np.ones(2), name) for name in ("one", "two"))
-    activity = Activity(np.ones(2), np.ones((2, 4), np.int64))
+    activity = Activity(np.ones(2), np.ones((2, 4), np.int64), np.zeros(2))
     assert all_readers([]) is None
     both = all_readers([(first, activity), (second, activity)])
     assert both is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from scipy.stats import theilslopes
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.parts import Chunks, ratio
+from roastcoffea.metrics.statistics import Flags, Numbers
+from roastcoffea.replay.parts import Chunks, Parts, ratio
 
 FEWEST: Final = 20
 """Fewest chunks for a fit."""
@@ -15,39 +17,57 @@ FEWEST: Final = 20
 VARIED: Final = 0.5
 """Doublings of the jobs on a core between the least and the most crowded chunks, from which their effect shows."""
 
-STANDS_OUT: Final = 2.0
-"""Standard errors from which CPU time is known to grow."""
+CONFIDENCE: Final = 0.95
+"""Confidence with which CPU time has to grow."""
+
+COMPARED: Final = 500
+"""Chunks that are compared, each with each."""
 
 
-def crowding_of(chunks: Chunks) -> float:
-    """Increase of a chunk's CPU time for each doubling of the jobs on its core; 0 if the run does not show any.
+def doublings_of(parts: Parts, early: Flags) -> Numbers:
+    """How often the jobs on each chunk's core had doubled; NaN for early tasks, which import and compile.
 
     A chunk that waited in the run queue as long as it computed had half a core: one doubling.
     """
-    cpu = chunks.parts.computing
-    doublings = np.log2(1 + ratio(chunks.parts.contention, cpu))
-    usable = (cpu > 0) & (chunks.events > 0)
-    if np.count_nonzero(usable) < FEWEST or np.ptp(np.quantile(doublings[usable], [0.05, 0.95])) < VARIED:
+    doublings = np.log2(1 + ratio(parts.contention, parts.computing))
+    return np.where(early | (parts.computing <= 0), np.nan, doublings)
+
+
+def crowding_of(runs: Sequence[tuple[Chunks, Numbers]]) -> float:
+    """Increase of a chunk's CPU time for each doubling of the jobs on its core; 0 if the runs do not show any.
+
+    Parameters
+    ----------
+    runs
+        Chunks of runs of the same analysis, and the doublings of each.
+    """
+    if not runs:
         return 0.0
-    relative = _relative(cpu / np.maximum(chunks.events, 1.0), chunks)
-    return _slope(doublings[usable], relative[usable])
+    every = np.concatenate([doublings for _, doublings in runs])
+    relative = np.concatenate([_of_event(chunks) for chunks, _ in runs])
+    names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in runs])
+    usable = np.isfinite(every) & (relative > 0)
+    if np.count_nonzero(usable) < FEWEST or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
+        return 0.0
+    every, relative, names = every[usable], relative[usable], names[usable]
+    for name in dict.fromkeys(names):
+        relative[names == name] /= np.median(relative[names == name])
+    return _slope(every, relative)
 
 
-def _relative(seconds: Numbers, chunks: Chunks) -> Numbers:
-    """CPU time of an event relative to the median of its dataset."""
-    relative = seconds.copy()
-    for dataset in np.unique(chunks.dataset):
-        own = chunks.dataset == dataset
-        relative[own] /= np.median(seconds[own]) or 1.0
-    return relative
+def _of_event(chunks: Chunks) -> Numbers:
+    """CPU time of an event of each chunk."""
+    return ratio(chunks.parts.computing, chunks.events)
+
+
+def uncrowded(chunks: Chunks, doublings: Numbers, crowded: float) -> Chunks:
+    """Chunks with the CPU time that they would take on a core of their own."""
+    alone, parts = 1 / (1 + crowded * np.nan_to_num(doublings)), chunks.parts
+    return chunks.with_parts(**{name: getattr(parts, name) * alone for name in ("open_cpu", "decompress", "cpu")})
 
 
 def _slope(doublings: Numbers, relative: Numbers) -> float:
-    """Relative slope of a line, if it stands out."""
-    relative = np.clip(relative, *np.quantile(relative, [0.05, 0.95]))
-    centred = doublings - doublings.mean()
-    slope = float(centred @ relative / (centred @ centred))
-    left = relative - relative.mean() - slope * centred
-    error = float(np.sqrt(left @ left / max(len(left) - 2, 1) / (centred @ centred)))
-    alone = float(relative.mean() - slope * doublings.mean())
-    return slope / alone if slope > STANDS_OUT * error and alone > 0 else 0.0
+    """Relative slope of a line through most chunks (Theil and Sen), if it stands out."""
+    some = slice(None, None, -(-len(doublings) // COMPARED))
+    slope, alone, low, _ = theilslopes(relative[some], doublings[some], alpha=CONFIDENCE)
+    return float(slope / alone) if low > 0 and alone > 0 else 0.0

@@ -49,13 +49,19 @@ ALL: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """For each chunk, its bytes (or events, if unknown), and how many chunks were active at moments of it."""
+    """What went on during each chunk.
+
+    `amount` is its bytes (or events, if unknown), `active` how many chunks were active at moments of it. `doublings` is
+    how often the jobs on its core had doubled, according to its wait in the run queue: NaN for first tasks of
+    processes.
+    """
 
     amount: Numbers
     active: Integers
+    doublings: Numbers
 
 
-def activity_of(chunks: pa.Table, tasks: pa.Table) -> Activity:
+def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers) -> Activity:
     """Activity of chunks, each with its task."""
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     stop = np.where(np.isnan(stop), start, stop)
@@ -63,7 +69,7 @@ def activity_of(chunks: pa.Table, tasks: pa.Table) -> Activity:
     begun, ended = (np.searchsorted(np.sort(some), at, side="right") for some in (start, stop))
     known = not chunks["bytes_requested"].null_count
     amount = amounts(chunks, "bytes_requested" if known else "events")
-    return Activity(np.maximum(amount, 1.0), np.maximum(begun - ended, 1))
+    return Activity(np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
 
 
 @dataclass(frozen=True)
@@ -220,7 +226,8 @@ def all_readers(pairs: Sequence[tuple[Chunks, Activity]]) -> Readers | None:
     parts = type(own[0].parts)(*(np.concatenate(some) for some in zip(*(one.parts for one in own), strict=True)))
     columns = ("dataset", "file", "start", "stop", "factor", "row")
     every = {name: np.concatenate([getattr(one, name) for one in own]) for name in columns}
-    activity = Activity(*(np.concatenate([getattr(each, name) for _, each in pairs]) for name in ("amount", "active")))
+    names_of_activity = ("amount", "active", "doublings")
+    activity = Activity(*(np.concatenate([getattr(each, name) for _, each in pairs]) for name in names_of_activity))
     return Readers(Chunks(datasets=names, parts=parts, **every), activity)
 
 

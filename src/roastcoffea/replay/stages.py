@@ -17,8 +17,8 @@ from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.replay.changes import files_of
 from roastcoffea.replay.cluster import Load, Merging
-from roastcoffea.replay.crowding import crowding_of
-from roastcoffea.replay.dask_costs import FirstTasks, first_tasks, late_start, merging_of, task_durations
+from roastcoffea.replay.crowding import crowding_of, doublings_of
+from roastcoffea.replay.dask_costs import FirstTasks, early_tasks, first_tasks, late_start, merging_of, task_durations
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.replay.parts import Chunks, Parts, chunks_in_parts, needed, ratio
 from roastcoffea.replay.reading import Activity, activity_of
@@ -122,13 +122,13 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     # for a million chunks, hold one form at a time
     own = needed(records.chunks).take(pa.array(rows))
     chunks, activity = chunks_in_parts(own, task_durations(tasks), records.stragglers, rows), None
-    crowded = crowding_of(chunks)
-    costs = records.costs._replace(crowded=crowded)
+    doublings, costs = doublings_of(chunks.parts, early_tasks(tasks)), records.costs
     merging = merging_of(records.run, call, len(tasks), merges)
     if records.failed is None:
-        activity = activity_of(own, tasks)
-        chunks, costs = _warm(_on_own_cores(chunks, crowded), tasks, costs)
+        activity = activity_of(own, tasks, doublings)
+        chunks, costs = _warm(_on_own_cores(chunks), tasks, costs)
     else:
+        costs = costs._replace(crowded=crowding_of([(chunks, doublings)]))
         failed = _during(call, records.failed)
         chunks = _as_recorded(chunks, tasks)
         chunks = _with_failed(chunks, moments(tasks, "start"), failed)
@@ -145,12 +145,10 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     )
 
 
-def _on_own_cores(chunks: Chunks, crowded: float) -> Chunks:
+def _on_own_cores(chunks: Chunks) -> Chunks:
     """Chunks as if each had its own core; threads that hold the interpreter then hold it for less time as well."""
     cpu, contention = chunks.parts.computing, chunks.parts.contention
-    return chunks.with_parts(lock=chunks.parts.lock * (1 - ratio(contention, cpu + contention))).with_cores(
-        1.0, crowded
-    )
+    return chunks.with_parts(lock=chunks.parts.lock * (1 - ratio(contention, cpu + contention))).with_cores(1.0)
 
 
 OF_TASKS: Final = ("worker", "assigned", "start", "stop")

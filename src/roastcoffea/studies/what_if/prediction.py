@@ -19,6 +19,7 @@ from roastcoffea.studies.what_if.assumed import Assumed, Lock, left_open
 from roastcoffea.studies.what_if.replays import (
     foreign_load,
     median_of,
+    on_own_cores,
     others_of,
     own_chunks,
     replay,
@@ -102,6 +103,9 @@ class Predictor:
     runs: Sequence[Recorded]
     same_host: bool
     scenarios: Mapping[str, Scenario]
+
+    def __post_init__(self) -> None:
+        self.runs = on_own_cores(self.runs)
 
     @cached_property
     def repeats(self) -> list[Recorded]:

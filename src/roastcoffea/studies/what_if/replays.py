@@ -10,6 +10,7 @@ from typing import Final
 
 from roastcoffea.replay.changes import UNCHANGED, Scenario
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
+from roastcoffea.replay.crowding import crowding_of, uncrowded
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.reading import ALL, with_own_storage
 from roastcoffea.replay.recorded import Recorded
@@ -38,6 +39,22 @@ def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) ->
 def own_chunks(stage: Stage, streams: float) -> Chunks | None:
     """Chunks of a stage as if each had storage of its own, which serves this many streams."""
     return None if stage.chunks is None else with_own_storage(stage.chunks, stage.activity, streams)
+
+
+def on_own_cores(runs: Sequence[Recorded]) -> list[Recorded]:
+    """Runs whose chunks take the CPU time that they would on cores of their own; those of one size show how much."""
+    alike = [stage for run in runs if run.chunksize == runs[0].chunksize for stage in run.stages]
+    crowded = crowding_of(
+        [(stage.chunks, stage.activity.doublings) for stage in alike if stage.chunks and stage.activity]
+    )
+    return [replace(run, stages=tuple(_on_own_cores(stage, crowded) for stage in run.stages)) for run in runs]
+
+
+def _on_own_cores(stage: Stage, crowded: float) -> Stage:
+    costs = stage.costs._replace(crowded=crowded)
+    if stage.chunks is None or stage.activity is None:
+        return replace(stage, costs=costs)
+    return replace(stage, costs=costs, chunks=uncrowded(stage.chunks, stage.activity.doublings, crowded))
 
 
 def median_of(replays: Sequence[Replayed]) -> float:
