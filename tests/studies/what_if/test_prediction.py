@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from made_runs import in_two_calls, made_run, plan
+from planted_campaigns import laboratory
 from predicted import FOUR, seconds
 
 from roastcoffea.measurement import Measurement
@@ -222,3 +223,27 @@ def locked(threads: int) -> Run:
         tasks=table_of_rows(TASK_COLUMNS, tasks),
         lifetimes=table_of_rows(LIFETIME_COLUMNS, [life | {"cpu_seconds": 16.0}]),
     )
+
+
+def on_model_cluster(workers: int) -> Run:
+    """A run on a cluster of another implementation, whose storage serves one and a half streams at their full rate."""
+    plan_of = laboratory("plan").Plan(chunks=200, cpu=2.0, stream_rate=10e6, storage_rate=15e6)
+    run: Run = laboratory("simulated").simulated(plan_of, workers, seed=1)
+    return run
+
+
+def test_saturated_storage_of_a_model_cluster_is_predicted() -> None:
+    found = what_if(on_model_cluster(2), on_model_cluster(4), workers=[1, 2, 4, 8, 16])
+    for one in (each for each in found.predictions if each.scenario == AS_RECORDED):
+        truth = on_model_cluster(one.workers)
+        measured = truth.stop - truth.start
+        assert one.seconds == pytest.approx(measured, rel=0.05)
+        assert one.low < measured < one.high
+
+
+def test_one_run_on_a_model_cluster_does_not_tell_how_much_storage_serves() -> None:
+    found = what_if(on_model_cluster(2), workers=[1, 2, 8])
+    for one in (each for each in found.predictions if each.scenario == AS_RECORDED):
+        truth = on_model_cluster(one.workers)
+        assert one.low < truth.stop - truth.start < one.high
+        assert (one.seconds is None) == (one.workers == 8)

@@ -20,7 +20,7 @@ class Lock(NamedTuple):
 class Assumed(NamedTuple):
     """One set of assumptions: streams that storage serves, the interpreter lock, and jobs of other programs.
 
-    Without `others`, each run has those that were there while it was recorded.
+    Without `others`, each run has those that were fitted to it.
     """
 
     streams: float
