@@ -71,7 +71,7 @@ class Dijets(DijetProcessor):  # type: ignore[misc]
 
 ANALYSES: Final[Mapping[str, Dijets]] = {
     "waiting": Dijets(times=1, wait=16e-6),
-    "computing": Dijets(times=8, wait=0.0),
+    "computing": Dijets(times=5, wait=0.0),
     "storage": Dijets(times=1, wait=0.0),
 }
 

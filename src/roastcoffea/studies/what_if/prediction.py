@@ -282,11 +282,11 @@ class Predictor:
         if known.high == ALL:
             return (
                 f"at most {number(known.most)} chunks were active at a time while recording, which does not show from "
-                "how many readers on storage is saturated; add a run with more threads or workers"
+                "how many readers on storage is saturated; add a run with another number of threads or workers"
             )
         return (
             f"storage is saturated from {known.low:.2g} to {known.high:.2g} readers on, the runs show no more; "
-            "add a run with other numbers of threads or workers"
+            "add a run with another number of threads or workers"
         )
 
     def _of_interpreter(self, threads: int) -> str:
