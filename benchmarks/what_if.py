@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -306,6 +307,7 @@ def cases_of(bench: Bench, options: argparse.Namespace) -> list[Case]:
 def main() -> int:
     """Record, predict, measure, and print."""
     options = parsed()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that clusters and the server end as well
     with tempfile.TemporaryDirectory(prefix="roastcoffea-what-if-") as folder:
         scratch = Path(folder)
         local = write_sample(
