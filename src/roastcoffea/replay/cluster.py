@@ -67,8 +67,8 @@ class Merging:
 class Cluster:
     """Worker processes on hosts: `hosts` has the number of workers and of cores (inf: as many as needed) of each.
 
-    `scheduler_here` means that the scheduler shares the cores of the last host. `others` is how many jobs of other
-    programs compute on each host all the time, `streams` how many readers storage serves at their full rate.
+    `scheduler_here` means that the scheduler shares the cores of the last host. `others` is how many cores
+    other programs would use on each host, `streams` how many readers storage serves at their full rate.
     """
 
     threads: int
@@ -184,8 +184,9 @@ def _hosts(cluster: Cluster) -> Hosts:
     others = np.full(len(cores), float(cluster.others))
     if not cluster.scheduler_here:
         others[-1] = 0.0
-    most = np.asarray(jobs) + others
-    return Hosts(cores=np.minimum(cores, most), others=others, first_job=np.concatenate([[0], np.cumsum(jobs)]))
+    others[np.isinf(cores)] = 0.0
+    own = np.where(np.isinf(cores), np.asarray(jobs, np.float64), cores)
+    return Hosts(cores=own, others=others, first_job=np.concatenate([[0], np.cumsum(jobs)]))
 
 
 @cache

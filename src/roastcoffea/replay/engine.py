@@ -82,7 +82,17 @@ class Simulation(SharedStorage):
 
     def _share(self, host: int) -> float:
         """Computed seconds per second for each job of a host."""
-        load = (self.active[host] + self.others[host]) / self.cores[host]
+        jobs: int = self.active[host]
+        cores: float = self.cores[host]
+        others: float = self.others[host]
+        if others >= cores:
+            return self._rate((jobs + others) / cores)
+        # others that need less than all cores come and go: a job on each core for a share of the time
+        share = others / cores
+        return (1.0 - share) * self._rate(jobs / cores) + share * self._rate(jobs / cores + 1.0)
+
+    def _rate(self, load: float) -> float:
+        """Computed seconds per second for each of so many jobs per core."""
         return 1.0 if load <= 1.0 else 1.0 / (load * (1.0 + self.costs.crowded * math.log2(load)))
 
     def _first_job(self, host: int) -> int:

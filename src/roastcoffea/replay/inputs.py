@@ -67,7 +67,7 @@ class Tasks(NamedTuple):
 class Hosts(NamedTuple):
     """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's.
 
-    `others` is how many jobs of other programs always compute there.
+    `others` is how many cores other programs would use there on their own.
     """
 
     cores: Numbers
