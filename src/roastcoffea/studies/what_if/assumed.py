@@ -18,7 +18,7 @@ class Lock(NamedTuple):
 
 
 class Assumed(NamedTuple):
-    """One set of assumptions: streams that storage serves, the interpreter lock, and jobs of other programs.
+    """One set of assumptions: streams that storage serves, the interpreter lock, and cores for other programs.
 
     Without `others`, each run has those that were fitted to it.
     """

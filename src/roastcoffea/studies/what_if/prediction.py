@@ -157,7 +157,7 @@ class Predictor:
 
     @cached_property
     def others(self) -> dict[str, float]:
-        """Jobs of other programs on the hosts of each run."""
+        """Cores that other programs needed on the hosts of each run."""
         return {run.name: others_of(run) for run in self.runs}
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
@@ -271,9 +271,7 @@ class Predictor:
         """Why there is no number."""
         if widest == OTHERS:
             low, high = (number(jobs) for jobs in (min(self.others.values()), max(self.others.values())))
-            return (
-                f"other programs took as much as {low} to {high} jobs would, which differed too much between the runs"
-            )
+            return f"other programs needed {low} to {high} cores, which differed too much between the runs"
         return self._of_interpreter(threads) if widest == INTERPRETER else self._of_storage()
 
     def _of_storage(self) -> str:

@@ -17,7 +17,7 @@ from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
 
 STEPS: Final = 8
-"""Steps in which the jobs of other programs are found, each of which halves their range."""
+"""Steps in which the cores of other programs are found, each of which halves their range."""
 
 SURPLUS_WAIT: Final = 0.15
 """Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
@@ -63,7 +63,7 @@ def median_of(replays: Sequence[Replayed]) -> float:
 
 
 def others_of(run: Recorded) -> float:
-    """Jobs of other programs on each host of a run, for which its chunks waited for cores as long as recorded."""
+    """Cores that other programs needed on each host of a run, for which its chunks waited as long as recorded."""
     waited, cores = run.core_wait, run.cores
     if waited is None or cores is None:
         return 0.0
