@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import theilslopes
+from scipy.stats import kendalltau
 
 from roastcoffea.metrics.statistics import Flags, Numbers
 from roastcoffea.replay.parts import Chunks, Parts, ratio
@@ -67,7 +67,13 @@ def uncrowded(chunks: Chunks, doublings: Numbers, crowded: float) -> Chunks:
 
 
 def _slope(doublings: Numbers, relative: Numbers) -> float:
-    """Relative slope of a line through most chunks (Theil and Sen), if it stands out."""
+    """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
     some = slice(None, None, -(-len(doublings) // COMPARED))
-    slope, alone, low, _ = theilslopes(relative[some], doublings[some], alpha=CONFIDENCE)
-    return float(slope / alone) if low > 0 and alone > 0 else 0.0
+    doublings, relative = doublings[some], relative[some]
+    together = kendalltau(doublings, relative)
+    if not (together.statistic > 0 and together.pvalue < 1 - CONFIDENCE):
+        return 0.0
+    runs, rises = (np.subtract.outer(values, values) for values in (doublings, relative))
+    slope = float(np.median(rises[runs > 0] / runs[runs > 0]))
+    alone = float(np.median(relative - slope * doublings))
+    return slope / alone if slope > 0 and alone > 0 else 0.0

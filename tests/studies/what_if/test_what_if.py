@@ -286,3 +286,15 @@ def test_large_errors_are_factors_and_workers_on_one_host_are_explained() -> Non
     assert "To keep 8 cores in total, use --same-host (same_host=True)" in printed(what_if(run, workers=[4]))
     assert "same_host" not in printed(what_if(run, workers=[4], same_host=True))
     assert "same_host" not in printed(what_if(run, workers=[1, 2]))
+
+
+def test_a_load_of_others_that_differed_between_the_runs_leaves_no_number() -> None:
+    """None beside one run, and as much beside its repeat that it took three times as long; both have one name."""
+    quiet, loaded = (made_run([plan(1.0, core_wait=wait)] * 16, 2, cores=2) for wait in (0.0, 2.0))
+    found = what_if(quiet, loaded)
+    as_recorded = found.predictions[0]
+    assert as_recorded.seconds is None
+    assert "other programs needed 0 to 4" in str(as_recorded.reason)
+    assert as_recorded.low < 8.0
+    assert as_recorded.high > 24.0
+    assert "Only ranges: other programs needed 0 to 4" in printed(found)

@@ -156,9 +156,9 @@ class Predictor:
         return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
 
     @cached_property
-    def others(self) -> dict[str, float]:
-        """Cores that other programs needed on the hosts of each run."""
-        return {run.name: others_of(run) for run in self.runs}
+    def others(self) -> dict[int, float]:
+        """Cores that other programs needed on the hosts of each run, by its identity: names may be equal."""
+        return {id(run): others_of(run) for run in self.runs}
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
         """Chunks of all runs, by stage, as if each had storage of its own."""
@@ -246,7 +246,7 @@ class Predictor:
 
     def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
         """A cluster with storage and cores that are shared as assumed."""
-        others = self.others[run.name] if assumed.others is None else assumed.others
+        others = self.others[id(run)] if assumed.others is None else assumed.others
         return replace(cluster, streams=assumed.streams, others=others)
 
     def _locks(self, run: Recorded, threads: int) -> list[Lock]:
