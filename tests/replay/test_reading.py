@@ -26,11 +26,12 @@ from roastcoffea.replay.reading import (
 from roastcoffea.replay.recorded import recorded_run
 
 
-def readers(read: Numbers, active: list[int], cpu: float = 0.0) -> Readers:
+def readers(read: Numbers, active: list[int], cpu: float = 0.0, core_wait: float = 0.0) -> Readers:
     """Chunks of one byte, each with the same number of active chunks throughout."""
+    one = np.ones(len(read))
     return Readers(
-        chunks_of(read, np.full(len(read), cpu)),
-        Activity(np.ones(len(read)), np.array(active)[:, None] * [[1, 1, 1, 1]], np.zeros(len(read))),
+        chunks_of(read, cpu * one),
+        Activity(read + (cpu + core_wait) * one, one, np.array(active)[:, None] * [[1, 1, 1, 1]], np.zeros(len(read))),
     )
 
 
@@ -41,6 +42,7 @@ def test_active_chunks_are_counted_at_moments_of_each() -> None:
     found = activity_of(chunks, pa.table(times), np.zeros(3))
     assert found.active.tolist() == [[1, 2, 2, 2], [2] * 4, [2] * 4]
     assert found.amount.tolist() == [10.0, 20.0, 1.0]
+    assert found.seconds.tolist() == [8.0, 2.0, 4.0]
     unknown = pa.table({"bytes_requested": pa.array([10, None, 3]), "events": [1, 2, 3]})
     assert activity_of(unknown, pa.table(times), np.zeros(3)).amount.tolist() == [1.0, 2.0, 3.0]
 
@@ -60,7 +62,8 @@ def test_stretch_of_two_chunks_that_read_half_of_the_time() -> None:
     With d of reading alone for 1 s of computing, the chances of 0, 1 and 2 readers are as 1, 2 d and 2 d^2. They are 1
     on average if 2 d^2 = 1. A reader finds the other one for d / (d + 1) of the time: 1.414 times as long.
     """
-    assert readers(np.ones(2), [2, 2], cpu=1.0).stretch(1.0).tolist() == pytest.approx([2**0.5] * 2)
+    for others in ({"cpu": 1.0}, {"cpu": 0.25, "core_wait": 0.75}):
+        assert readers(np.ones(2), [2, 2], **others).stretch(1.0).tolist() == pytest.approx([2**0.5] * 2)
 
 
 @pytest.mark.parametrize("streams", [1.0, 1.5, 2.5])
@@ -98,7 +101,7 @@ def test_without_reading_storage_is_not_shared() -> None:
 
 def test_stages_are_read_as_one() -> None:
     first, second = (chunks_of(np.ones(2), np.ones(2), name) for name in ("one", "two"))
-    activity = Activity(np.ones(2), np.ones((2, 4), np.int64), np.zeros(2))
+    activity = Activity(2 * np.ones(2), np.ones(2), np.ones((2, 4), np.int64), np.zeros(2))
     assert all_readers([]) is None
     both = all_readers([(first, activity), (second, activity)])
     assert both is not None

@@ -51,11 +51,12 @@ ALL: Final = float("inf")
 class Activity:
     """What went on during each chunk.
 
-    `amount` is its bytes (or events, if unknown), `active` how many chunks were active at moments of it. `doublings` is
-    how often the jobs on its core had doubled, according to its wait in the run queue: NaN for first tasks of
-    processes.
+    `seconds` is what its task took, `amount` its bytes (or events, if unknown), `active` how many chunks were active at
+    moments of it. `doublings` is how often the jobs on its core had doubled, according to its wait in the run queue: NaN
+    for first tasks of processes.
     """
 
+    seconds: Numbers
     amount: Numbers
     active: Integers
     doublings: Numbers
@@ -69,7 +70,7 @@ def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers) -> Activi
     begun, ended = (np.searchsorted(np.sort(some), at, side="right") for some in (start, stop))
     known = not chunks["bytes_requested"].null_count
     amount = amounts(chunks, "bytes_requested" if known else "events")
-    return Activity(np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
+    return Activity(stop - start, np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class Readers:
 
     @cached_property
     def share(self) -> float:
-        """Share of the chunks' time in reading."""
-        total = float(self.chunks.parts.total.sum())
+        """Share of the chunks' time in reading; that time includes their waiting for cores."""
+        total = float(self.activity.seconds.sum())
         return min(float(self.seconds.sum()) / total, 1.0) if total else 0.0
 
     @property
@@ -226,7 +227,7 @@ def all_readers(pairs: Sequence[tuple[Chunks, Activity]]) -> Readers | None:
     parts = type(own[0].parts)(*(np.concatenate(some) for some in zip(*(one.parts for one in own), strict=True)))
     columns = ("dataset", "file", "start", "stop", "factor", "row")
     every = {name: np.concatenate([getattr(one, name) for one in own]) for name in columns}
-    names_of_activity = ("amount", "active", "doublings")
+    names_of_activity = ("seconds", "amount", "active", "doublings")
     activity = Activity(*(np.concatenate([getattr(each, name) for _, each in pairs]) for name in names_of_activity))
     return Readers(Chunks(datasets=names, parts=parts, **every), activity)
 
