@@ -52,8 +52,8 @@ class Activity:
     """What went on during each chunk.
 
     `seconds` is what its task took, `amount` its bytes (or events, if unknown), `active` how many chunks were active at
-    moments of it. `doublings` is how often the jobs on its core had doubled, according to its wait in the run queue: NaN
-    for first tasks of processes.
+    moments of it. `doublings` is how often the jobs on its core had doubled, from its wait in the run queue: NaN for
+    first tasks of processes.
     """
 
     seconds: Numbers
