@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,15 @@ def test_readers_that_are_always_as_many_tell_nothing() -> None:
     assert (found.low, found.high) == (1.0, ALL)
     one = storage_of([readers(np.ones(8), [1] * 8)])
     assert one == Storage(ALL, 1.0, ALL, 1)
+
+
+def test_reading_that_became_longer_as_computing_did_may_be_no_sharing() -> None:
+    """With twice the readers reading takes twice as long, but so does computing: cores may be all that is short."""
+    noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(64))
+    few, many = readers(noise, [2] * 64), readers(2 * noise, [4] * 64)
+    assert storage_of([few, many]).high < 2.1
+    crowded = replace(many.activity, doublings=np.ones(64))
+    assert storage_of([few, replace(many, activity=crowded)]).high == ALL
 
 
 def test_without_reading_storage_is_not_shared() -> None:

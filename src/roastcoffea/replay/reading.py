@@ -205,10 +205,22 @@ def _rates(runs: Sequence[Readers]) -> Numbers:
 
 
 def _misfit(rates: Numbers, runs: Sequence[Readers], streams: float) -> float:
-    """Sum of squared residuals if storage serves this many streams."""
+    """Sum of squared residuals if storage serves this many streams.
+
+    Threads that receive what is read need cores as well: a part of reading may have become longer as computing did.
+    """
     stretches = [(run.stretch(streams), run.blocks()) for run in runs]
     left = rates - np.array([np.log(stretch[rows].mean()) for stretch, blocks in stretches for rows in blocks])
-    return float(np.sum((left - left.mean()) ** 2))
+    longer = np.log(2) * np.array([_mean(run.activity.doublings[rows]) for run in runs for rows in run.blocks()])
+    left, longer = left - left.mean(), longer - longer.mean()
+    part = float(np.clip(left @ longer / max(longer @ longer, 1e-12), 0.0, 1.0))
+    return float(np.sum((left - part * longer) ** 2))
+
+
+def _mean(values: Numbers) -> float:
+    """Mean of what is known; 0 if nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) -> Chunks:
