@@ -48,9 +48,9 @@ def test_jobs_of_others_take_their_share_of_the_cores(others: float, expected: f
 def test_others_that_need_less_than_all_cores_come_and_go() -> None:
     """For half of the time each core has a job of others: a job of ours gets three quarters of one, and two as much."""
     assert seconds(work((2, 0, 0)), on(1, cores=1, others=0.5)) == pytest.approx(2 / 0.75)
-    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=2, others=1)) == pytest.approx(2 / 0.75)
+    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=2, others=0.5)) == pytest.approx(2 / 0.75)
     # two on four cores are three per two cores with them: two thirds of a core each, half of the time
-    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=4, others=2)) == pytest.approx(2 / (0.5 + 0.5 / 1.5))
+    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=4, others=0.5)) == pytest.approx(2 / (0.5 + 0.5 / 1.5))
     assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=MANY, others=9)) == 2.0
 
 

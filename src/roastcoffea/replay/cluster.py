@@ -67,8 +67,8 @@ class Merging:
 class Cluster:
     """Worker processes on hosts: `hosts` has the number of workers and of cores (inf: as many as needed) of each.
 
-    `scheduler_here` means that the scheduler shares the cores of the last host. `others` is how many cores
-    other programs would use on each host, `streams` how many readers storage serves at their full rate.
+    `scheduler_here` means that the scheduler shares the cores of the last host. `others` is how much other programs
+    would use of each core on their own, `streams` how many readers storage serves at their full rate.
     """
 
     threads: int
@@ -181,10 +181,9 @@ def _hosts(cluster: Cluster) -> Hosts:
         jobs[-1] += 1
     else:
         jobs, cores = [*jobs, 1], [*cores, 1.0]
-    others = np.full(len(cores), float(cluster.others))
+    others = np.where(np.isinf(cores), 0.0, cluster.others * np.nan_to_num(np.asarray(cores, np.float64), posinf=0.0))
     if not cluster.scheduler_here:
         others[-1] = 0.0
-    others[np.isinf(cores)] = 0.0
     own = np.where(np.isinf(cores), np.asarray(jobs, np.float64), cores)
     return Hosts(cores=own, others=others, first_job=np.concatenate([[0], np.cumsum(jobs)]))
 

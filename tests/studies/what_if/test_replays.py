@@ -16,9 +16,9 @@ def recorded(run: Run) -> Recorded:
 
 
 def test_jobs_of_others_are_those_that_explain_the_wait() -> None:
-    """Chunks on two cores took three times their CPU time: with two of ours, four of others share the cores."""
+    """Chunks on two cores took three times their CPU time: next to each of ours are two jobs of others."""
     run = recorded(made_run([plan(1.0, core_wait=2.0)] * 16, 2, cores=2))
-    assert others_of(run) == pytest.approx(4.0, abs=0.1)
+    assert others_of(run) == pytest.approx(2.0, abs=0.05)
     assert "other programs used the cores" in str(foreign_load(run))
 
 

@@ -157,7 +157,7 @@ class Predictor:
 
     @cached_property
     def others(self) -> dict[int, float]:
-        """Cores that other programs needed on the hosts of each run, by its identity: names may be equal."""
+        """Share of the cores that other programs needed during each run, by its identity: names may be equal."""
         return {id(run): others_of(run) for run in self.runs}
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
@@ -270,7 +270,8 @@ class Predictor:
     def _unknown(self, widest: str | None, threads: int) -> str:
         """Why there is no number."""
         if widest == OTHERS:
-            low, high = (number(jobs) for jobs in (min(self.others.values()), max(self.others.values())))
+            known = (min(self.others.values()), max(self.others.values()))
+            low, high = (number(jobs * (self.runs[0].cores or 1)) for jobs in known)
             return f"other programs needed {low} to {high} cores, which differed too much between the runs"
         return self._of_interpreter(threads) if widest == INTERPRETER else self._of_storage()
 

@@ -63,14 +63,14 @@ def median_of(replays: Sequence[Replayed]) -> float:
 
 
 def others_of(run: Recorded) -> float:
-    """Cores that other programs needed on each host of a run, for which its chunks waited as long as recorded."""
+    """Cores that other programs needed, divided by those of a host, for which chunks waited as long as recorded."""
     waited, cores = run.core_wait, run.cores
     if waited is None or cores is None:
         return 0.0
     stretch = partial(_stretch, run)
     if waited <= (1 + SURPLUS_WAIT) * stretch(0.0):
         return 0.0
-    low, high = 0.0, waited * cores
+    low, high = 0.0, waited
     for _ in range(STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if stretch(middle) < waited else (low, middle)
