@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot, sqrt
+from math import exp, hypot, log, sqrt
 from statistics import mean, median, stdev
 from typing import Final
 
@@ -20,6 +20,7 @@ from roastcoffea.studies.what_if.replays import (
     foreign_load,
     median_of,
     on_own_cores,
+    other_branches,
     others_of,
     own_chunks,
     replay,
@@ -106,6 +107,7 @@ class Predictor:
 
     def __post_init__(self) -> None:
         self.runs = on_own_cores(self.runs)
+        self._scales = {ALL: 1.0}
 
     @cached_property
     def repeats(self) -> list[Recorded]:
@@ -129,8 +131,7 @@ class Predictor:
     @property
     def _misfit(self) -> float:
         """Relative error of replaying the repeats themselves."""
-        ratio = median(self._seconds(run, run) / run.seconds for run in self.repeats)
-        return max(ratio, 1 / ratio) - 1
+        return exp(abs(log(median(self._seconds(run, run) / run.seconds for run in self.repeats)))) - 1
 
     @property
     def _chance(self) -> float:
@@ -186,7 +187,8 @@ class Predictor:
 
         def seconds(assumed: Assumed) -> float:
             cluster = self._shared(source, run.own_cluster, assumed)
-            return replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
+            made = replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
+            return made * self._scale(assumed.streams)
 
         return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
 
@@ -194,7 +196,7 @@ class Predictor:
     def doubts(self) -> list[str]:
         """Caveats of all predictions."""
         found = [doubt for run in self.repeats for doubt in run.doubts]
-        found += filter(None, (_other_branches(self.runs[0], run) for run in self.runs[1:]))
+        found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
         found += filter(None, map(foreign_load, self.repeats))
         found += filter(None, map(_misfit, self.checks))
         return list(dict.fromkeys(found))
@@ -206,10 +208,11 @@ class Predictor:
         def replays(assumed: Assumed) -> list[Replayed]:
             clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
             lock = assumed.lock.change.then(change)
-            return [
+            made = (
                 replay(run, self._shared(run, cluster, assumed), lock, serial=assumed.lock.serial)
                 for run, cluster in zip(self.repeats, clusters, strict=True)
-            ]
+            )
+            return self._scaled(made, assumed)
 
         doubts = (*self._of_cores(workers, threads), *self._of_threads(threads))
         made = self._prediction(replays, self._assumptions(self.runs[0], threads), threads, doubts)
@@ -249,6 +252,17 @@ class Predictor:
         others = self.others[id(run)] if assumed.others is None else assumed.others
         return replace(cluster, streams=assumed.streams, others=others)
 
+    def _scale(self, streams: float) -> float:
+        """Factor with which the repeats take as long with shared storage as with the reading that they recorded."""
+        if streams not in self._scales:
+            base = Assumed(ALL, Lock(UNCHANGED))
+            recorded, shared = (
+                median_of([replay(run, self._shared(run, run.own_cluster, assumed)) for run in self.repeats])
+                for assumed in (base, base._replace(streams=streams))
+            )
+            self._scales[streams] = recorded / shared
+        return self._scales[streams]
+
     def _locks(self, run: Recorded, threads: int) -> list[Lock]:
         """What threads of a process may cost each other, on another number of them."""
         if threads == run.threads:
@@ -262,8 +276,11 @@ class Predictor:
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
-        change = Scenario(chunks=other)
-        return [replay(run, self._shared(run, run.own_cluster, assumed), change) for run in self.repeats]
+        pairs = [(run, self._shared(run, run.own_cluster, assumed)) for run in self.repeats]
+        return self._scaled((replay(*pair, Scenario(chunks=other)) for pair in pairs), assumed)
+
+    def _scaled(self, replays: Iterable[Replayed], assumed: Assumed) -> list[Replayed]:
+        return [one._replace(seconds=one.seconds * self._scale(assumed.streams)) for one in replays]
 
     # what the runs cannot tell
 
@@ -291,14 +308,10 @@ class Predictor:
     def _of_interpreter(self, threads: int) -> str:
         """What is unknown of threads that share an interpreter."""
         if self.interpreter is None:
-            return (
-                f"no run tells how long {number(threads)} threads of a process wait for its interpreter; add a run "
-                "with several threads per process"
-            )
+            several = "add a run with several threads per process"
+            return f"no run tells how long {number(threads)} threads of a process wait for its interpreter; {several}"
         low, high = (FRACTION.text(share) for share in (self.interpreter.low, self.interpreter.high))
-        return (
-            f"{low} to {high} of the CPU time needs the interpreter of the process, too uncertain for {threads} threads"
-        )
+        return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {number(threads)} threads"
 
     def _prediction(
         self,
@@ -377,15 +390,6 @@ class Predictor:
 
 
 # Doubts of runs
-
-
-def _other_branches(one: Recorded, other: Recorded) -> str | None:
-    """Branches that only one of two runs of a processor read, a sign that its parameters differ."""
-    by_one = sorted(one.branches ^ other.branches)
-    if not by_one or not one.branches or not other.branches:
-        return None
-    named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
-    return f"only one of {one.name} and {other.name} read {named}: they are treated as runs of one analysis"
 
 
 def _misfit(check: Check) -> str | None:

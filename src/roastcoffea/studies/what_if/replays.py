@@ -93,3 +93,12 @@ def foreign_load(run: Recorded) -> str | None:
         f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "
         "predictions assume as much load of others, and are less certain"
     )
+
+
+def other_branches(one: Recorded, other: Recorded) -> str | None:
+    """Branches that only one of two runs of a processor read, a sign that its parameters differ."""
+    by_one = sorted(one.branches ^ other.branches)
+    if not by_one or not one.branches or not other.branches:
+        return None
+    named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
+    return f"only one of {one.name} and {other.name} read {named}: they are treated as runs of one analysis"
