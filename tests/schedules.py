@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.parts import Parts
+from roastcoffea.replay.parts import Chunks, Parts
 
 FREE = Costs(steal=0.0)
 """A cluster that adds nothing."""
@@ -20,8 +21,14 @@ def work(*rows: tuple[float, float, float]) -> Load:
     return Load(before=before, wait=wait, after=after)
 
 
-def on(workers: int, cores: float = MANY, threads: int = 1) -> Cluster:
-    return Cluster(threads=threads, hosts=[(workers, cores)])
+def reading(*rows: tuple[float, float, float, float]) -> Load:
+    """Chunks by their seconds of CPU, reading with storage of their own, waiting, and CPU again."""
+    before, read, wait, after = np.array(rows, dtype=np.float64).T
+    return Load(before=before, read=read, wait=wait, after=after)
+
+
+def on(workers: int, cores: float = MANY, threads: int = 1, **shared: float) -> Cluster:
+    return Cluster(threads=threads, hosts=[(workers, cores)], **shared)
 
 
 def seconds(load: Load, cluster: Cluster, costs: Costs = FREE, **more: object) -> float:
@@ -32,3 +39,18 @@ def parts(**given: np.ndarray) -> Parts:
     """Parts of chunks; those that are not given take no time."""
     none = 0.0 * next(iter(given.values()))
     return Parts(**dict.fromkeys(Parts._fields, none) | given)
+
+
+def chunks_of(read: Numbers, cpu: Numbers, dataset: str = "data") -> Chunks:
+    """Chunks of 100 events that take these seconds."""
+    number = np.arange(len(read))
+    return Chunks(
+        datasets=(dataset,),
+        dataset=0 * number,
+        file=number,
+        start=0 * number,
+        stop=0 * number + 100,
+        parts=parts(read=read, cpu=cpu),
+        factor=np.ones(len(read)),
+        row=number,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedules import FREE, on, seconds, work
+from schedules import FREE, MANY, on, seconds, work
 
 from roastcoffea.replay.cluster import Cluster, Load, Merging, replayed
 
@@ -32,6 +32,26 @@ MIXED = work(*[(1, 1, 0)] * 4)
 )
 def test_schedules_by_hand(load: Load, cluster: Cluster, expected: float) -> None:
     assert seconds(load, cluster) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [(0.0, 2.0), (1.0, 4.0), (2.0, 6.0)],
+)
+def test_jobs_of_others_take_their_share_of_the_cores(others: float, expected: float) -> None:
+    """Two chunks of 2 s on two cores, or of 1 s on one of which others take as much as they would."""
+    assert seconds(work((2, 0, 0)), on(1, cores=1, others=others)) == pytest.approx(2 * (1 + others))
+    assert seconds(work((1, 0, 0), (1, 0, 0)), on(2, cores=1, others=2 * others)) == pytest.approx(expected)
+    assert seconds(work((0, 1, 0)), on(1, cores=1, others=others)) == pytest.approx(1.0)
+
+
+def test_others_that_need_less_than_all_cores_come_and_go() -> None:
+    """For half of the time each core has a job of others: a job of ours gets three quarters of one, and two as much."""
+    assert seconds(work((2, 0, 0)), on(1, cores=1, others=0.5)) == pytest.approx(2 / 0.75)
+    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=2, others=0.5)) == pytest.approx(2 / 0.75)
+    # two on four cores are three per two cores with them: two thirds of a core each, half of the time
+    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=4, others=0.5)) == pytest.approx(2 / (0.5 + 0.5 / 1.5))
+    assert seconds(work((2, 0, 0), (2, 0, 0)), on(2, cores=MANY, others=9)) == 2.0
 
 
 def test_how_long_computing_is_stretched() -> None:

@@ -119,7 +119,7 @@ class Calibrated:
         if waited is None or waited <= 1 or not _crowded(cluster):
             return 0.0
         stretches = [
-            self._replayed(stage, stage.chunks.with_cores(1.0).load(), UNCHANGED, 0, 1.0).stretch
+            self._replayed(stage, stage.chunks.with_cores(1.0, stage.costs.crowded).load(), UNCHANGED, 0, 1.0).stretch
             for stage in self._run.stages
             if stage.chunks is not None
         ]
@@ -138,7 +138,7 @@ class Calibrated:
         busy = float(chunks.parts.total.sum()) / (self.slots * stage.seconds)
         most = (1.0 if busy < BUSY else UNHURRIED) * stage.seconds / len(chunks)
         costs = stage.costs._replace(scheduler=min(stage.costs.scheduler, most))
-        return replace(stage, costs=costs, chunks=chunks.with_cores(own) if own else chunks)
+        return replace(stage, costs=costs, chunks=chunks.with_cores(own, costs.crowded) if own else chunks)
 
     @cached_property
     def repeats(self) -> int:

@@ -26,20 +26,18 @@ SATURATION: Final = 1.1
 ROOTISH: Final = 2
 """Ratio of chunks to threads up to which Dask assigns all of them at once."""
 
-CROWDED: Final = 0.25
-"""Increase of CPU time for each doubling of the jobs on a core, which share its caches.
-
-Measured on one machine of two cores, where chunks took 1.30 times as much with four processes as with two.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Work to do: for each chunk in order of priority, seconds of CPU, of waiting, and of CPU again."""
+    """Work to do: for each chunk in order of priority, seconds of CPU, of waiting, and of CPU again.
+
+    `read` is waiting for storage that the chunks share, with all of it to itself; None if all waiting is in `wait`.
+    """
 
     before: Numbers
     wait: Numbers
     after: Numbers
+    read: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -47,7 +45,8 @@ class Load:
     @property
     def seconds(self) -> float:
         """Thread time that it takes at least."""
-        return float(self.before.sum() + self.wait.sum() + self.after.sum())
+        read = 0.0 if self.read is None else self.read.sum()
+        return float(self.before.sum() + read + self.wait.sum() + self.after.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +67,15 @@ class Merging:
 class Cluster:
     """Worker processes on hosts: `hosts` has the number of workers and of cores (inf: as many as needed) of each.
 
-    `scheduler_here` means that the scheduler shares the cores of the last host.
+    `scheduler_here` means that the scheduler shares the cores of the last host. `others` is how much other programs
+    would use of each core on their own, `streams` how many readers storage serves at their full rate.
     """
 
     threads: int
     hosts: Sequence[tuple[int, float]]
     scheduler_here: bool = False
+    others: float = 0.0
+    streams: float = float("inf")
 
 
 class Replayed(NamedTuple):
@@ -118,7 +120,10 @@ def replayed(
         seconds=done.wall,
         stretch=_stretch(done.computing / done.computed, costs.crowded) if done.computed else 1.0,
         scheduler_use=done.scheduling / done.wall if done.wall else 0.0,
-        busy=done.computing + float(load.wait.sum()) + merging.wait * int(tree(len(load), merging.fan_in)[1].sum()),
+        busy=done.computing
+        + done.reading
+        + float(load.wait.sum())
+        + merging.wait * int(tree(len(load), merging.fan_in)[1].sum()),
     )
 
 
@@ -149,12 +154,14 @@ def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tu
     limit = chunks if chunks <= ROOTISH * workers * cluster.threads else ceil(SATURATION * cluster.threads)
     tasks = Tasks(
         before=np.concatenate([load.before, inputs * merging.cpu]),
+        read=np.concatenate([0.0 * load.wait if load.read is None else load.read, np.zeros(merges)]),
         wait=np.concatenate([load.wait, inputs * merging.wait]),
         after=np.concatenate([load.after, np.zeros(merges)]),
         parent=parent,
         missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
     )
-    return Setting(chunks, workers, cluster.threads, limit, float(merging.fetch), serial), tasks
+    fetch, streams = float(merging.fetch), float(cluster.streams)
+    return Setting(chunks, workers, cluster.threads, limit, fetch, serial, streams), tasks
 
 
 def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Outcome:
@@ -174,7 +181,11 @@ def _hosts(cluster: Cluster) -> Hosts:
         jobs[-1] += 1
     else:
         jobs, cores = [*jobs, 1], [*cores, 1.0]
-    return Hosts(cores=np.minimum(cores, float(sum(jobs))), first_job=np.concatenate([[0], np.cumsum(jobs)]))
+    others = np.where(np.isinf(cores), 0.0, cluster.others * np.nan_to_num(np.asarray(cores, np.float64), posinf=0.0))
+    if not cluster.scheduler_here:
+        others[-1] = 0.0
+    own = np.where(np.isinf(cores), np.asarray(jobs, np.float64), cores)
+    return Hosts(cores=own, others=others, first_job=np.concatenate([[0], np.cumsum(jobs)]))
 
 
 @cache
@@ -188,9 +199,10 @@ def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
     from numba.experimental import jitclass
 
     none, counts = np.zeros(0), np.zeros(0, np.int64)
-    setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, serial=False)
-    tasks = Tasks(before=none, wait=none, after=none, parent=counts, missing=counts)
-    example = Simulation(setting, Costs(), tasks, Hosts(cores=np.ones(1), first_job=np.array([0, 3])))
+    setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, serial=False, streams=1.0)
+    tasks = Tasks(before=none, read=none, wait=none, after=none, parent=counts, missing=counts)
+    hosts = Hosts(cores=np.ones(1), others=np.zeros(1), first_job=np.array([0, 3]))
+    example = Simulation(setting, Costs(), tasks, hosts)
     compiled = jitclass({name: typeof(value) for name, value in vars(example).items()})(Simulation)
     whole: Callable[[Setting, Costs, Tasks, Hosts], Outcome] = njit(
         lambda setting, costs, tasks, hosts: compiled(setting, costs, tasks, hosts).until_done()

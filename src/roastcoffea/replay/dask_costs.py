@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.tasks import MERGE_PREFIX
-from roastcoffea.replay.cluster import CROWDED, Merging, tree
+from roastcoffea.replay.cluster import Merging, tree
 from roastcoffea.replay.engine import MOST_OWN
 from roastcoffea.replay.inputs import Costs
 
@@ -54,7 +54,7 @@ def costs_of(run: Run, tasks: pa.Table) -> Costs:
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
     own = _own(run, tasks, latency)
-    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own, crowded=CROWDED)
+    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own)
 
 
 def _middle(tasks: pa.Table, later: str, earlier: str) -> float:
@@ -140,11 +140,8 @@ class FirstTasks:
 
 def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numbers) -> FirstTasks:
     """First tasks of processes, among tasks in order of start; those of a group are alike."""
-    worker, start, stop = codes(tasks["worker"]), moments(tasks, "start"), moments(tasks, "stop")
-    _, leaders = np.unique(worker, return_index=True)
-    ended = np.zeros(worker.max() + 1)
-    ended[worker[leaders]] = stop[leaders]
-    early = start < ended[worker]
+    _, leaders = np.unique(codes(tasks["worker"]), return_index=True)
+    early = early_tasks(tasks)
     others = ~early[:COMPARED]
     alike = {row: _alike(row, others, group, events) for row in np.flatnonzero(early).tolist()}
     first = FirstTasks(alike, leaders, np.maximum(events, 1.0))
@@ -154,6 +151,15 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
         if first.excess(seconds) > STANDS_OUT * spread / len(leaders) ** 0.5:
             return first
     return FirstTasks({}, leaders[:0], events)
+
+
+def early_tasks(tasks: pa.Table) -> Flags:
+    """Whether each task started before the first one of its process ended; tasks are in order of start."""
+    worker, start, stop = codes(tasks["worker"]), moments(tasks, "start"), moments(tasks, "stop")
+    _, leaders = np.unique(worker, return_index=True)
+    ended = np.zeros(worker.max() + 1)
+    ended[worker[leaders]] = stop[leaders]
+    return np.asarray(start < ended[worker], np.bool_)
 
 
 def _alike(row: int, others: Flags, group: Integers, events: Numbers) -> Integers:

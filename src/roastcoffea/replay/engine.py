@@ -1,7 +1,8 @@
 """Event-by-event simulation of a cluster that processes chunks and merges.
 
 Hosts share their cores equally among everything that computes on them (processor sharing): task threads, the workers'
-event loops, and the scheduler if it is there. Waiting takes no core. The scheduler assigns chunks like Dask: a worker
+event loops, and the scheduler if it is there. Waiting takes no core. All readers share storage in the same way: up to
+its number of streams each has its full rate. The scheduler assigns chunks like Dask: a worker
 holds few more than its threads, gets another one for each reported end, and an idle worker steals from those that hold
 too many.
 """
@@ -14,11 +15,10 @@ from typing import Final
 import numpy as np
 
 from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
+from roastcoffea.replay.shared_storage import INFINITY, SharedStorage
 
-BEFORE, WAITING, AFTER, STARTING = range(4)
-"""Stages of a task on its thread: computing, waiting, computing, and waiting to start."""
-
-INFINITY: Final = np.inf
+BEFORE, READING, WAITING, AFTER, STARTING = range(5)
+"""Stages of a task on its thread: computing, reading, waiting, computing, and waiting to start."""
 
 MOST_OWN: Final = 2.0
 """Extra computing of an event loop while tasks wait for cores, relative to its usual amount.
@@ -27,20 +27,20 @@ It runs every 10 ms, but gets the interpreter only while the task's thread compu
 """
 
 
-class Simulation:
+class Simulation(SharedStorage):
     """A cluster with its tasks; `until_done` runs it, in plain Python or compiled: see `simulated`.
 
     Jobs compute or wait: each worker's threads followed by its event loop, and finally the scheduler. `clock` has the
-    next moment of each waiting job, the next end of a job on each host, and finally that of the first merge that
-    fetches its inputs; `heap` orders it, `place` is the index of each.
+    next moment of each waiting job, the next end of a job on each host, that of the first merge that fetches its
+    inputs, and finally the next end of a reading; `heap` orders it, `place` is the index of each.
     """
 
     def __init__(self, setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> None:
-        self.setting, self.costs = setting, costs
+        self.setting, self.costs, self.streams = setting, costs, setting.streams
         self.chunks, self.workers, self.threads = setting.chunks, setting.workers, setting.threads
-        self.before, self.wait, self.after = tasks.before, tasks.wait, tasks.after
+        self.before, self.read, self.wait, self.after = tasks.before, tasks.read, tasks.wait, tasks.after
         self.parent, self.missing = tasks.parent, tasks.missing
-        self.cores, self.first_job = hosts.cores, hosts.first_job
+        self.cores, self.others, self.first_job = hosts.cores, hosts.others, hosts.first_job
         count, jobs, places, workers = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores), setting.workers
         # of each job
         self.target = np.full(jobs, INFINITY)
@@ -62,35 +62,15 @@ class Simulation:
         self.merging, self.merging_on = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.merging_at = np.zeros(count)
         # moments
-        self.merge_clock = jobs + places
-        self.clock = np.full(self.merge_clock + 1, INFINITY)
-        self.heap, self.place = np.arange(self.merge_clock + 1), np.arange(self.merge_clock + 1)
+        self.merge_clock, self.storage_clock = jobs + places, jobs + places + 1
+        clocks = self.storage_clock + 1
+        self.clock, self.heap, self.place = np.full(clocks, INFINITY), np.arange(clocks), np.arange(clocks)
+        # readers, as a heap by what storage will have served to each stream when they end
+        self.reader, self.served_to = np.full(jobs, NOTHING), np.zeros(jobs)
+        self.readers, self.served, self.served_at = 0, 0.0, 0.0
         self.next_chunk = self.ready_chunks = self.done = 0
         self.ended_first = self.ended_last = self.merging_first = self.merging_last = 0
-        self.computing = self.computed = self.scheduling = 0.0
-
-    # clocks
-
-    def _set_clock(self, which: int, time: float) -> None:
-        """Set the next moment of a clock: move it up until none above is later, then down until none is earlier."""
-        clock, heap, place = self.clock, self.heap, self.place
-        clock[which] = time
-        at = place[which]
-        while at > 0 and clock[heap[(at - 1) >> 1]] > time:
-            heap[at] = heap[(at - 1) >> 1]
-            place[heap[at]] = at
-            at = (at - 1) >> 1
-        while 2 * at + 1 < len(heap):
-            below = 2 * at + 1
-            if below + 1 < len(heap) and clock[heap[below + 1]] < clock[heap[below]]:
-                below += 1
-            if clock[heap[below]] >= time:
-                break
-            heap[at] = heap[below]
-            place[heap[at]] = at
-            at = below
-        heap[at] = which
-        place[which] = at
+        self.computing = self.computed = self.scheduling = self.reading = 0.0
 
     # cores of a host
 
@@ -102,7 +82,17 @@ class Simulation:
 
     def _share(self, host: int) -> float:
         """Computed seconds per second for each job of a host."""
-        load = self.active[host] / self.cores[host]
+        jobs: int = self.active[host]
+        cores: float = self.cores[host]
+        others: float = self.others[host]
+        if others >= cores:
+            return self._rate((jobs + others) / cores)
+        # others that need less than all cores come and go: a job on each core for a share of the time
+        share = others / cores
+        return (1.0 - share) * self._rate(jobs / cores) + share * self._rate(jobs / cores + 1.0)
+
+    def _rate(self, load: float) -> float:
+        """Computed seconds per second for each of so many jobs per core."""
         return 1.0 if load <= 1.0 else 1.0 / (load * (1.0 + self.costs.crowded * math.log2(load)))
 
     def _first_job(self, host: int) -> int:
@@ -170,6 +160,11 @@ class Simulation:
                 self._take_core(job, seconds, time)
                 return
         if self.stage[job] == BEFORE:
+            self.stage[job] = READING
+            if self.read[task] > 0.0:
+                self._read(job, self.read[task], time)
+                return
+        if self.stage[job] == READING:
             seconds = self.wait[task]
             if self.cold[worker] == 2:
                 seconds += self.costs.cold_wait
@@ -193,7 +188,7 @@ class Simulation:
         self.ended_last += 1
         self._take_note(time)
         loop = worker * (self.threads + 1) + self.threads
-        needed = self.before[task] + self.wait[task] + self.after[task]
+        needed = self.before[task] + self.read[task] + self.wait[task] + self.after[task]
         # slow-down of the task, as far as the event loop computes more then
         longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
         self.pending[loop] += self.costs.own * longer
@@ -328,9 +323,11 @@ class Simulation:
                 self._step(which, time)
             elif which == self.merge_clock:
                 self._merge_is_ready(time)
+            elif which == self.storage_clock:
+                self._step(self._first_reader(time), time)
             else:
                 self._job_ends(which - jobs, time)
-        return Outcome(time, self.computing, self.computed, self.scheduling)
+        return Outcome(time, self.computing, self.computed, self.scheduling, self.reading)
 
     def _job_ends(self, host: int, time: float) -> None:
         """Continue after a job of a host has finished computing."""

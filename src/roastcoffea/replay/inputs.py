@@ -36,7 +36,7 @@ class Setting(NamedTuple):
     """Size of a simulation: `chunks` on `workers` with `threads` each.
 
     A worker holds at most `limit` tasks. A merge has its inputs `fetch` seconds after its assignment. With `serial` the
-    threads of a process compute serially.
+    threads of a process compute serially. Storage serves up to `streams` readers at their full rate; more share it.
     """
 
     chunks: int
@@ -45,16 +45,19 @@ class Setting(NamedTuple):
     limit: int
     fetch: float
     serial: bool
+    streams: float
 
 
 class Tasks(NamedTuple):
     """Chunks in order of priority, then merges.
 
-    `before`, `wait` and `after` are seconds of each: CPU, waiting, CPU. `parent` is the merge of its result, or -1;
+    `before`, `read`, `wait` and `after` are seconds of each: CPU, reading with storage of its own, waiting, CPU.
+    `parent` is the merge of its result, or -1;
     `missing` is the number of results of a merge.
     """
 
     before: Numbers
+    read: Numbers
     wait: Numbers
     after: Numbers
     parent: Integers
@@ -62,9 +65,13 @@ class Tasks(NamedTuple):
 
 
 class Hosts(NamedTuple):
-    """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's."""
+    """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's.
+
+    `others` is how many cores other programs would use there on their own.
+    """
 
     cores: Numbers
+    others: Numbers
     first_job: Integers
 
 
@@ -72,10 +79,11 @@ class Outcome(NamedTuple):
     """Result of a simulation, in seconds.
 
     `wall` is when the scheduler has handled the last task. `computing` is the time of tasks that would have `computed`
-    that long with a core each; `scheduling` is the scheduler's busy time.
+    that long with a core each; `scheduling` is the scheduler's busy time, `reading` the time of tasks in storage.
     """
 
     wall: float
     computing: float
     computed: float
     scheduling: float
+    reading: float

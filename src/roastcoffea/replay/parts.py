@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, TIME_CLASSES, Part
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, places
-from roastcoffea.replay.cluster import CROWDED, Load
+from roastcoffea.replay.cluster import Load
 
 
 class Parts(NamedTuple):
@@ -83,11 +83,15 @@ class Chunks:
         """Events of each chunk."""
         return (self.stop - self.start).astype(np.float64)
 
-    def load(self) -> Load:
-        """Work to do."""
+    def load(self, *, shared: bool = False) -> Load:
+        """Work to do; if storage is shared, reading is separate from other waiting."""
         parts = self.parts
-        waiting = parts.open_wait + parts.read + parts.lock + parts.wait + parts.contention + parts.first + parts.failed
-        return Load(before=parts.open_cpu, wait=waiting, after=parts.decompress + parts.cpu + parts.overhead)
+        reading = parts.open_wait + parts.read
+        waiting = parts.lock + parts.wait + parts.contention + parts.first + parts.failed
+        after = parts.decompress + parts.cpu + parts.overhead
+        if shared:
+            return Load(before=parts.open_cpu, wait=waiting, after=after, read=reading)
+        return Load(before=parts.open_cpu, wait=reading + waiting, after=after)
 
     def take(self, rows: Integers) -> Chunks:
         """Some of them."""
@@ -105,13 +109,13 @@ class Chunks:
         """The same chunks with some of their parts changed."""
         return replace(self, parts=self.parts._replace(**parts))
 
-    def with_cores(self, own: float) -> Chunks:
+    def with_cores(self, own: float, crowded: float = 0.0) -> Chunks:
         """Chunks without this share of their waiting for cores, as if they had their own core.
 
-        Jobs that share a core also take more CPU time; a replay adds its own.
+        If jobs that share a core also take more CPU time (`crowded`: for each doubling), it is taken off as well.
         """
         parts = self.parts
-        alone = 1 / (1 + CROWDED * np.log2(own * ratio(parts.contention, parts.computing) + 1))
+        alone = 1 / (1 + crowded * np.log2(own * ratio(parts.contention, parts.computing) + 1))
         cpu = {name: getattr(parts, name) * alone for name in ("open_cpu", "decompress", "cpu")}
         return self.with_parts(contention=parts.contention * (1 - own), **cpu)
 
@@ -119,7 +123,7 @@ class Chunks:
 def needed(chunks: pa.Table) -> pa.Table:
     """Columns of chunks needed for parts: copying these costs less than copying all."""
     seconds = (*OF_CHUNKS, *(phase.column for phase in PHASES), LOCK, BLOCKED)
-    names = dict.fromkeys(("id", "dataset", "file", "entry_start", "entry_stop", *seconds))
+    names = dict.fromkeys(("id", "dataset", "file", "entry_start", "entry_stop", "events", "bytes_requested", *seconds))
     return chunks.select([name for name in names if name in chunks.column_names])
 
 

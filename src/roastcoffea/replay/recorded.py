@@ -22,6 +22,7 @@ from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.dask_costs import costs_of
+from roastcoffea.replay.parts import LOCK
 from roastcoffea.replay.stages import Records, Stage, stages_of
 from roastcoffea.units import FRACTION, number
 
@@ -40,7 +41,8 @@ class Recorded:
 
     `calls` are its Runner calls in sequence: the processor of each, and the fingerprint of its files (None if unknown).
     `client` is the part of `seconds` outside all stages. `cores` are those of one host; None if unknown. `core_wait` is
-    the ratio of computing to CPU time due to CPU contention; None if unknown. `branches` are those it read. `doubts`
+    the ratio of computing to CPU time due to CPU contention; None if unknown. `knows_lock` is whether waiting for the
+    interpreter was recorded. `branches` are those it read. `doubts`
     are caveats of predictions from it.
     """
 
@@ -57,6 +59,7 @@ class Recorded:
     chunksize: int | None
     events: int
     core_wait: float | None
+    knows_lock: bool
     branches: frozenset[str]
     failed: bool
     doubts: tuple[str, ...]
@@ -168,6 +171,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
         chunksize=size if isinstance(size, int) else None,
         events=int(pc.sum(chunks["events"], min_count=0).as_py()),
         core_wait=_core_wait(chunks),
+        knows_lock=LOCK in chunks.column_names and not chunks[LOCK].null_count,
         branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
         failed=run.ended_early,
         doubts=tuple(_doubts(run, known.ledger, lifetimes, tasks, chunks)),

@@ -17,16 +17,19 @@ from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.replay.changes import files_of
 from roastcoffea.replay.cluster import Load, Merging
-from roastcoffea.replay.dask_costs import FirstTasks, first_tasks, late_start, merging_of, task_durations
+from roastcoffea.replay.crowding import crowding_of, doublings_of
+from roastcoffea.replay.dask_costs import FirstTasks, early_tasks, first_tasks, late_start, merging_of, task_durations
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.replay.parts import Chunks, Parts, chunks_in_parts, needed, ratio
+from roastcoffea.replay.reading import Activity, activity_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A part of a Runner call with tasks of one kind: from the first runnable to the last reported.
 
-    `seconds` is its duration. Without `chunks` its load is fixed, as for preprocessing.
+    `seconds` is its duration. Without `chunks` its load is fixed, as for preprocessing. `activity` tells how many
+    chunks were active at a time.
     """
 
     kind: str
@@ -35,6 +38,7 @@ class Stage:
     merging: Merging
     costs: Costs
     chunks: Chunks | None = None
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,22 +120,35 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
     tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
     # for a million chunks, hold one form at a time
-    chunks = chunks_in_parts(
-        needed(records.chunks).take(pa.array(rows)), task_durations(tasks), records.stragglers, rows
-    )
-    del rows, places
+    own = needed(records.chunks).take(pa.array(rows))
+    chunks, activity = chunks_in_parts(own, task_durations(tasks), records.stragglers, rows), None
+    doublings, costs = doublings_of(chunks.parts, early_tasks(tasks)), records.costs
     merging = merging_of(records.run, call, len(tasks), merges)
     if records.failed is None:
-        chunks, costs = _warm(chunks.with_cores(1.0), tasks, records.costs)
+        activity = activity_of(own, tasks, doublings)
+        chunks, costs = _warm(_on_own_cores(chunks), tasks, costs)
     else:
+        costs = costs._replace(crowded=crowding_of([(chunks, doublings)]))
         failed = _during(call, records.failed)
         chunks = _as_recorded(chunks, tasks)
         chunks = _with_failed(chunks, moments(tasks, "start"), failed)
         every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start") if len(failed) else tasks
-        costs = records.costs._replace(cold_wait=late_start(every, records.costs.latency))
+        costs = costs._replace(cold_wait=late_start(every, costs.latency))
     return Stage(
-        kind=task_records.PROCESSOR, seconds=seconds, load=chunks.load(), merging=merging, costs=costs, chunks=chunks
+        kind=task_records.PROCESSOR,
+        seconds=seconds,
+        load=chunks.load(),
+        merging=merging,
+        costs=costs,
+        chunks=chunks,
+        activity=activity,
     )
+
+
+def _on_own_cores(chunks: Chunks) -> Chunks:
+    """Chunks as if each had its own core; threads that hold the interpreter then hold it for less time as well."""
+    cpu, contention = chunks.parts.computing, chunks.parts.contention
+    return chunks.with_parts(lock=chunks.parts.lock * (1 - ratio(contention, cpu + contention))).with_cores(1.0)
 
 
 OF_TASKS: Final = ("worker", "assigned", "start", "stop")

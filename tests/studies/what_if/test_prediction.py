@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made_runs import in_two_calls, made_run, plan
+from planted_campaigns import laboratory
 from predicted import FOUR, seconds
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Check, Prediction, Predictor
@@ -160,8 +165,86 @@ def test_runs_that_read_other_branches_are_doubted() -> None:
 
 
 def test_the_range_of_a_check_reaches_what_was_measured() -> None:
-    """Others had the cores while it was recorded: the replay of itself takes less than half of the time."""
-    found = what_if(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8))
+    """Chunks waited for unknown cores: the replay of itself takes less than half of the time."""
+    found = what_if(made_run([plan(1.0, core_wait=1.5)] * 16, 2, cores=None))
     (check,), one = found.checks, found.predictions[0]
     assert check.error < -0.5
     assert one.low <= check.predicted <= check.measured <= one.high * 1.001
+
+
+# What is shared
+
+
+def from_storage(workers: int, seconds: float, number: int = 48) -> Run:
+    """Chunks that only read, for so long each."""
+    return made_run(
+        [plan(0.001, read=seconds, file=f"{place}.root") for place in range(number)], workers, name=f"{workers}"
+    )
+
+
+def test_storage_that_is_saturated_gives_no_more() -> None:
+    """Two streams get all that storage has: from one worker to four, chunks take 1, 1, and 2 s."""
+    runs = from_storage(2, 1.0), from_storage(1, 1.0), from_storage(4, 2.0)
+    found = what_if(*runs, workers=[1, 2, 4, 8])
+    assert seconds(found) == pytest.approx([48.0, 24.0, 24.0, 24.0], rel=0.05)
+    assert [one.reason for one in found.predictions[:4]] == [None] * 4
+
+
+def test_storage_that_was_not_saturated_is_refused_where_it_matters() -> None:
+    found = what_if(from_storage(2, 1.0), workers=[2, 8])
+    as_it_was, more = (one for one in found.predictions if one.scenario == AS_RECORDED)
+    assert as_it_was.seconds == pytest.approx(24.0, rel=0.05)
+    assert more.seconds is None
+    assert "at most 2 chunks were active at a time" in str(more.reason)
+    # from four times the rate to no more than now
+    assert more.low < 6.0
+    assert more.high > 24.0
+
+
+def test_the_lock_of_the_interpreter_is_taken_from_runs_with_threads() -> None:
+    """Two threads that always need it wait as long as they compute, one never, four three times as long."""
+    run = locked(threads=2)
+    found = what_if(run, threads=[1, 2, 4])
+    assert seconds(found) == pytest.approx([16.0, 16.0, 16.0], rel=0.05)
+    assert all(one.reason is None for one in found.predictions)
+
+
+def locked(threads: int) -> Run:
+    """Sixteen chunks of 1 s of CPU time on one worker whose threads take turns."""
+    run = made_run([plan(1.0, 1.0)] * 16, threads)
+    assert run.chunks is not None
+    assert run.tasks is not None
+    rows = [row | {"blocked_seconds": 0.0, "lock_seconds": 1.0, "worker": "w0"} for row in run.chunks.to_pylist()]
+    tasks = [row | {"worker": "w0", "thread": int(row["worker"][1:])} for row in run.tasks.to_pylist()]
+    life = {"worker": "w0", "host": "10.0.0.1", "threads": threads, "start": run.start, "stop": run.stop}
+    return replace(
+        run,
+        chunks=table_of_rows(CHUNK_COLUMNS, rows),
+        tasks=table_of_rows(TASK_COLUMNS, tasks),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, [life | {"cpu_seconds": 16.0}]),
+    )
+
+
+def on_model_cluster(workers: int) -> Run:
+    """A run on a cluster of another implementation, whose storage serves one and a half streams at their full rate."""
+    plan_of = laboratory("plan").Plan(chunks=200, cpu=2.0, stream_rate=10e6, storage_rate=15e6)
+    run: Run = laboratory("simulated").simulated(plan_of, workers, seed=1)
+    return run
+
+
+def test_saturated_storage_of_a_model_cluster_is_predicted() -> None:
+    found = what_if(on_model_cluster(2), on_model_cluster(4), workers=[1, 2, 4, 8, 16])
+    for one in (each for each in found.predictions if each.scenario == AS_RECORDED):
+        truth = on_model_cluster(one.workers)
+        measured = truth.stop - truth.start
+        assert one.seconds == pytest.approx(measured, rel=0.05)
+        assert one.low < measured < one.high
+
+
+def test_one_run_on_a_model_cluster_does_not_tell_how_much_storage_serves() -> None:
+    """Neither one worker, whose rate is unknown if storage was saturated, nor eight, whose share is."""
+    found = what_if(on_model_cluster(2), workers=[1, 2, 8])
+    for one in (each for each in found.predictions if each.scenario == AS_RECORDED):
+        truth = on_model_cluster(one.workers)
+        assert one.low < truth.stop - truth.start < one.high
+        assert (one.seconds is None) == (one.workers != 2)

@@ -17,7 +17,6 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.replay.cluster import CROWDED
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.report.sheets import Heading, Sheet
 from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR
@@ -43,8 +42,7 @@ def test_workers_bring_cores_or_share_those_of_one_host() -> None:
     run = made_run([plan(3.0)] * 16, 2, cores=2)
     assert seconds(what_if(run, workers=[1, 8])) == [48.0, 6.0]
     shared = what_if(run, workers=[1, 2, 8], same_host=True)
-    # four on a core: half as much again, as it doubled twice
-    assert seconds(shared) == pytest.approx([48.0, 24.0, 24.0 * (1 + 2 * CROWDED)])
+    assert seconds(shared) == [48.0, 24.0, 24.0]
     assert ["share a core" in " ".join(prediction.doubts) for prediction in shared.predictions[:3]] == [
         False,
         False,
@@ -74,15 +72,19 @@ def test_waiting_for_a_core_is_not_waiting() -> None:
     """Two workers that shared one core: each chunk waited for it as long as it computed."""
     run = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=1)
     found = what_if(run, workers=[1, 2, 4], same_host=True)
-    alone = 16.0 / (1 + CROWDED)  # on a core to itself a chunk takes less CPU time
-    assert seconds(found) == pytest.approx([alone, 16.0, alone * (1 + 2 * CROWDED)])
+    assert seconds(found) == [16.0, 16.0, 16.0]
     assert found.doubts == []
+
+
+def test_others_that_used_the_cores_use_them_in_predictions_too() -> None:
+    """Chunks waited as long as they computed, although there were eight cores for two workers: 14 jobs of others."""
     foreign = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
     found = what_if(foreign, workers=[2])
-    assert seconds(found) == [alone / 2]
-    assert ["other programs used the cores while made was recorded" in doubt for doubt in found.doubts] == [True, False]
-    assert "the replay of made gives 60 % less than the 16 s that were measured" in found.doubts[1]
-    assert found.error == pytest.approx(1.5, abs=0.02)
+    assert seconds(found) == pytest.approx([16.0], rel=0.02)
+    assert ["other programs used the cores while made was recorded" in doubt for doubt in found.doubts] == [True]
+    assert found.error == TYPICAL_ERROR
+    # 14 of others and one of ours on eight cores: each gets 8 / 15
+    assert seconds(what_if(foreign, workers=[1], same_host=True)) == pytest.approx([16 * 15 / 8], rel=0.02)
 
 
 def test_the_first_chunk_of_a_process_is_paid_by_each() -> None:
@@ -278,9 +280,21 @@ def test_a_real_run_on_more_workers(sample: dict[str, Any]) -> None:
 
 
 def test_large_errors_are_factors_and_workers_on_one_host_are_explained() -> None:
-    run = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
-    assert "within a factor of 2.5" in printed(what_if(run))
+    assert "within a factor of 2.5" in printed(what_if(made_run([plan(1.0, core_wait=1.5)] * 16, 2, cores=None)))
+    run = made_run([plan(1.0)] * 16, 2, cores=8)
     assert what_if(replace(run, name=None)).runs[0].name == f"Made {run.id[:8]}"
     assert "To keep 8 cores in total, use --same-host (same_host=True)" in printed(what_if(run, workers=[4]))
     assert "same_host" not in printed(what_if(run, workers=[4], same_host=True))
     assert "same_host" not in printed(what_if(run, workers=[1, 2]))
+
+
+def test_a_load_of_others_that_differed_between_the_runs_leaves_no_number() -> None:
+    """None beside one run, and as much beside its repeat that it took three times as long; both have one name."""
+    quiet, loaded = (made_run([plan(1.0, core_wait=wait)] * 16, 2, cores=2) for wait in (0.0, 2.0))
+    found = what_if(quiet, loaded)
+    as_recorded = found.predictions[0]
+    assert as_recorded.seconds is None
+    assert "other programs needed 0 to 4" in str(as_recorded.reason)
+    assert as_recorded.low < 8.0
+    assert as_recorded.high > 24.0
+    assert "Only ranges: other programs needed 0 to 4" in printed(found)

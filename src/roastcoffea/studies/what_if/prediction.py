@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
+from math import exp, hypot, log, sqrt
+from statistics import mean, median, stdev
 from typing import Final
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
-from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
+from roastcoffea.replay.cluster import Cluster, Replayed
+from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_threads
 from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.reading import ALL, Storage, all_readers, storage_of
 from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Stage
+from roastcoffea.studies.what_if.assumed import Assumed, Lock, left_open
+from roastcoffea.studies.what_if.replays import (
+    foreign_load,
+    median_of,
+    on_own_cores,
+    other_branches,
+    others_of,
+    own_chunks,
+    replay,
+)
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
@@ -24,8 +36,17 @@ TYPICAL_ERROR: Final = 0.10
 SCHEDULER_LIMIT: Final = 0.7
 """Share of the time that a scheduler can be busy before tasks wait for it."""
 
-SURPLUS_WAIT: Final = 0.15
-"""Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
+TWO_SIDED: Final = 1.645
+"""Standard deviations to each side that hold 90 % of a normal distribution."""
+
+TOO_WIDE: Final = 1.3
+"""Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
+
+STORAGE, INTERPRETER, OTHERS, BRACKET = "storage", "interpreter", "others", "chunk size"
+"""What runs may leave open."""
+
+Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
+"""The likeliest assumptions, and others that differ in one of them."""
 
 WRONG: Final = 0.15
 """Error of replaying a recorded run itself above which it is reported."""
@@ -84,6 +105,10 @@ class Predictor:
     same_host: bool
     scenarios: Mapping[str, Scenario]
 
+    def __post_init__(self) -> None:
+        self.runs = on_own_cores(self.runs)
+        self._scales = {ALL: 1.0}
+
     @cached_property
     def repeats(self) -> list[Recorded]:
         """The first run and others with the same workers, threads and chunk size."""
@@ -97,18 +122,53 @@ class Predictor:
 
     @cached_property
     def error(self) -> float:
-        """Relative error to each side of predictions, wide enough to cover the checks."""
-        return max([TYPICAL_ERROR, (self.spread or 0.0) / 2, *(check.off for check in self.checks)])
+        """Relative error to each side of predictions.
+
+        It covers chance, as repeats show it, together with the misfit of replaying them, and all checks.
+        """
+        return max([TYPICAL_ERROR, hypot(self._chance, self._misfit), *(check.off for check in self.checks)])
+
+    @property
+    def _misfit(self) -> float:
+        """Relative error of replaying the repeats themselves."""
+        return exp(abs(log(median(self._seconds(run, run) / run.seconds for run in self.repeats)))) - 1
+
+    @property
+    def _chance(self) -> float:
+        """Relative difference between the mean of the repeats and another run that chance makes in 1 of 10 cases."""
+        seconds = [run.seconds for run in self.repeats]
+        if len(seconds) < 2:
+            return 0.0
+        return TWO_SIDED * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
 
     @cached_property
-    def chunks(self) -> list[Chunks]:
-        """Chunks of all runs, by stage."""
-        return [stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None]
+    def storage(self) -> Storage:
+        """Storage that the chunks share, from all runs with the same chunk size."""
+        alike = [run for run in self.runs if run.chunksize == self.runs[0].chunksize]
+        stages = [
+            [(stage.chunks, stage.activity) for stage in run.stages if stage.chunks and stage.activity] for run in alike
+        ]
+        return storage_of([readers for pairs in stages if (readers := all_readers(pairs)) is not None])
 
     @cached_property
-    def law(self) -> ChunkLaw | str:
+    def interpreter(self) -> Interpreter | None:
+        """Share of CPU time that needs the interpreter; None if no run tells."""
+        known = [run for run in self.runs if run.knows_lock]
+        return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
+
+    @cached_property
+    def others(self) -> dict[int, float]:
+        """Share of the cores that other programs needed during each run, by its identity: names may be equal."""
+        return {id(run): others_of(run) for run in self.runs}
+
+    def chunks(self, streams: float = ALL) -> list[Chunks]:
+        """Chunks of all runs, by stage, as if each had storage of its own."""
+        own = (own_chunks(stage, streams) for run in self.runs for stage in run.stages)
+        return [chunks for chunks in own if chunks is not None]
+
+    def law(self, streams: float = ALL) -> ChunkLaw | str:
         """Cost of a chunk by its events; or why it is unknown."""
-        return law_of(self.chunks)
+        return law_of(self.chunks(streams))
 
     @cached_property
     def checks(self) -> list[Check]:
@@ -118,83 +178,202 @@ class Predictor:
     def _check(self, run: Recorded) -> Check:
         sources = self.repeats if run.chunksize == self.runs[0].chunksize else []
         others = [source for source in sources if source is not run]
-        predicted = _median([_replay(source, run.own_cluster) for source in others or [run]])
+        predicted = median(self._seconds(source, run) for source in others or [run])
         return Check(run.name, *run.configuration, run.seconds, predicted, not others)
+
+    def _seconds(self, source: Recorded, run: Recorded) -> float:
+        """Middle of the range of a run, predicted from another one."""
+        base, others = self._assumptions(source, run.threads)
+
+        def seconds(assumed: Assumed) -> float:
+            cluster = self._shared(source, run.own_cluster, assumed)
+            made = replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
+            return made * self._scale(assumed.streams)
+
+        return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
 
     @cached_property
     def doubts(self) -> list[str]:
         """Caveats of all predictions."""
         found = [doubt for run in self.repeats for doubt in run.doubts]
-        found += filter(None, (_other_branches(self.runs[0], run) for run in self.runs[1:]))
-        found += filter(None, map(_foreign_load, self.repeats))
+        found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
+        found += filter(None, map(foreign_load, self.repeats))
         found += filter(None, map(_misfit, self.checks))
         return list(dict.fromkeys(found))
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
         """Prediction for another cluster and a scenario."""
         change = self.scenarios[scenario]
-        replays = self._replays(workers, threads, change)
-        low = high = _median(replays)
-        if 1 < threads != self.runs[0].threads:
-            high = _median(self._replays(workers, threads, change, serial=True))
-        made = self._prediction(low, high, replays, (*self._of_cores(workers, threads), *self._of_threads(threads)))
+
+        def replays(assumed: Assumed) -> list[Replayed]:
+            clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
+            lock = assumed.lock.change.then(change)
+            made = (
+                replay(run, self._shared(run, cluster, assumed), lock, serial=assumed.lock.serial)
+                for run, cluster in zip(self.repeats, clusters, strict=True)
+            )
+            return self._scaled(made, assumed)
+
+        doubts = (*self._of_cores(workers, threads), *self._of_threads(threads))
+        made = self._prediction(replays, self._assumptions(self.runs[0], threads), threads, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        law = self.law
-        if isinstance(law, str):
-            fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed)
-            opening = self._in_chunks(lambda chunks: bracket(chunks, size).opening)
-            low, high = sorted((_median(fixed), _median(opening)))
-            made = self._prediction(low, high, [*fixed, *opening], ())
-            return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law)
-        replays = self._in_chunks(lambda chunks: by_law(chunks, law, size))
-        seconds = _median(replays)
-        made = self._prediction(seconds, seconds, replays, self._of_size(size))
-        return replace(made, chunksize=size, rechunked=True)
+        base, others = self._assumptions(self.runs[0], self.runs[0].threads)
+        unknown = self.law(base.streams)
 
-    def _replays(self, workers: int, threads: int, change: Scenario, *, serial: bool = False) -> list[Replayed]:
-        clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
-        pairs = zip(self.repeats, clusters, strict=True)
-        return [_replay(run, cluster, change, serial=serial) for run, cluster in pairs]
+        def replays(assumed: Assumed) -> list[Replayed]:
+            law = self.law(assumed.streams)
+            if isinstance(law, str):
+                return self._in_chunks(lambda chunks: bracket(chunks, size).opening, assumed)
+            return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
 
-    def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> list[Replayed]:
+        if not isinstance(unknown, str):
+            made = self._prediction(replays, (base, others), self.runs[0].threads, self._of_size(size))
+            return replace(made, chunksize=size, rechunked=True)
+        fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
+        made = self._prediction(replays, (base, others), self.runs[0].threads, (), fixed)
+        return replace(made, chunksize=size, rechunked=True, seconds=None, reason=unknown)
+
+    def _assumptions(self, run: Recorded, threads: int) -> Assumptions:
+        """The likeliest assumptions for a number of threads, and others that the runs allow as well."""
+        storage, locks = self.storage, self._locks(run, threads)
+        base = Assumed(storage.streams, locks[0])
+        jobs = {min(self.others.values()), max(self.others.values())}
+        return base, {
+            STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
+            INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
+            OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
+        }
+
+    def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
+        """A cluster with storage and cores that are shared as assumed."""
+        others = self.others[id(run)] if assumed.others is None else assumed.others
+        return replace(cluster, streams=assumed.streams, others=others)
+
+    def _scale(self, streams: float) -> float:
+        """Factor with which the repeats take as long with shared storage as with the reading that they recorded."""
+        if streams not in self._scales:
+            base = Assumed(ALL, Lock(UNCHANGED))
+            recorded, shared = (
+                median_of([replay(run, self._shared(run, run.own_cluster, assumed)) for run in self.repeats])
+                for assumed in (base, base._replace(streams=streams))
+            )
+            self._scales[streams] = recorded / shared
+        return self._scales[streams]
+
+    def _locks(self, run: Recorded, threads: int) -> list[Lock]:
+        """What threads of a process may cost each other, on another number of them."""
+        if threads == run.threads:
+            return [Lock(UNCHANGED)]
+        if threads == 1:
+            return [Lock(with_threads(0.0, 1))]
+        known = self.interpreter
+        if known is None:
+            return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
+        return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
+
+    def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
-        return [_replay(run, run.own_cluster, Scenario(chunks=other)) for run in self.repeats]
+        pairs = [(run, self._shared(run, run.own_cluster, assumed)) for run in self.repeats]
+        return self._scaled((replay(*pair, Scenario(chunks=other)) for pair in pairs), assumed)
 
-    def _prediction(self, low: float, high: float, replays: Sequence[Replayed], doubts: Iterable[str]) -> Prediction:
-        """Prediction for the cluster of the run, with the range from its error."""
-        use = max(replay.scheduler_use for replay in replays)
+    def _scaled(self, replays: Iterable[Replayed], assumed: Assumed) -> list[Replayed]:
+        return [one._replace(seconds=one.seconds * self._scale(assumed.streams)) for one in replays]
+
+    # what the runs cannot tell
+
+    def _unknown(self, widest: str | None, threads: int) -> str:
+        """Why there is no number."""
+        if widest == OTHERS:
+            known = (min(self.others.values()), max(self.others.values()))
+            low, high = (number(jobs * (self.runs[0].cores or 1)) for jobs in known)
+            return f"other programs needed {low} to {high} cores, which differed too much between the runs"
+        return self._of_interpreter(threads) if widest == INTERPRETER else self._of_storage()
+
+    def _of_storage(self) -> str:
+        """What is unknown of storage."""
+        known = self.storage
+        if known.high == ALL:
+            return (
+                f"at most {number(known.most)} chunks were active at a time while recording, which does not show from "
+                "how many readers on storage is saturated; add a run with another number of threads or workers"
+            )
+        return (
+            f"storage is saturated from {known.low:.2g} to {known.high:.2g} readers on, the runs show no more; "
+            "add a run with another number of threads or workers"
+        )
+
+    def _of_interpreter(self, threads: int) -> str:
+        """What is unknown of threads that share an interpreter."""
+        if self.interpreter is None:
+            several = "add a run with several threads per process"
+            return f"no run tells how long {number(threads)} threads of a process wait for its interpreter; {several}"
+        low, high = (FRACTION.text(share) for share in (self.interpreter.low, self.interpreter.high))
+        return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {number(threads)} threads"
+
+    def _prediction(
+        self,
+        replays: Callable[[Assumed], list[Replayed]],
+        assumptions: Assumptions,
+        threads: int,
+        doubts: Iterable[str],
+        instead: Sequence[Replayed] = (),
+    ) -> Prediction:
+        """Prediction for the cluster of the run; its range has its error, and what the runs leave open.
+
+        `instead` are replays with chunks that are as likely.
+        """
+        base, others = assumptions
+        made = {name: [replays(assumed) for assumed in some] for name, some in others.items()}
+        made |= {BRACKET: [[*instead]]} if instead else {}
+        usual = replays(base)
+        every = [one for some in (*made.values(), [usual]) for each in some for one in each]
+        use = max(one.scheduler_use for one in every)
         if use >= SCHEDULER_LIMIT:
             busy = f"beyond the scheduler's throughput: it would be busy {FRACTION.text(use)} of the time"
             doubts = (busy, *doubts)
-        run, seconds, error = self.runs[0].configuration, (low * high) ** 0.5, 1 + self.error
-        return Prediction(*run, AS_RECORDED, seconds, low / error, high * error, use, doubts=tuple(doubts))
+        found = left_open(median_of(usual), {name: [*map(median_of, some)] for name, some in made.items()})
+        wide, reason = found.factor * (1 + self.error), None
+        if found.factor**2 > TOO_WIDE and not instead:
+            reason = self._unknown(found.widest, threads)
+        return Prediction(
+            *self.runs[0].configuration,
+            AS_RECORDED,
+            None if reason else found.middle,
+            found.middle / wide,
+            found.middle * wide,
+            use,
+            reason=reason,
+            doubts=tuple(doubts),
+        )
 
     # doubts
 
     def _of_cores(self, workers: int, threads: int) -> Iterator[str]:
         """Caveat on threads that share a core."""
         run = self.runs[0]
+        if any(stage.costs.crowded for stage in run.stages):
+            return
         clusters = (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
         # threads per core on the host with the most
         here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
         if there > max(here, 1.0):
             yield (
-                f"{there:.3g} threads share a core and its caches: each doubling is assumed to cost "
-                f"{FRACTION.text(CROWDED)} more CPU time, as measured on one machine, and may cost less on yours"
+                f"{there:.3g} threads share a core and its caches: the run does not show whether that costs more CPU "
+                "time, and none is assumed"
             )
 
     def _of_threads(self, threads: int) -> Iterator[str]:
         """Caveat on threads that share an interpreter."""
-        recorded = self.runs[0].threads
-        if 1 < recorded != threads:
+        recorded, known = self.runs[0].threads, self.interpreter
+        if known is not None and threads not in {1, recorded}:
             yield (
-                f"it was recorded with {number(recorded)} threads per process: the chunks' times include "
-                "their waiting for the interpreter lock"
+                f"threads of a process share one interpreter: for {FRACTION.text(known.share)} of their CPU time, "
+                "according to the time for which recorded chunks waited for it"
             )
-        if 1 < threads != recorded:
+        elif 1 < threads != recorded:
             yield (
                 f"threads of a process share one interpreter: at worst, {number(threads)} of them run serially; "
                 "how much of their work releases the lock is unknown"
@@ -202,7 +381,7 @@ class Predictor:
 
     def _of_size(self, size: int) -> Iterator[str]:
         """Caveat on chunks much larger than the recorded ones."""
-        largest = max(int(chunks.events.max()) for chunks in self.chunks)
+        largest = max(int(chunks.events.max()) for chunks in self.chunks())
         if size > FAR * largest:
             yield (
                 f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
@@ -210,49 +389,7 @@ class Predictor:
             )
 
 
-# Replays
-
-
-def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
-    """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
-    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
-    seconds, stretches, uses, busy = zip(*stages, strict=True)
-    return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
-
-
-def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
-    load = change.preprocessing(stage.load) if stage.chunks is None else change.chunks(stage.chunks).load()
-    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
-
-
-def _median(replays: Sequence[Replayed]) -> float:
-    return median(replay.seconds for replay in replays)
-
-
 # Doubts of runs
-
-
-def _foreign_load(run: Recorded) -> str | None:
-    """Foreign load, if chunks waited for cores longer than the run itself explains."""
-    if run.core_wait is None:
-        return None
-    explained = _replay(run, run.own_cluster).stretch
-    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
-        return None
-    return (
-        f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
-        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; what "
-        "the chunks themselves cost is less certain"
-    )
-
-
-def _other_branches(one: Recorded, other: Recorded) -> str | None:
-    """Branches that only one of two runs of a processor read, a sign that its parameters differ."""
-    by_one = sorted(one.branches ^ other.branches)
-    if not by_one or not one.branches or not other.branches:
-        return None
-    named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
-    return f"only one of {one.name} and {other.name} read {named}: they are treated as runs of one analysis"
 
 
 def _misfit(check: Check) -> str | None:

@@ -74,6 +74,7 @@ class WhatIf(Presented):
             notes=[
                 "Scheduler busy: share of the wall time; tasks wait for it long before 100 %.",
                 *_of_one_host(self.runs[0], self.same_host, clusters),
+                *_reasons(every),
             ],
         )
         for begin in range(0, len(clusters), MOST_COLUMNS):
@@ -133,14 +134,19 @@ def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[i
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
     """One row per chunk size."""
-    reasons = dict.fromkeys(one.reason for one in predictions if one.reason is not None)
     sizes = (NOT_KNOWN if one.chunksize is None else number(one.chunksize) for one in predictions)
     return Sheet(
         title="Wall time with other chunk sizes, on the recorded cluster",
         columns=columns(None, "events") + columns(SECOND, "wall", "range"),
         rows=[(size, one.seconds, _range(one)) for size, one in zip(sizes, predictions, strict=True)],
-        notes=[f"Only ranges: {reason}." for reason in reasons],
+        notes=_reasons(predictions),
     )
+
+
+def _reasons(predictions: Sequence[Prediction]) -> list[str]:
+    """Why some have no number."""
+    reasons = dict.fromkeys(one.reason for one in predictions if one.reason is not None)
+    return [f"Only ranges: {reason}." for reason in reasons]
 
 
 def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:

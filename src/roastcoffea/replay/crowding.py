@@ -1,0 +1,79 @@
+"""More CPU time where jobs share a core and its caches, from the recorded wait in the run queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from roastcoffea.metrics.statistics import Flags, Numbers
+from roastcoffea.replay.parts import Chunks, Parts, ratio
+
+FEWEST: Final = 20
+"""Fewest chunks for a fit."""
+
+VARIED: Final = 0.5
+"""Doublings of the jobs on a core between the least and the most crowded chunks, from which their effect shows."""
+
+CONFIDENCE: Final = 0.95
+"""Confidence with which CPU time has to grow."""
+
+COMPARED: Final = 500
+"""Chunks that are compared, each with each."""
+
+
+def doublings_of(parts: Parts, early: Flags) -> Numbers:
+    """How often the jobs on each chunk's core had doubled; NaN for early tasks, which import and compile.
+
+    A chunk that waited in the run queue as long as it computed had half a core: one doubling.
+    """
+    doublings = np.log2(1 + ratio(parts.contention, parts.computing))
+    return np.where(early | (parts.computing <= 0), np.nan, doublings)
+
+
+def crowding_of(runs: Sequence[tuple[Chunks, Numbers]]) -> float:
+    """Increase of a chunk's CPU time for each doubling of the jobs on its core; 0 if the runs do not show any.
+
+    Parameters
+    ----------
+    runs
+        Chunks of runs of the same analysis, and the doublings of each.
+    """
+    if not runs:
+        return 0.0
+    every = np.concatenate([doublings for _, doublings in runs])
+    relative = np.concatenate([_of_event(chunks) for chunks, _ in runs])
+    names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in runs])
+    usable = np.isfinite(every) & (relative > 0)
+    if np.count_nonzero(usable) < FEWEST or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
+        return 0.0
+    every, relative, names = every[usable], relative[usable], names[usable]
+    for name in dict.fromkeys(names):
+        relative[names == name] /= np.median(relative[names == name])
+    return _slope(every, relative)
+
+
+def _of_event(chunks: Chunks) -> Numbers:
+    """CPU time of an event of each chunk."""
+    return ratio(chunks.parts.computing, chunks.events)
+
+
+def uncrowded(chunks: Chunks, doublings: Numbers, crowded: float) -> Chunks:
+    """Chunks with the CPU time that they would take on a core of their own."""
+    alone, parts = 1 / (1 + crowded * np.nan_to_num(doublings)), chunks.parts
+    return chunks.with_parts(**{name: getattr(parts, name) * alone for name in ("open_cpu", "decompress", "cpu")})
+
+
+def _slope(doublings: Numbers, relative: Numbers) -> float:
+    """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
+    some = slice(None, None, -(-len(doublings) // COMPARED))
+    doublings, relative = doublings[some], relative[some]
+    together = kendalltau(doublings, relative)
+    if not (together.statistic > 0 and together.pvalue < 1 - CONFIDENCE):
+        return 0.0
+    runs, rises = (np.subtract.outer(values, values) for values in (doublings, relative))
+    slope = float(np.median(rises[runs > 0] / runs[runs > 0]))
+    alone = float(np.median(relative - slope * doublings))
+    return slope / alone if slope > 0 and alone > 0 else 0.0

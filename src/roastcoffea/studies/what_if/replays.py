@@ -1,0 +1,104 @@
+"""Replays of whole recorded runs, with what they share: storage, and cores that other programs use as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Final
+
+from roastcoffea.replay.changes import UNCHANGED, Scenario
+from roastcoffea.replay.cluster import Cluster, Replayed, replayed
+from roastcoffea.replay.crowding import crowding_of, uncrowded
+from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.reading import ALL, with_own_storage
+from roastcoffea.replay.recorded import Recorded
+from roastcoffea.replay.stages import Stage
+
+STEPS: Final = 8
+"""Steps in which the cores of other programs are found, each of which halves their range."""
+
+SURPLUS_WAIT: Final = 0.15
+"""Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
+
+
+def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
+    """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
+    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
+    seconds, stretches, uses, busy = zip(*stages, strict=True)
+    return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
+
+
+def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
+    chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
+    load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
+    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
+
+
+def own_chunks(stage: Stage, streams: float) -> Chunks | None:
+    """Chunks of a stage as if each had storage of its own, which serves this many streams."""
+    return None if stage.chunks is None else with_own_storage(stage.chunks, stage.activity, streams)
+
+
+def on_own_cores(runs: Sequence[Recorded]) -> list[Recorded]:
+    """Runs whose chunks take the CPU time that they would on cores of their own; those of one size show how much."""
+    alike = [stage for run in runs if run.chunksize == runs[0].chunksize for stage in run.stages]
+    crowded = crowding_of(
+        [(stage.chunks, stage.activity.doublings) for stage in alike if stage.chunks and stage.activity]
+    )
+    return [replace(run, stages=tuple(_on_own_cores(stage, crowded) for stage in run.stages)) for run in runs]
+
+
+def _on_own_cores(stage: Stage, crowded: float) -> Stage:
+    costs = stage.costs._replace(crowded=crowded)
+    if stage.chunks is None or stage.activity is None:
+        return replace(stage, costs=costs)
+    return replace(stage, costs=costs, chunks=uncrowded(stage.chunks, stage.activity.doublings, crowded))
+
+
+def median_of(replays: Sequence[Replayed]) -> float:
+    """Median wall time."""
+    return median(replay.seconds for replay in replays)
+
+
+def others_of(run: Recorded) -> float:
+    """Cores that other programs needed, divided by those of a host, for which chunks waited as long as recorded."""
+    waited, cores = run.core_wait, run.cores
+    if waited is None or cores is None:
+        return 0.0
+    stretch = partial(_stretch, run)
+    if waited <= (1 + SURPLUS_WAIT) * stretch(0.0):
+        return 0.0
+    low, high = 0.0, waited
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stretch(middle) < waited else (low, middle)
+    return (low + high) / 2
+
+
+def _stretch(run: Recorded, others: float) -> float:
+    return replay(run, replace(run.own_cluster, others=others)).stretch
+
+
+def foreign_load(run: Recorded) -> str | None:
+    """Foreign load, if chunks waited for cores longer than the run itself explains."""
+    if run.core_wait is None:
+        return None
+    explained = replay(run, run.own_cluster).stretch
+    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
+        return None
+    return (
+        f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
+        f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "
+        "predictions assume as much load of others, and are less certain"
+    )
+
+
+def other_branches(one: Recorded, other: Recorded) -> str | None:
+    """Branches that only one of two runs of a processor read, a sign that its parameters differ."""
+    by_one = sorted(one.branches ^ other.branches)
+    if not by_one or not one.branches or not other.branches:
+        return None
+    named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
+    return f"only one of {one.name} and {other.name} read {named}: they are treated as runs of one analysis"

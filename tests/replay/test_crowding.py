@@ -1,0 +1,57 @@
+"""More CPU time on crowded cores, from chunks that were made with a known increase."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from schedules import chunks_of
+
+from roastcoffea.replay.crowding import crowding_of, doublings_of, uncrowded
+from roastcoffea.replay.parts import Chunks
+
+
+def increase_of(*runs: Chunks) -> float:
+    return crowding_of([(chunks, doublings_of(chunks.parts, np.zeros(len(chunks), np.bool_))) for chunks in runs])
+
+
+def crowded(increase: float, most: float, noise: float = 0.02, chunks: int = 200) -> Chunks:
+    """Chunks with up to so many doublings of the jobs on their core, each of which takes more CPU time."""
+    random = np.random.default_rng(1)
+    doublings = most * random.random(chunks)
+    cpu = (1 + increase * doublings) * np.exp(noise * random.standard_normal(chunks))
+    return chunks_of(np.zeros(chunks), cpu).with_parts(contention=cpu * (2**doublings - 1))
+
+
+def test_the_increase_is_found() -> None:
+    assert increase_of(crowded(0.25, 2.0)) == pytest.approx(0.25, abs=0.02)
+    assert increase_of(crowded(0.05, 2.0)) == pytest.approx(0.05, abs=0.01)
+
+
+def test_none_is_assumed_where_the_run_shows_none() -> None:
+    assert increase_of(crowded(0.25, 0.2)) == 0.0  # cores were hardly shared
+    assert increase_of(crowded(-0.1, 2.0)) == 0.0
+    assert increase_of(crowded(0.25, 2.0, chunks=10)) == 0.0
+    assert increase_of(chunks_of(np.zeros(30), np.zeros(30))) == 0.0
+
+
+def test_a_few_odd_chunks_do_not_show_any() -> None:
+    """First chunks of processes, which import and compile while all others do as well."""
+    cpu, doublings = np.ones(60), np.linspace(0.0, 1.0, 60)
+    cpu[-4:] = 6.0
+    assert increase_of(chunks_of(0 * cpu, cpu).with_parts(contention=cpu * (2**doublings - 1))) == 0.0
+
+
+def test_runs_on_more_and_on_fewer_workers_show_it_together() -> None:
+    """Neither varies enough by itself: cores of their own, and two doublings."""
+    alone, shared = crowded(0.25, 0.1), crowded(0.25, 0.1)
+    parts = shared.parts
+    shared = shared.with_parts(cpu=parts.cpu * 1.5, contention=3 * parts.cpu * 1.5)
+    assert increase_of(alone) == increase_of(shared) == 0.0
+    assert increase_of(alone, shared) == pytest.approx(0.25, abs=0.03)
+
+
+def test_early_tasks_tell_nothing_and_others_are_taken_back() -> None:
+    chunks = crowded(0.25, 2.0, noise=0.0)
+    doublings = doublings_of(chunks.parts, np.arange(200) < 3)
+    assert np.isnan(doublings[:3]).all()
+    assert uncrowded(chunks, doublings, 0.25).parts.cpu[3:].tolist() == pytest.approx([1.0] * 197)

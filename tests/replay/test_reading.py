@@ -1,0 +1,139 @@
+"""Storage fitted from chunks whose readers are known, and from runs of the model cluster that knows its storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from planted_campaigns import laboratory
+from schedules import chunks_of
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.replay.reading import (
+    ALL,
+    UNSHARED,
+    Activity,
+    Readers,
+    Storage,
+    activity_of,
+    all_readers,
+    storage_of,
+    with_own_storage,
+)
+from roastcoffea.replay.recorded import recorded_run
+
+
+def readers(read: Numbers, active: list[int], cpu: float = 0.0, core_wait: float = 0.0) -> Readers:
+    """Chunks of one byte, each with the same number of active chunks throughout."""
+    one = np.ones(len(read))
+    return Readers(
+        chunks_of(read, cpu * one),
+        Activity(read + (cpu + core_wait) * one, one, np.array(active)[:, None] * [[1, 1, 1, 1]], np.zeros(len(read))),
+    )
+
+
+def test_active_chunks_are_counted_at_moments_of_each() -> None:
+    """The first lasts from 0 to 8, others from 2 to 4 and from 4 to 8: two at 1, 3, 5 and 7, except for the first."""
+    times = {"start": [100.0, 102.0, 104.0], "stop": [108.0, 104.0, 108.0]}
+    chunks = pa.table({"bytes_requested": [10, 20, 0], "events": [1, 2, 3]})
+    found = activity_of(chunks, pa.table(times), np.zeros(3))
+    assert found.active.tolist() == [[1, 2, 2, 2], [2] * 4, [2] * 4]
+    assert found.amount.tolist() == [10.0, 20.0, 1.0]
+    assert found.seconds.tolist() == [8.0, 2.0, 4.0]
+    unknown = pa.table({"bytes_requested": pa.array([10, None, 3]), "events": [1, 2, 3]})
+    assert activity_of(unknown, pa.table(times), np.zeros(3)).amount.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_stretch_of_chunks_that_only_read() -> None:
+    """All active chunks read: with one stream two take twice as long, four take four times as long."""
+    found = readers(np.ones(3), [1, 2, 4])
+    assert (found.share, found.most) == (1.0, 4)
+    assert found.stretch(1.0).tolist() == pytest.approx([1.0, 2.0, 4.0])
+    assert found.stretch(2.0).tolist() == pytest.approx([1.0, 1.0, 2.0])
+    assert found.alone(1.0).parts.read.tolist() == pytest.approx([1.0, 0.5, 0.25])
+
+
+def test_stretch_of_two_chunks_that_read_half_of_the_time() -> None:
+    """One stream for both.
+
+    With d of reading alone for 1 s of computing, the chances of 0, 1 and 2 readers are as 1, 2 d and 2 d^2. They are 1
+    on average if 2 d^2 = 1. A reader finds the other one for d / (d + 1) of the time: 1.414 times as long.
+    """
+    for others in ({"cpu": 1.0}, {"cpu": 0.25, "core_wait": 0.75}):
+        assert readers(np.ones(2), [2, 2], **others).stretch(1.0).tolist() == pytest.approx([2**0.5] * 2)
+
+
+@pytest.mark.parametrize("streams", [1.0, 1.5, 2.5])
+def test_streams_are_found_where_the_number_of_readers_varied(streams: float) -> None:
+    """Chunks in turn alone, with one, two and three others, each stretched by a law written down here."""
+    active = np.repeat([1, 2, 3, 4], 16)
+    noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(len(active)))
+    found = storage_of([readers(np.maximum(active / streams, 1.0) * noise, active.tolist())])
+    assert found.low <= streams * 1.05
+    assert found.high >= streams / 1.05
+    assert found.streams == pytest.approx(streams, rel=0.05)
+    assert found.high / found.low < 1.3
+    assert found.most == 4
+
+
+def test_storage_that_was_never_saturated_has_no_upper_limit() -> None:
+    noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(64))
+    found = storage_of([readers(noise, np.repeat([1, 2, 3, 4], 16).tolist())])
+    assert (found.streams, found.high) == (ALL, ALL)
+    assert 3.0 < found.low <= 4.0
+
+
+def test_readers_that_are_always_as_many_tell_nothing() -> None:
+    found = storage_of([readers(np.exp(0.02 * np.random.default_rng(1).standard_normal(64)), [2] * 64)])
+    assert (found.low, found.high) == (1.0, ALL)
+    one = storage_of([readers(np.ones(8), [1] * 8)])
+    assert one == Storage(ALL, 1.0, ALL, 1)
+
+
+def test_reading_that_became_longer_as_computing_did_may_be_no_sharing() -> None:
+    """With twice the readers reading takes twice as long, but so does computing: cores may be all that is short."""
+    noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(64))
+    few, many = readers(noise, [2] * 64), readers(2 * noise, [4] * 64)
+    assert storage_of([few, many]).high < 2.1
+    crowded = replace(many.activity, doublings=np.ones(64))
+    assert storage_of([few, replace(many, activity=crowded)]).high == ALL
+
+
+def test_without_reading_storage_is_not_shared() -> None:
+    assert storage_of([]) == UNSHARED
+    assert storage_of([readers(np.zeros(8), [1, 2] * 4, cpu=1.0)]) == UNSHARED
+    assert storage_of([readers(np.full(8, 1e-3), [1, 2] * 4, cpu=1.0)]) == UNSHARED
+
+
+def test_stages_are_read_as_one() -> None:
+    first, second = (chunks_of(np.ones(2), np.ones(2), name) for name in ("one", "two"))
+    activity = Activity(2 * np.ones(2), np.ones(2), np.ones((2, 4), np.int64), np.zeros(2))
+    assert all_readers([]) is None
+    both = all_readers([(first, activity), (second, activity)])
+    assert both is not None
+    assert (both.chunks.datasets, both.chunks.dataset.tolist()) == (("one", "two"), [0, 0, 1, 1])
+    assert with_own_storage(first, None, 1.0) is first
+    assert with_own_storage(first, activity, ALL) is first
+
+
+@pytest.mark.parametrize(
+    ("streams", "rate", "cpu", "recorded"),
+    [(1.5, 10e6, 2.0, (2, 4)), (3.0, 10e6, 8.0, (2, 8))],
+)
+def test_streams_of_a_model_cluster(streams: float, rate: float, cpu: float, recorded: tuple[int, int]) -> None:
+    """Runs on a cluster of another implementation, with known storage: chunks open, read, then compute."""
+    plan = laboratory("plan").Plan(chunks=200, cpu=cpu, stream_rate=rate, storage_rate=streams * rate)
+    runs: list[Any] = [laboratory("simulated").simulated(plan, workers, seed=1) for workers in recorded]
+    ready = [recorded_run(run, Measurement(run).metrics, "planted") for run in runs]
+    pairs = [
+        [(stage.chunks, stage.activity) for stage in run.stages if stage.chunks and stage.activity] for run in ready
+    ]
+    found = storage_of([some for each in pairs if (some := all_readers(each)) is not None])
+    # requests wait for the server's latency, which is not shared: a little more seems to be served
+    assert found.streams == pytest.approx(streams, rel=0.15)
+    assert found.low < 1.1 * streams
+    assert streams < found.high < ALL
