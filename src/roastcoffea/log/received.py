@@ -157,10 +157,11 @@ class ReceivedRecords:
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
             content = packing.checked_content(blob)
             parts = parts_of(content)
-            others = None if parts is None else json.loads(parts.rest) if parts.rest else {}
-            if parts is not None and others is not None and others.keys() <= OF_ATTEMPTS:
-                self._wait(parts, others)
-                return
+            if parts is not None and parts.identity != packing.NO_INTEGER:  # others have only problems
+                others = json.loads(parts.rest) if parts.rest else {}
+                if others.keys() <= OF_ATTEMPTS:
+                    self._wait(parts, others)
+                    return
             for record in packing.records_in(content):
                 for problem in record.pop(packing.PROBLEMS, ()):
                     self._note(problem)
@@ -177,8 +178,6 @@ class ReceivedRecords:
         for problem in others.pop(packing.PROBLEMS, ()):
             self._note(problem)
         identity = parts.identity
-        if identity == packing.NO_INTEGER:
-            raise LookupError("it has no identity")
         if not self._is_new(identity):
             return
         texts, lines, branches = parts.texts, b"", None
