@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import awkward as ak
@@ -40,6 +41,14 @@ def slow(path: str, seconds: float) -> dict[str, Any]:
     """Read a branch and sleep."""
     result = materialize(path, ["f0"])
     time.sleep(seconds)
+    return result
+
+
+def patient(path: str, sign: str) -> dict[str, Any]:
+    """Read a branch and wait until a file exists."""
+    result = materialize(path, ["f0"])
+    while not Path(sign).exists():
+        time.sleep(0.01)
     return result
 
 

@@ -11,7 +11,7 @@ import dask
 import pytest
 from command_line import wait_until
 from distributed import Client, wait
-from functions import increment, materialize, mean_of, quiet, reads_and_fails, slow, total
+from functions import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, total
 from stored import baskets_of, clusters_of, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, load, measured, what_if
@@ -130,11 +130,13 @@ def test_two_collectors_see_the_same(client: Client, files: list[str]) -> None:
     assert outer.measurement.chunks["file"].tolist() == files[:2]
 
 
-def test_a_task_that_goes_on_when_the_collector_is_left(client: Client, files: list[str]) -> None:
+def test_a_task_that_goes_on_when_the_collector_is_left(client: Client, files: list[str], tmp_path: Path) -> None:
+    sign = tmp_path / "left"
     with MetricsCollector(client, everything=True) as collector:
         client.submit(materialize, files[0], ["f0"], pure=False).result()
-        future = client.submit(slow, files[1], 1.0, pure=False)
-        time.sleep(0.3)
+        future = client.submit(patient, files[1], str(sign), pure=False)
+        assert wait_until(lambda: any(client.processing().values()), 60)
+    sign.touch()
     assert future.result()["entries"] == 3000
     assert collector.measurement.tasks["outcome"].tolist().count("unfinished") == 1
 
