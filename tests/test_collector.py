@@ -153,6 +153,7 @@ def test_collectors_in_threads_have_their_own_data(client: Any, sample: Any) -> 
         assert len(measurement.problems) == 1
 
 
+@pytest.mark.slow
 def test_four_collectors_in_a_row(client: Any, sample: Any) -> None:
     runner = runner_for(client, 4000)
     for _ in range(4):

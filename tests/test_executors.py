@@ -114,10 +114,7 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=() if kind in {"iterative", "threads", "merging"} else pytest.mark.slow)
-        for kind in HERE
-    ],
+    [pytest.param(kind, marks=() if kind in {"iterative", "threads"} else pytest.mark.slow) for kind in HERE],
 )
 def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)

@@ -142,6 +142,7 @@ def test_a_cluster_that_dies_does_not_hide_the_exception(sample: Any, command_li
     client.close()
 
 
+@pytest.mark.slow
 def test_the_next_collector_works_after_a_failure(client: Any, sample: Any) -> None:
     with pytest.raises(ValueError, match="mine"), MetricsCollector(client):
         raise ValueError("mine")

@@ -50,6 +50,9 @@ def of_kind(*kinds: str) -> Any:
     return pytest.mark.parametrize("row", rows, ids=[row.name for row in rows])
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def owners(shared_client: Client, sample: dict[str, Any]) -> dict[str, Any]:
     """What attributes and keys are looked up in, after a run."""

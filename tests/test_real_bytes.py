@@ -144,9 +144,8 @@ def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: 
     [
         ("ttbar", 100_000),
         *(pytest.param(name, 97, marks=pytest.mark.slow) for name in ("ttbar", "dy")),
-        ("dimuon", 100_000),
         *(pytest.param(name, 47, marks=pytest.mark.slow) for name in ("ttbar", "dy", "dimuon")),
-        pytest.param("dy", 100_000, marks=pytest.mark.slow),
+        *(pytest.param(name, 100_000, marks=pytest.mark.slow) for name in ("dy", "dimuon")),
     ],
 )
 def test_the_ledger_of_real_files_closes(real_files: dict[str, Any], name: str, chunksize: int) -> None:

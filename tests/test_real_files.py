@@ -94,6 +94,7 @@ def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> Me
     return collector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "chunksize"),
     [

@@ -168,6 +168,7 @@ def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
     assert measurement.metrics["time_paused_seconds"] == ledger[PAUSED]
 
 
+@pytest.mark.slow
 def test_failed_attempts_are_failed(client: Any, sample: Any, tmp_path: Path) -> None:
     processor = RaisingOnce(str(tmp_path))
     measurement = measured(client, sample, processor, 16, retries=3)
@@ -302,6 +303,7 @@ def test_threads_for_preprocessing_and_processes_for_chunks(sample: Any, birth: 
     assert ledger.total == pytest.approx((lives["threads"] * (lives["stop"] - lives["start"])).sum())
 
 
+@pytest.mark.slow
 def test_a_row_that_is_taken_away_changes_the_certificate(client: Any, sample: Any) -> None:
     run = measured(client, sample, Sleeping(0.02), 16).run
     for kind in ("processor", "merge"):

@@ -193,7 +193,8 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     check_what_is_left(measurement, server)
 
 
-@pytest.mark.parametrize("executor", [IterativeExecutor, pytest.param(FuturesExecutor, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", [IterativeExecutor, FuturesExecutor])
 def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     executor: Any,
     server: CountingServer,

@@ -176,6 +176,7 @@ def counted(number: int) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_fine_metrics_are_complete_whatever_the_heartbeats(slow_heartbeats: Any) -> None:
     client = slow_heartbeats
     for round_ in range(6):

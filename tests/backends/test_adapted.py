@@ -213,6 +213,7 @@ def test_a_backend_serves_several_collectors(sample: Any) -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_threads_of_a_pool_are_measured(sample: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -104,6 +104,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_a_client_whose_loop_has_ended_gives_no_answer(client: Client) -> None:
     script = [sys.executable, "-c", LOOP_STOPPED, client.scheduler.address]
     paths = {"PYTHONPATH": str(Path(analyses.__file__).parent)}

@@ -446,6 +446,7 @@ def test_what_only_dask_has(backend: LocalMetricsBackend) -> None:
 # the sampling itself
 
 
+@pytest.mark.slow
 def test_samples_are_bounded_and_keep_the_highest_memory(
     backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

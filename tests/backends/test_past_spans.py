@@ -41,6 +41,7 @@ def known(client: Client) -> set[str]:
     return {identity for place in places for identity in place}
 
 
+@pytest.mark.slow
 def test_nothing_of_many_runs_stays(client: Client) -> None:
     before = known(client)
     for _ in range(3):

@@ -60,6 +60,7 @@ def test_what_a_toy_does_not_reach_says_so(toys: None, client: Client, sample: A
     assert any("Toy has no records of a Dask cluster" in problem for problem in collector.measurement.problems)
 
 
+@pytest.mark.slow
 def test_an_instance_says_where_and_measures_as_the_name_does(client: Client, sample: Any) -> None:
     given = DaskMetricsBackend(client)
     for _ in range(2):

@@ -221,6 +221,7 @@ def size_of(value: Any, seen: set[int]) -> int:
     return size_of(vars(value), seen) if hasattr(value, "__dict__") else 0
 
 
+@pytest.mark.slow
 def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(T)
     monkeypatch.setattr(workers, "time", SimpleNamespace(time=lambda: next(now)))

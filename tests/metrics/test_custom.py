@@ -111,6 +111,7 @@ def test_values_are_in_exports_of_tables(tmp_path: Path, file_format: str) -> No
     assert set(column("name", "custom")) == {"jets", "kept", "region"}  # the first attempt did not count
 
 
+@pytest.mark.slow
 def test_values_are_in_other_exports_and_on_the_page(tmp_path: Path) -> None:
     values = [{**one, "number": f"of {one['jets']}"} for one in VALUES]
     measurement = Measurement(run_with(*values))

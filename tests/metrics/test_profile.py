@@ -108,7 +108,10 @@ EXECUTORS = {
 }
 
 
-@pytest.mark.parametrize("executor", ["iterative", pytest.param("processes", marks=pytest.mark.slow), "dask"])
+@pytest.mark.parametrize(
+    "executor",
+    [pytest.param("iterative", marks=pytest.mark.slow), pytest.param("processes", marks=pytest.mark.slow), "dask"],
+)
 def test_a_real_run_has_the_time_of_its_functions(
     executor: str, sample: dict[str, Any], shared_client: Client, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_real_run_has_the_time_of_its_functions(
     assert set(hot["file"]) <= {str(Path(__file__).parents[1] / "profiled.py")}
 
 
+@pytest.mark.slow
 def test_it_can_be_turned_off(sample: dict[str, Any]) -> None:
     runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=4000)
     with MetricsCollector(profile=False) as collector:

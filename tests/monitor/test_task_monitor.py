@@ -230,6 +230,7 @@ def test_forms_of_the_constructor(client: Client) -> None:
         TaskMonitor(client, scheduler=scheduler)
 
 
+@pytest.mark.slow
 def test_data_that_is_scattered(client: Client) -> None:
     with watching(client) as (monitor, clock):
         before = time.time()
@@ -714,6 +715,7 @@ def test_what_run_spec_may_be(client: Client, settings: Any, error: type[Excepti
         TaskMonitor(client, **{"worker_view": True, **settings})
 
 
+@pytest.mark.slow
 def test_the_example_of_the_guide(client: Client, sample: Any, capsys: Any) -> None:
     (example,) = EXAMPLE.findall(GUIDE.read_text())
     names = {"client": client, "runner": runner_for(client, 4000), "fileset": sample, "processor": Jets()}

@@ -178,6 +178,7 @@ def preprocessed_and_run(sample: Any, by_runner: Any = None) -> Any:
     return runner_itself(items, processor_instance=analyses.count_events)
 
 
+@pytest.mark.slow
 def test_preprocessing_that_is_called_by_itself_belongs_to_the_run(sample: Any, tmp_path: Path) -> None:
     originals = [Runner.__dict__[name] for name in ("run", "preprocess")]
     with MetricsCollector() as collector:

@@ -301,6 +301,7 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
     assert collector.metrics["total_events"] == 16000
 
 
+@pytest.mark.slow
 def test_a_run_without_a_cluster(terminal: Terminal, sample: Any) -> None:
     """Attempts are counted while the executor works: they come home by the folder of those that may fail."""
     terminal.attach()

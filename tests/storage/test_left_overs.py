@@ -26,6 +26,7 @@ def killed(saver: Saver, folder: Path, exchanges: bool, overwrite: bool, steps: 
     return status == -9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
 def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(
     exchanges: bool, saver: Saver, saved: Path

@@ -12,6 +12,7 @@ from roastcoffea.cli import main
 from roastcoffea.measurement import Measurement
 
 
+@pytest.mark.slow
 def test_the_history_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, page = tmp_path / "runs", tmp_path / "pages" / "history.html"
     for name, cpu in (("first", 1.0), ("second", 2.0)):

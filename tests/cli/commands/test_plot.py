@@ -13,6 +13,7 @@ from roastcoffea.visualization.colours import DARK
 from roastcoffea.visualization.plots import PLOTS
 
 
+@pytest.mark.slow
 def test_plot_writes_files_and_names_them(
     drawable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from roastcoffea.cli import main
 from roastcoffea.measurement import Measurement
 
 
+@pytest.mark.slow
 def test_the_command_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

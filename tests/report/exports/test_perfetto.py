@@ -224,6 +224,7 @@ def perfetto_columns() -> Any:
     return LIFETIME_COLUMNS
 
 
+@pytest.mark.slow
 def test_a_real_run_has_a_track_for_each_thread(client: Any, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client) as collector:
         runner_for(client, 1000)(sample, processor_instance=Jets())

@@ -70,6 +70,7 @@ def test_every_task_is_in_the_page(page: str, measurement: Measurement) -> None:
         assert one[5:] == pytest.approx(other[5:], abs=told["unit"])
 
 
+@pytest.mark.slow
 def test_of_very_many_tasks_there_are_pixels_unless_every_one_is_asked_for(
     measurement: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_what_was_not_measured_says_why(backend: str) -> None:
         assert "not recorded without a scheduler" in page
 
 
+@pytest.mark.slow
 def test_a_run_without_dask(sample: Any) -> None:
     with MetricsCollector() as collector:
         runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=1000)

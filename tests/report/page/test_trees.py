@@ -148,6 +148,7 @@ def test_preprocessing_of_a_dataset_is_a_part_of_its_own() -> None:
     assert part.width == pytest.approx(measurement.time_ledger.by("dataset").loc["data", "preprocessing"])
 
 
+@pytest.mark.slow
 def test_of_many_datasets_the_small_ones_are_one_box() -> None:
     number = 400
     run = synthetic_run(workers=20, threads=2, rounds=number // 20)

@@ -101,6 +101,7 @@ def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: Bran
     assert "merged output (pickled, uncompressed) x4: a correlation needs three or more counts" in two.sentence
 
 
+@pytest.mark.slow
 def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str, Any]) -> None:
     found = branch_study(lambda count: Columns(count, keep=True), sample, COUNTS, client=client, chunksize=4000)
     assert found.notes == []

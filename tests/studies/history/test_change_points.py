@@ -104,6 +104,7 @@ def test_the_share_of_false_alarms(scatter: str, histories: int) -> None:
         assert alarms >= allowed - 3 * math.sqrt(allowed)
 
 
+@pytest.mark.slow
 def test_a_real_change_is_found_and_leads_to_few_false_ones() -> None:
     rng = np.random.default_rng(11)
     histories = 200
