@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,6 +19,8 @@ LAST_BYTES: Final = b"PAR1"
 """End of each Parquet file; the length of its footer is in front."""
 TAIL: Final = 8
 
+SMALL_FILE: Final = 2**20
+"""A file of so many bytes is read at once."""
 SMALL_FOOTER: Final = 2**18
 FOOTER_SHARE: Final = 8
 """A footer may be this long; in a larger file, this fraction of it. Its parts take hundreds of times their size."""
@@ -56,8 +59,11 @@ def read_parquet(path: Path, fields: Mapping[str, pa.Field], room: Room, rows: i
     MeasurementError
         If the file is missing, damaged, claims more than it can hold, or has another number of rows.
     """
-    with reading(path), opened(path) as file:
-        length = os.fstat(file.fileno()).st_size
+    with reading(path), opened(path) as stored_file:
+        length = os.fstat(stored_file.fileno()).st_size
+        # Arrow calls Python for each column otherwise
+        content = stored_file.read(length) if length <= SMALL_FILE else None
+        file = stored_file if content is None else BytesIO(content)
         footer = _footer(file, length)
         known = footer.rows
         if rows not in (None, known):
@@ -66,18 +72,20 @@ def read_parquet(path: Path, fields: Mapping[str, pa.Field], room: Room, rows: i
         room.take(footer.claimed(file) + absent, footer.pages)
         file.seek(0)
         with pq.ParquetFile(
-            file,
+            file if content is None else pa.BufferReader(content),
             page_checksum_verification=True,
             thrift_string_size_limit=LONGEST_FOOTER_TEXT,
             thrift_container_size_limit=MOST_FOOTER_PARTS,
         ) as stored:
-            for field in stored.schema_arrow:
+            found = stored.schema_arrow
+            ours = pa.schema([fields.get(field.name, field) for field in found])
+            is_ours = found.equals(ours, check_metadata=True) and found.names == list(fields)
+            for field in () if is_ours else found:
                 _check_type(field, fields.get(field.name))
-            table = stored.read(use_threads=known > FEW_ROWS)
+            table = stored.read(use_threads=known > FEW_ROWS) if known else found.empty_table()
         if table.num_rows != known:
             raise ValueError(f"{table.num_rows} rows instead of {known}")
-        ours = pa.schema([fields.get(field.name, field) for field in table.schema])
-        if not table.schema.equals(ours, check_metadata=True):  # another program may have rewritten it
+        if not is_ours:  # another program, or another version of this one, has written it
             table = table.cast(ours)
         table.validate(full=True)
         return table
