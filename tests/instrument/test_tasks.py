@@ -44,17 +44,17 @@ def test_time_is_split_as_that_of_a_chunk(path: Path, monkeypatch: pytest.Monkey
 
     def work() -> float:
         value = total(path)
-        time.sleep(0.1)
+        time.sleep(0.6)
         return value
 
     chunk = measurement_of(work).chunks.iloc[0]
     assert sum(chunk[f"{part}_seconds"] for part in PARTS) == pytest.approx(chunk["process_seconds"], abs=2e-3)
     assert chunk["read_seconds"] + chunk["contention_seconds"] >= slept[-1] - 0.005
-    assert chunk["read_seconds"] < sum(slept) + 0.05
-    assert chunk["blocked_seconds"] + chunk["lock_seconds"] + chunk["contention_seconds"] >= 0.095
+    assert chunk["read_seconds"] < sum(slept) + 0.3  # threads may be late
+    assert chunk["blocked_seconds"] + chunk["lock_seconds"] + chunk["contention_seconds"] >= 0.595
     assert chunk["open_seconds"] > 0
     inside = chunk["open_seconds"] + chunk["build_seconds"] + chunk["process_seconds"]
-    assert 0 <= chunk["wall_seconds"] - inside < 0.05
+    assert 0 <= chunk["wall_seconds"] - inside < 0.3
 
 
 def test_opening_is_no_part_of_the_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
