@@ -119,10 +119,11 @@ def test_secrets_are_not_in_it(tmp_path: Path, no_patterns: None) -> None:
 
 
 SCRIPT = """
-import os, sys
+import os, sys, time
 from roastcoffea import MetricsCollector
 with MetricsCollector(journal=sys.argv[1]) as collector:
     if sys.argv[2] == "inside":
+        time.sleep(2.5)  # what is older than two seconds is kept
         os._exit(3)
 if sys.argv[2] == "fork":
     if os.fork() == 0:
