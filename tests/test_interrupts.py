@@ -32,6 +32,14 @@ NOT_AWAITED = pytest.mark.filterwarnings("ignore:coroutine 'Client:RuntimeWarnin
 # what holds an interrupt back
 
 
+@pytest.fixture(autouse=True)
+def _usual_handler() -> Iterator[None]:
+    """Python's own handler of SIGINT: dask-jobqueue sets one of its own where it is imported."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def handler() -> Iterator[Callable[[Any], None]]:
     """Sets the handler of SIGINT until the test ends."""
