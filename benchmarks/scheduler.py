@@ -57,6 +57,19 @@ ANNOTATIONS: Final = {
 }
 
 
+def runner_call(stop: float, chunks: int) -> RunnerCall:
+    """The only Runner call of a run."""
+    return RunnerCall(
+        id=CALL,
+        processor=PREFIX,
+        executor="DaskExecutor",
+        start=BEGINNING,
+        stop=stop,
+        outcome=FINISHED,
+        chunks=chunks,
+    )
+
+
 # The plugin on a real scheduler
 
 
@@ -353,15 +366,7 @@ def run_of(log: ClusterLog, load: Load) -> Run:
         log.attempts.table(0.0),
     )
     chunks = log.received.chunks({CALL})
-    call = RunnerCall(
-        id=CALL,
-        processor=PREFIX,
-        executor="DaskExecutor",
-        start=BEGINNING,
-        stop=stop,
-        outcome=FINISHED,
-        chunks=len(chunks),
-    )
+    call = runner_call(stop, len(chunks))
     return Run(
         id="0123abcd",
         name=None,

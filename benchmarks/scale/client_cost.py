@@ -13,13 +13,12 @@ from typing import Any, Final
 
 from benchmarks.scale.figures import Figure, Timed, Watched, timed, tried, watched
 from benchmarks.scale.scheduler_cost import MEGABYTE, PATIENCE
-from benchmarks.scheduler import BEGINNING, CALL, PREFIX, Load
+from benchmarks.scheduler import BEGINNING, CALL, Load, runner_call
 
 from roastcoffea.backends.replayed import ReplayedCluster
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.journal import LOG
 from roastcoffea.measurement import load
-from roastcoffea.records.run import FINISHED, RunnerCall
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,7 @@ def on_client(size: Load, folder: Path) -> list[Figure]:
     with collector:
         asked, costs = _during(collector, size, folder / "log", pieces)
         stop = BEGINNING + len(pieces)
-        collector.call_ended(
-            RunnerCall(
-                id=CALL,
-                processor=PREFIX,
-                executor="DaskExecutor",
-                start=BEGINNING,
-                stop=stop,
-                outcome=FINISHED,
-                chunks=size.tasks,
-            )
-        )
+        collector.call_ended(runner_call(stop, size.tasks))
         collector.t_start, collector._began = BEGINNING, time.perf_counter() - len(pieces)
         leaving = watched(partial(collector.__exit__, None, None, None))
     making = watched(lambda: collector.measurement)

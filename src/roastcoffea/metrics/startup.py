@@ -158,7 +158,7 @@ class _Groups:
 
     def beyond(self, seconds: Numbers, size: Numbers) -> Numbers:
         """Extra time of first chunks compared with the usual one."""
-        if seconds.min() >= 0 and seconds[self.first].max() <= SHORTEST:
+        if seconds.min(initial=0.0) >= 0 and seconds[self.first].max(initial=0.0) <= SHORTEST:
             return np.zeros(len(self.datasets))  # they cannot be so much longer than others
         rates, of_first = seconds / size, size[self.first]
         rate = rates[self.later]
