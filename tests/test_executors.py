@@ -239,6 +239,7 @@ def test_attempts_that_are_repeated_have_records_of_their_own(
     assert chunks.query("outcome == 'ok'")["attempt"].max() == 2
 
 
+@pytest.mark.slow
 @needs_retries
 def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     # coffea gives what it has not merged yet: so it merges only when all chunks have ended

@@ -44,6 +44,7 @@ def test_workers_add_up_to_the_span(client: Any, sample: Any, tmp_path: Path) ->
     assert load(measurement.save(tmp_path)).fine_metrics_per_worker == measurement.fine_metrics_per_worker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [1, None])
 def test_the_processor_is_told_from_the_rest(client: Any, sample: Any, compression: int | None) -> None:
     with MetricsCollector(client) as collector:

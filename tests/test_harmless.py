@@ -28,14 +28,19 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
     "processor",
     [
         analyses.Jets(),
-        analyses.Listing(),
-        analyses.Numbering(),
         analyses.Nested(),
         analyses.Histogram(),
         analyses.Frozen(),
-        analyses.Slotted(3),
         analyses.count_events,
-        lambda events: {"events": len(events)},
+        *(
+            pytest.param(processor, marks=pytest.mark.slow)
+            for processor in (
+                analyses.Listing(),
+                analyses.Numbering(),
+                analyses.Slotted(3),
+                lambda events: {"events": len(events)},
+            )
+        ),
     ],
     ids=lambda processor: getattr(processor, "__name__", type(processor).__name__),
 )
@@ -58,9 +63,9 @@ def test_output_is_the_same(client: Any, sample: Any, processor: Any, compressio
     "options",
     [
         {"savemetrics": False},
-        {"treereduction": 2},
+        pytest.param({"treereduction": 2}, marks=pytest.mark.slow),
         pytest.param({"processor_compression": None}, marks=needs_no_compression),
-        {"executor": OwnCopy},
+        pytest.param({"executor": OwnCopy}, marks=pytest.mark.slow),
         {"align_clusters": True},
         {"maxchunks": 1},
     ],
@@ -142,6 +147,7 @@ def test_four_threads_and_an_uncompressed_processor(sample: Any) -> None:
     assert collector.metrics["peak_workers"] == 1
 
 
+@pytest.mark.slow
 def test_workers_in_the_process_of_the_client(sample: Any) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
@@ -237,6 +243,7 @@ def test_preprocessing_apart_from_the_run(client: Any, sample: Any) -> None:
     assert kinds == {"preprocessing": 5, "processor": 4, "merge": 1, "other": 1}
 
 
+@pytest.mark.slow
 def test_output_as_a_dask_dataframe(client: Any, sample: Any) -> None:
     runner = runner_for(client, 2000, use_dataframes=True, savemetrics=False)
     with MetricsCollector(client) as collector:
@@ -275,6 +282,7 @@ def test_dask_dataframes_inside_of_the_with_raise_no_warning(client: Any) -> Non
     assert list(warnings.filters) == before
 
 
+@pytest.mark.slow
 def test_datasets_and_files_of_any_type(client: Any, sample: Any) -> None:
     from pathlib import Path
 

@@ -181,6 +181,7 @@ def check_steps(client: Any, fileset: Any, number: int) -> None:
     assert found == {}
 
 
+@pytest.mark.slow
 @NOT_AWAITED
 def test_a_run_that_is_interrupted_at_steps_of_its_life(client: Any, sample: Any) -> None:
     check_steps(client, sample, len(PHASES))

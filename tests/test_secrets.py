@@ -155,6 +155,7 @@ def check_what_is_left(measurement: Measurement, server: CountingServer) -> None
     assert f"127.0.0.1:{server.server_address[1]}" in set(measurement.byte_ledger.by("endpoint").index)
 
 
+@pytest.mark.slow
 def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
     client: Client,
     server: CountingServer,

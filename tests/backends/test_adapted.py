@@ -140,6 +140,7 @@ def test_workers_are_not_tracked_where_that_is_not_wanted() -> None:
     assert measurement.lifetimes.attrs["absent"] == measurement.workers.attrs["absent"] == "track_workers=False"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["start_tracking", "stop_tracking", "create_span", "get_span_metrics"])
 def test_what_fails_in_a_backend_fails_no_analysis(sample: Any, method: str) -> None:
     def broken(*_: object) -> None:

@@ -59,6 +59,7 @@ def test_a_task_that_was_stolen_belongs_to_the_thief() -> None:
     assert (row["worker"], row["stolen"]) == (thief.address, 1)
 
 
+@pytest.mark.slow
 def test_of_tasks_of_other_users_only_worker_thread_and_times_are_saved(
     client: Client, sample: Any, tmp_path: Path
 ) -> None:

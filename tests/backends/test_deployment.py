@@ -75,6 +75,7 @@ def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(client: Any, sample: 
     assert (collector.measurement.tasks["prefix"] == "str").sum() == 5
 
 
+@pytest.mark.slow
 def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     too_late, drain = threading.Event(), Deployment.drain
 
@@ -195,6 +196,7 @@ async def give_up(name: str, dask_scheduler: Any = None) -> None:
     await plugin.stay.leave(1, may_return=True)
 
 
+@pytest.mark.slow
 def test_tasks_of_a_run_are_known_again_after_a_gap(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roastcoffea.backends.deployment.DRAIN_INTERVAL", 0.1)
     with MetricsCollector(client) as collector:

@@ -340,6 +340,7 @@ def test_this_process_is_a_worker_for_its_preprocessing_alone(backend: LocalMetr
     assert min(row["start"] for row in workers.values()) > after
 
 
+@pytest.mark.slow
 def test_threads_of_this_process_are_those_of_each_step(backend: LocalMetricsBackend) -> None:
     began: list[int] = []
     opening = FuturesExecutor(pool=threads_that_tell(began), workers=3, status=False)

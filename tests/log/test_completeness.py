@@ -253,7 +253,7 @@ def test_a_call_that_raised_says_so_itself(good: Path) -> None:
 # Several Runner calls, and the report of one
 
 
-@pytest.mark.parametrize("when", ["within", "after"])
+@pytest.mark.parametrize("when", [pytest.param("within", marks=pytest.mark.slow), "after"])
 def test_the_report_of_the_last_of_two_calls_does_not_stand_for_both(
     client: Client, sample: dict[str, Any], when: str
 ) -> None:

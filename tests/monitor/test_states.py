@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from analyses import Jets, runner_for
 from distributed import Client
 
 from roastcoffea import MetricsCollector, TaskMonitor
 
 
+@pytest.mark.slow
 def test_kinds_and_chunks_are_those_of_a_collector(client: Client, sample: Any) -> None:
     with TaskMonitor(client) as alone:
         runner_for(client, 4000)(sample, processor_instance=Jets())

@@ -229,6 +229,7 @@ with open("sample.json") as file:
     assert len(found.preprocessing) == 4
 
 
+@pytest.mark.slow
 def test_a_run_long_after_preprocessing_is_measured_by_itself(
     sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

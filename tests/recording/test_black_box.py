@@ -53,6 +53,7 @@ def test_what_is_no_folder_is_refused() -> None:
     assert checked_place("x") == Path("x")
 
 
+@pytest.mark.slow
 def test_it_stays_until_the_measurement_is_saved_or_dropped(tmp_path: Path) -> None:
     place = tmp_path / "journals"
     with MetricsCollector(journal=place) as collector:

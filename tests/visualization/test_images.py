@@ -58,6 +58,7 @@ def stored(name: str) -> NDArray[np.float64]:
     return np.rint(255 * imread(IMAGES / f"{name}.png")[..., :3].astype(np.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLOTS)
 def test_it_looks_as_it_did_and_the_comparison_sees_what_is_not_there(name: str) -> None:
     figure, wanted = shapes(name), stored(name)

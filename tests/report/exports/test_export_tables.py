@@ -22,6 +22,8 @@ from roastcoffea.report.exports.formats import FORMATS
 
 FOLDERS = ("csv", "parquet", "json")
 READERS = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}
+FIRST, *OTHERS = FORMATS
+ONE_AND_OTHERS = [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +125,7 @@ def test_names_from_data_are_names_of_no_file(hostile: Measurement, file_format:
         assert files == {"columns.json", *(f"{name}.{file_format}" for name in ("metrics", *hostile.tables))}
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", ONE_AND_OTHERS)
 def test_what_is_there_is_replaced_only_when_asked(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     path = handmade.export(tmp_path / "export", file_format)
     before = path.stat().st_ino
@@ -135,7 +137,7 @@ def test_what_is_there_is_replaced_only_when_asked(handmade: Measurement, file_f
     assert [other.name for other in tmp_path.iterdir()] == ["export"]
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", ONE_AND_OTHERS)
 def test_no_folder_of_others_is_replaced(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
@@ -144,7 +146,7 @@ def test_no_folder_of_others_is_replaced(handmade: Measurement, file_format: str
     assert (tmp_path / "precious" / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", ONE_AND_OTHERS)
 def test_an_export_that_fails_leaves_all_as_it_was(
     handmade: Measurement, file_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +181,7 @@ def test_an_export_with_anything_else_in_it_is_not_replaced(handmade: Measuremen
     assert (path / "thesis.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", ONE_AND_OTHERS)
 def test_exports_are_the_users_own(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     path = handmade.export(tmp_path / "export", file_format)
     expected = {0o700, 0o600} if path.is_dir() else {0o600}

@@ -240,6 +240,7 @@ def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> Non
     assert wait_until(lambda: shown.evaluate("document.getElementById('tables-files').open"))
 
 
+@pytest.mark.slow
 def test_dark_narrow_and_printed(shown: Browser) -> None:
     light = shown.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light == "rgb(255, 255, 255)"
@@ -260,6 +261,7 @@ def test_dark_narrow_and_printed(shown: Browser) -> None:
     assert shown.pdf().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_no_other_script_runs(browser: Browser, page: Path) -> None:
     browser.open(page, DRAWN)
     browser.evaluate(

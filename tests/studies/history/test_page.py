@@ -57,6 +57,7 @@ def test_runs_lead_to_their_pages_or_to_comparisons(page: Path) -> None:
     assert set(found) == {f"run {number:02d}" for number in (3, 5, 8, 13, 14, 15)}
 
 
+@pytest.mark.slow
 def test_dots_lead_where_the_names_do(page: Path) -> None:
     svgs = page.read_text().partition("<svg")[2]
     found = Parsed(page.read_text()).elements
