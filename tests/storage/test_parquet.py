@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mutations import bombs, written
 from saved_runs import a_run
@@ -18,20 +19,12 @@ from roastcoffea.storage.parquet import ROOM, Room, read_parquet
 from roastcoffea.storage.reading import ALWAYS_FITS
 from roastcoffea.storage.store import load_run, save_run
 
-FIELDS = {
-    field.name: field
-    for field in (
-        pa.field("text", pa.string()),
-        pa.field("whole", pa.int64()),
-        pa.field("number", pa.float64()),
-        pa.field("texts", pa.list_(pa.string())),
-    )
-}
+SCHEMA = pa.schema({"text": pa.string(), "whole": pa.int64(), "number": pa.float64(), "texts": pa.list_(pa.string())})
 
 
 def read(path: Path, table: pa.Table, **settings: Any) -> pa.Table:
     path.write_bytes(written(table, **settings))
-    return read_parquet(path, FIELDS, Room(), len(table))
+    return read_parquet(path, SCHEMA, Room(), len(table))
 
 
 @pytest.mark.parametrize(
@@ -52,8 +45,8 @@ def read(path: Path, table: pa.Table, **settings: Any) -> pa.Table:
 def test_similar_types_become_ours(name: str, values: Any, expected: list[Any], tmp_path: Path) -> None:
     found = read(tmp_path / "t.parquet", pa.table({name: values}))
     assert found[name].to_pylist() == expected
-    if name in FIELDS:
-        assert found.schema.field(name).type == FIELDS[name].type
+    if name in SCHEMA:
+        assert found.schema.field(name).type == SCHEMA[name].type
 
 
 @pytest.mark.parametrize(
@@ -87,7 +80,23 @@ def test_text_that_is_none_is_told(tmp_path: Path) -> None:
 def test_the_rows_are_those_that_were_told(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(written(pa.table({"whole": [1]})))
     with pytest.raises(MeasurementError, match="1 rows instead of 2"):
-        read_parquet(tmp_path / "t.parquet", FIELDS, Room(), 2)
+        read_parquet(tmp_path / "t.parquet", SCHEMA, Room(), 2)
+
+
+def test_files_without_rows_that_are_equal_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = written(SCHEMA.empty_table(), compression="none")
+    paths = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for path in paths:
+        path.write_bytes(empty)
+    first = read_parquet(paths[0], SCHEMA, Room(), 0)
+    assert first.equals(SCHEMA.empty_table(), check_metadata=True)
+    monkeypatch.setattr(pq, "ParquetFile", None)  # it would be called
+    assert read_parquet(paths[1], SCHEMA, Room(), 0) is first
+    paths[2].write_bytes(empty[:-1])
+    with pytest.raises(MeasurementError, match="its end is missing"):
+        read_parquet(paths[2], SCHEMA, Room(), 0)
+    with pytest.raises(MeasurementError, match="not callable"):
+        read_parquet(paths[1], pa.schema([("text", pa.string())]), Room(), 0)
 
 
 def test_tables_of_a_folder_share_a_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +104,10 @@ def test_tables_of_a_folder_share_a_room(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "t.parquet"
     path.write_bytes(written(pa.table({"number": np.zeros(ROOM // 100)})))
     room = Room()
-    read_parquet(path, FIELDS, room)
+    read_parquet(path, SCHEMA, room)
     with pytest.raises(MeasurementError, match=r"it claims to hold \d+ bytes in \d+, which no measurement does"):
         for _ in range(10):
-            read_parquet(path, FIELDS, room)
+            read_parquet(path, SCHEMA, room)
 
 
 def test_what_does_not_fit_into_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
         periods = document["periods"]
     room, tables = Room(), {}
     for name in TABLES:
-        tables[name] = read_parquet(table_file(path, name), {}, room)
+        tables[name] = read_parquet(table_file(path, name), pa.schema([]), room)
     with reading(path):
         watched = [_watched(period, _of_period(tables, number)) for number, period in enumerate(periods)]
         return watched, float(document["interval"]), list(map(str, document["problems"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -21,6 +21,8 @@ TAIL: Final = 8
 
 SMALL_FILE: Final = 2**20
 """A file of so many bytes is read at once."""
+OF_NO_ROWS: Final = 2**15
+"""A file of a table without rows has fewer bytes."""
 SMALL_FOOTER: Final = 2**18
 FOOTER_SHARE: Final = 8
 """A footer may be this long; in a larger file, this fraction of it. Its parts take hundreds of times their size."""
@@ -51,44 +53,61 @@ class Room:
         self._left -= beyond
 
 
-def read_parquet(path: Path, fields: Mapping[str, pa.Field], room: Room, rows: int | None = None) -> pa.Table:
-    """Table of a file, with these fields as they are here and further columns of plain values as they are there.
+def read_parquet(path: Path, schema: pa.Schema, room: Room, rows: int | None = None) -> pa.Table:
+    """Table of a file, with these columns as they are here and further columns of plain values as they are there.
 
     Raises
     ------
     MeasurementError
         If the file is missing, damaged, claims more than it can hold, or has another number of rows.
     """
-    with reading(path), opened(path) as stored_file:
-        length = os.fstat(stored_file.fileno()).st_size
+    with reading(path), opened(path) as file:
+        length = os.fstat(file.fileno()).st_size
+        if length > SMALL_FILE:
+            return _table(file, length, schema, room, rows)
+        content = file.read(length)
+        if rows == 0 and length <= OF_NO_ROWS:
+            return _empty_table(content, schema)
+        return _table(BytesIO(content), len(content), schema, room, rows)
+
+
+@lru_cache(maxsize=100)
+def _empty_table(content: bytes, schema: pa.Schema) -> pa.Table:
+    """Table without rows: those of many measurements are equal to the byte, and are read once."""
+    return _table(BytesIO(content), len(content), schema, Room(), 0)
+
+
+def _table(file: BinaryIO, length: int, schema: pa.Schema, room: Room, rows: int | None) -> pa.Table:
+    """Table of an open file of this length; see `read_parquet`."""
+    footer = _footer(file, length)
+    known = footer.rows
+    if rows not in (None, known):
+        raise ValueError(f"{known} rows instead of {rows}")
+    absent = len(schema) * SMALLEST_VALUE * known  # of older versions: they are added
+    room.take(footer.claimed(file) + absent, footer.pages)
+    file.seek(0)
+    with pq.ParquetFile(
         # Arrow calls Python for each column otherwise
-        content = stored_file.read(length) if length <= SMALL_FILE else None
-        file = stored_file if content is None else BytesIO(content)
-        footer = _footer(file, length)
-        known = footer.rows
-        if rows not in (None, known):
-            raise ValueError(f"{known} rows instead of {rows}")
-        absent = len(fields) * SMALLEST_VALUE * known  # of older versions: they are added
-        room.take(footer.claimed(file) + absent, footer.pages)
-        file.seek(0)
-        with pq.ParquetFile(
-            file if content is None else pa.BufferReader(content),
-            page_checksum_verification=True,
-            thrift_string_size_limit=LONGEST_FOOTER_TEXT,
-            thrift_container_size_limit=MOST_FOOTER_PARTS,
-        ) as stored:
-            found = stored.schema_arrow
+        pa.BufferReader(file.getvalue()) if isinstance(file, BytesIO) else file,
+        page_checksum_verification=True,
+        thrift_string_size_limit=LONGEST_FOOTER_TEXT,
+        thrift_container_size_limit=MOST_FOOTER_PARTS,
+    ) as stored:
+        found = stored.schema_arrow
+        if is_ours := found.equals(schema, check_metadata=True):
+            ours = schema
+        else:  # another program, or another version of this one, has written it
+            fields = {field.name: field for field in schema}
             ours = pa.schema([fields.get(field.name, field) for field in found])
-            is_ours = found.equals(ours, check_metadata=True) and found.names == list(fields)
-            for field in () if is_ours else found:
+            for field in found:
                 _check_type(field, fields.get(field.name))
-            table = stored.read(use_threads=known > FEW_ROWS) if known else found.empty_table()
-        if table.num_rows != known:
-            raise ValueError(f"{table.num_rows} rows instead of {known}")
-        if not is_ours:  # another program, or another version of this one, has written it
-            table = table.cast(ours)
-        table.validate(full=True)
-        return table
+        table = stored.read(use_threads=known > FEW_ROWS) if known else found.empty_table()
+    if table.num_rows != known:
+        raise ValueError(f"{table.num_rows} rows instead of {known}")
+    if not is_ours:
+        table = table.cast(ours)
+    table.validate(full=True)
+    return table
 
 
 def check_end(path: Path) -> None:

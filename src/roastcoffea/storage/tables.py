@@ -209,13 +209,18 @@ def write_table(folder: Path, name: str, table: pa.Table) -> None:
         )
 
 
+@cache
+def _schema(name: str) -> pa.Schema:
+    return arrow_schema(TABLES[name])
+
+
 def read_table(folder: Path, name: str, rows: int, room: Room) -> pa.Table:
     """Table of a file with this number of rows; those of one folder share a room."""
     columns, path = TABLES[name], table_file(folder, name)
     with reading(path):
         if name in SPAN_FORMS and rows > MOST_COUNTS + path.stat().st_size:
             raise ValueError(f"it claims to hold {rows} counts, which no measurement has")
-        table = read_parquet(path, {field.name: field for field in arrow_schema(columns)}, room, rows)
+        table = read_parquet(path, _schema(name), room, rows)
         for column in columns:
             if column.kind == "values" and column.name in table.column_names:
                 _check_values(table[column.name], column.name)
