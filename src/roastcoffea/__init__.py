@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from roastcoffea.studies.what_if.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 
 _PLOTS: Final = "roastcoffea.visualization.plots"
 
