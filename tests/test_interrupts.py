@@ -243,6 +243,7 @@ def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None
             assert not steps.interrupts
         return monitor
 
+    assert wait_until(lambda: state_of_process()["threads"] == [])  # of the tests before
     before = state_of_process()
     counts = Steps()
     monitored(counts)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 import roastcoffea
 from roastcoffea.cli import command_line, main
@@ -108,3 +109,9 @@ def test_out_and_output_mean_the_same_in_every_command() -> None:
     }
     assert {"compare", "demo", "export", "plot", "report", "run"} <= named.keys()
     assert {name: names for name, names in named.items() if names != {"-o", "--out", "--output"}} == {}
+
+
+def test_a_mistyped_command_has_no_completion_and_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    complete = ShellComplete(command_line, {}, "roastcoffea", "_ROASTCOFFEA_COMPLETE")
+    assert complete.get_completions(["nix"], "") is not None
+    assert capfd.readouterr().err == ""

@@ -109,6 +109,14 @@ def test_without_reading_storage_is_not_shared() -> None:
     assert storage_of([readers(np.full(8, 1e-3), [1, 2] * 4, cpu=1.0)]) == UNSHARED
 
 
+def test_chunks_from_checkpoints_tell_nothing_of_storage() -> None:
+    """A dataset of which nothing was read, and whole parts of a run: no part has a rate of 0 / 0."""
+    seen = readers(np.ones(32), [1] * 16 + [2] * 16)
+    nothing = readers(np.zeros(32), [1] * 32)
+    found = storage_of([seen, replace(nothing, chunks=replace(nothing.chunks, datasets=("from checkpoints",)))])
+    assert (found.streams, found.high) == (ALL, ALL)
+
+
 def test_stages_are_read_as_one() -> None:
     first, second = (chunks_of(np.ones(2), np.ones(2), name) for name in ("one", "two"))
     activity = Activity(2 * np.ones(2), np.ones(2), np.ones((2, 4), np.int64), np.zeros(2))

@@ -21,9 +21,11 @@ class Commands(click.Group):
         """Names of all commands, in order."""
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
         if cmd_name not in (known := self.list_commands(ctx)):
+            if ctx.resilient_parsing:  # a shell asks what can follow
+                return None
             raise click.UsageError(unknown("command", cmd_name, known), ctx)
         module = importlib.import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command

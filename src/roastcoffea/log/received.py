@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log import packing
 from roastcoffea.log.batches import NO_COLUMNS, Lists, PackedParts, Waiting, batch_of, parts_of
 from roastcoffea.log.branch_reads import table_of_branches
@@ -95,9 +96,10 @@ class Growing(Generic[Item]):
         return [text] if self._left_out else []
 
     def _settle(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._tables += self._fitting(waiting)
+        with interrupts_held():
+            waiting, self._waiting = self._waiting, []
+            if waiting:
+                self._tables += self._fitting(waiting)
 
     def _fitting(self, items: list[Item]) -> list[pa.Table]:
         """Tables of the items that fit, found by halving."""
@@ -194,7 +196,7 @@ class ReceivedRecords:
 
     def _settle(self) -> None:
         """Make columns of the records that wait for it."""
-        with self._taking:
+        with interrupts_held(), self._taking:
             waiting, self._waiting = self._waiting, []
             if not waiting:
                 return

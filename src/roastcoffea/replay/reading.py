@@ -129,8 +129,9 @@ class Readers:
         return self.chunks.with_parts(open_wait=parts.open_wait * rate, read=parts.read * rate)
 
     def blocks(self) -> list[Integers]:
-        """Chunks of each part of the run, in order of time."""
-        return np.array_split(np.arange(len(self.chunks)), int(np.clip(len(self.chunks) // FEWEST, 1, BLOCKS)))
+        """Chunks of each part of the run, in order of time; those from checkpoints read nothing."""
+        rows = np.flatnonzero(self.seconds)
+        return np.array_split(rows, int(np.clip(len(rows) // FEWEST, 1, BLOCKS))) if len(rows) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,8 @@ def _rates(runs: Sequence[Readers]) -> Numbers:
     )
     for name in dict.fromkeys(names):
         own = names == name
-        usual[own] *= float(seconds[own].sum() / usual[own].sum())
+        if (of_dataset := usual[own].sum()) > 0:
+            usual[own] *= float(seconds[own].sum() / of_dataset)
     edges = np.cumsum([0, *(len(run.chunks) for run in runs)])
     parts = [first + rows for run, first in zip(runs, edges[:-1], strict=True) for rows in run.blocks()]
     return np.log([max(seconds[rows].sum() / usual[rows].sum(), 1e-9) for rows in parts])

@@ -82,8 +82,7 @@ def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Re
     observed.pass_time(40)
     recorder.tick(observed.now)
     assert len(recorder.written) == 1
-    (journal,) = runs_in(tmp_path)
-    assert wait_until(lambda: recorded_in(journal).run["ended"] is True)
+    assert wait_until(lambda: [recorded_in(journal).run["ended"] for journal in runs_in(tmp_path)] == [True])
     recorder.end()
 
 

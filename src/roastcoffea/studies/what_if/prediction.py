@@ -9,6 +9,8 @@ from math import exp, hypot, log, sqrt
 from statistics import mean, median, stdev
 from typing import Final
 
+from scipy.stats import t as students_t
+
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Replayed
 from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_threads
@@ -35,9 +37,6 @@ TYPICAL_ERROR: Final = 0.10
 
 SCHEDULER_LIMIT: Final = 0.7
 """Share of the time that a scheduler can be busy before tasks wait for it."""
-
-TWO_SIDED: Final = 1.645
-"""Standard deviations to each side that hold 90 % of a normal distribution."""
 
 TOO_WIDE: Final = 1.3
 """Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
@@ -139,7 +138,8 @@ class Predictor:
         seconds = [run.seconds for run in self.repeats]
         if len(seconds) < 2:
             return 0.0
-        return TWO_SIDED * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
+        times = float(students_t.ppf(0.95, len(seconds) - 1))
+        return times * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
 
     @cached_property
     def storage(self) -> Storage:
