@@ -21,6 +21,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, IDLING, TROUBLE
 from roastcoffea.report.page.frame import asset
 
+pytestmark = pytest.mark.slow
+
 DRAWN = "document.documentElement.dataset.charts === 'drawn'"
 HOSTILE = NAMES[:3]
 
@@ -240,7 +242,6 @@ def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> Non
     assert wait_until(lambda: shown.evaluate("document.getElementById('tables-files').open"))
 
 
-@pytest.mark.slow
 def test_dark_narrow_and_printed(shown: Browser) -> None:
     light = shown.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light == "rgb(255, 255, 255)"
@@ -261,7 +262,6 @@ def test_dark_narrow_and_printed(shown: Browser) -> None:
     assert shown.pdf().startswith(b"%PDF")
 
 
-@pytest.mark.slow
 def test_no_other_script_runs(browser: Browser, page: Path) -> None:
     browser.open(page, DRAWN)
     browser.evaluate(

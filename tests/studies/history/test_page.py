@@ -106,6 +106,7 @@ def shown(browser: Browser, page: Path) -> Iterator[Browser]:
     assert browser.messages == []
 
 
+@pytest.mark.slow
 def test_a_click_on_a_run_opens_what_it_leads_to(shown: Browser, page: Path) -> None:
     place = shown.evaluate(
         "(() => { const at = document.querySelectorAll('.history svg')[1].querySelectorAll('.run')[8]"
