@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import interrupted
+import pyarrow as pa
 import pytest
 from analyses import count_events, runner_for
 from coffea.processor import IterativeExecutor
@@ -23,6 +24,7 @@ from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, st
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.interrupts import interrupts_held, uninterrupted, whole
+from roastcoffea.log.received import Growing
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.recording.auto import Recorder, record
 
@@ -110,6 +112,21 @@ def test_other_threads_hold_nothing() -> None:
     thread.start()
     thread.join()
     assert handlers == [signal.default_int_handler]
+
+
+def test_an_interrupt_while_rows_become_a_table_loses_none() -> None:
+    def interrupted(rows: list[int]) -> pa.Table:
+        if rows:
+            signal.raise_signal(signal.SIGINT)
+        return pa.table({"number": pa.array(rows, pa.int64())})
+
+    growing = Growing("rows", interrupted)
+    for number in range(3):
+        growing.add(number)
+    with pytest.raises(KeyboardInterrupt):
+        growing.table()
+    assert growing.table()["number"].to_pylist() == [0, 1, 2]
+    assert growing.problems() == []
 
 
 class Noting:

@@ -109,11 +109,11 @@ def test_without_reading_storage_is_not_shared() -> None:
     assert storage_of([readers(np.full(8, 1e-3), [1, 2] * 4, cpu=1.0)]) == UNSHARED
 
 
-def test_chunks_from_checkpoints_tell_nothing_of_storage() -> None:
-    """A dataset of which nothing was read, and whole parts of a run: no part has a rate of 0 / 0."""
-    seen = readers(np.ones(32), [1] * 16 + [2] * 16)
-    nothing = readers(np.zeros(32), [1] * 32)
-    found = storage_of([seen, replace(nothing, chunks=replace(nothing.chunks, datasets=("from checkpoints",)))])
+def test_a_dataset_of_which_nothing_was_read_tells_nothing_of_storage() -> None:
+    """The second half of a run comes from checkpoints: its parts have no rate."""
+    run = readers(np.repeat([1.0, 0.0], 32), [1] * 16 + [2] * 16 + [1] * 32, cpu=1.0)
+    chunks = replace(run.chunks, datasets=("data", "from checkpoints"), dataset=np.repeat([0, 1], 32))
+    found = storage_of([replace(run, chunks=chunks)])
     assert (found.streams, found.high) == (ALL, ALL)
 
 
