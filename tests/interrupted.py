@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Life:
     fileset: dict[str, Any]
     reached: Callable[[str], None]
     collector: MetricsCollector | None = None
+    earlier: set[threading.Thread] = field(default_factory=set)
     state: dict[str, Any] = field(default_factory=dict)
     entered: bool = False
     raised: str | None = None
@@ -52,7 +53,8 @@ class Life:
 
     def live(self, at_end: Callable[[], object]) -> None:
         """Enter, run and leave; `at_end` is the last thing that an interrupt may hit."""
-        self.state = state_of_process()
+        self.earlier = threads_of_ours()
+        self.state = state_of_process(self.earlier)
         try:
             self.collector = MetricsCollector(self.client)
             self.reached("entering")
@@ -71,7 +73,7 @@ class Life:
         state = self.state
         if not wait_until(lambda: what_stays(self.client) == [], CLEAN_IN):
             self.problems.append(f"on the cluster: {what_stays(self.client)}")
-        now = state_of_process()
+        now = state_of_process(self.earlier)
         self.problems += [f"{name} is {now[name]}, was {state[name]}" for name in state if now[name] != state[name]]
         assert self.collector is not None
         self.problems += lacks_of(self.collector, self.entered)
@@ -89,8 +91,13 @@ def lacks_of(collector: MetricsCollector, entered: bool) -> list[str]:
     return []
 
 
-def state_of_process() -> dict[str, Any]:
-    """What a collector changes in its process while it is open."""
+def threads_of_ours() -> set[threading.Thread]:
+    """Also those of earlier tests: some end a moment after what they served."""
+    return {thread for thread in threading.enumerate() if "roastcoffea" in thread.name}
+
+
+def state_of_process(earlier: Collection[threading.Thread]) -> dict[str, Any]:
+    """What a collector changes in its process while it is open; without threads that were there earlier."""
     return {
         "the Runner": Runner.__dict__["run"],
         "copy of executors": ExecutorBase.__dict__["copy"],
@@ -99,7 +106,7 @@ def state_of_process() -> dict[str, Any]:
         "collectors here": list(calls.here.get() or ()),
         "call here": calls.current.get(),
         "annotations": dict(dask.get_annotations()),
-        "threads": [thread.name for thread in threading.enumerate() if "roastcoffea" in thread.name],
+        "threads": [thread.name for thread in threads_of_ours() - {*earlier}],
         "handler": signal.getsignal(signal.SIGINT),
         "filters of warnings": list(warnings.filters),
     }

@@ -134,6 +134,7 @@ def test_nested_collectors_have_their_own_data(client: Any, sample: Any) -> None
     assert inner.span_metrics[processor_cpu] < outer.span_metrics[processor_cpu]
 
 
+@pytest.mark.slow
 def test_collectors_in_threads_have_their_own_data(client: Any, sample: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -46,6 +46,7 @@ def is_reported(handler: ast.ExceptHandler) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_what_is_caught_in_any_case_is_reported_or_raised_again() -> None:
     handlers = [
         (name, function.name, handler)
@@ -58,6 +59,7 @@ def test_what_is_caught_in_any_case_is_reported_or_raised_again() -> None:
     assert {place[:2] for place in handlers if not is_reported(place[2])} <= LAST_RESORTS
 
 
+@pytest.mark.slow
 def test_nothing_suppresses_every_error() -> None:
     calls = [node for _, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Call)]
     suppressing = [ast.unparse(call) for call in calls if ast.unparse(call.func).endswith("suppress")]
@@ -65,6 +67,7 @@ def test_nothing_suppresses_every_error() -> None:
     assert not [call for call in suppressing if "Exception" in call]
 
 
+@pytest.mark.slow
 def test_everything_is_expected_only_where_the_analysis_runs() -> None:
     expected = [
         (name, ast.unparse(node.args[2]))

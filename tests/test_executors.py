@@ -114,15 +114,14 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=() if kind in {"iterative", "threads"} else pytest.mark.slow) for kind in HERE],
+    [pytest.param(kind, marks=() if kind == "iterative" else pytest.mark.slow) for kind in HERE],
 )
 def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if "with" in kind else pytest.mark.slow) for kind in ON_DASK]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ON_DASK)
 def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) -> None:
     check_executor(kind, sample, client)
 
@@ -202,8 +201,7 @@ def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client
     "kind",
     [
         pytest.param("iterative", marks=needs_retries),
-        "processes",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("threads", "loky")),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("processes", "threads", "loky")),
     ],
 )
 def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:

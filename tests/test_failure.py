@@ -221,7 +221,11 @@ PARTS = (
 """What leaving a collector, and making its tables, consists of."""
 
 
-@pytest.mark.parametrize("raised", [None, ZeroDivisionError("mine")], ids=["finished", "failed"])
+@pytest.mark.parametrize(
+    "raised",
+    [pytest.param(None, marks=pytest.mark.slow), ZeroDivisionError("mine")],
+    ids=["finished", "failed"],
+)
 @pytest.mark.parametrize(("owner", "name"), PARTS, ids=lambda part: str(getattr(part, "__name__", part)))
 def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
     shared_client: Any, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, raised: Exception | None

@@ -28,13 +28,13 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
     "processor",
     [
         analyses.Jets(),
-        analyses.Nested(),
-        analyses.Histogram(),
-        analyses.Frozen(),
         analyses.count_events,
         *(
             pytest.param(processor, marks=pytest.mark.slow)
             for processor in (
+                analyses.Nested(),
+                analyses.Histogram(),
+                analyses.Frozen(),
                 analyses.Listing(),
                 analyses.Numbering(),
                 analyses.Slotted(3),
@@ -59,13 +59,14 @@ def test_output_is_the_same(client: Any, sample: Any, processor: Any, compressio
     assert collector.measurement.problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {"savemetrics": False},
-        pytest.param({"treereduction": 2}, marks=pytest.mark.slow),
+        {"treereduction": 2},
         pytest.param({"processor_compression": None}, marks=needs_no_compression),
-        pytest.param({"executor": OwnCopy}, marks=pytest.mark.slow),
+        {"executor": OwnCopy},
         {"align_clusters": True},
         {"maxchunks": 1},
     ],
@@ -163,6 +164,7 @@ def test_workers_in_the_process_of_the_client(sample: Any) -> None:
     assert used <= collector.metrics["worker_cpu_time_seconds"] <= used + 0.5
 
 
+@pytest.mark.slow
 def test_a_run_shorter_than_the_sampling_interval(client: Any, sample: Any) -> None:
     with MetricsCollector(client, worker_tracking_interval=60) as collector:
         runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
@@ -254,6 +256,7 @@ def test_output_as_a_dask_dataframe(client: Any, sample: Any) -> None:
     assert chunks["events"].sum() == 8000
 
 
+@pytest.mark.slow
 def test_preprocessing_may_run_elsewhere(client: Any, sample: Any) -> None:
     runner = Runner(
         executor=DaskExecutor(client=client, status=False),
@@ -267,6 +270,7 @@ def test_preprocessing_may_run_elsewhere(client: Any, sample: Any) -> None:
     assert len(collector.measurement.chunks) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_dask_dataframes_inside_of_the_with_raise_no_warning(client: Any) -> None:
     import warnings
@@ -299,6 +303,7 @@ def test_datasets_and_files_of_any_type(client: Any, sample: Any) -> None:
     assert collector.measurement.problems == []
 
 
+@pytest.mark.slow
 def test_what_was_not_seen_is_not_zero(client: Any, sample: Any) -> None:
     with MetricsCollector(client) as idle:
         client.submit(str, 1, pure=False).result()

@@ -131,6 +131,7 @@ ARRAYS = st.recursive(
 OUTCOMES = {"loaded", "refused"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_any_json_in_any_place_is_a_measurement_or_our_error(whole: Path, number: settings) -> None:
     document = json.loads((whole / RUN_FILE).read_bytes())

@@ -19,7 +19,7 @@ import pytest
 from analyses import count_events, runner_for
 from coffea.processor import IterativeExecutor
 from conftest import wait_until, what_stays
-from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, traced
+from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
@@ -260,8 +260,8 @@ def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None
             assert not steps.interrupts
         return monitor
 
-    assert wait_until(lambda: state_of_process()["threads"] == [])  # of the tests before
-    before = state_of_process()
+    earlier = threads_of_ours()
+    before = state_of_process(earlier)
     counts = Steps()
     monitored(counts)
     for phase, number, again in drawn_steps(counts.counts | {"running": 1}, 12, SEED):
@@ -271,7 +271,7 @@ def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None
         if phase == "leaving":
             assert len(monitor.attempts) == 1
             assert monitor.problems == []
-    assert state_of_process() == before
+    assert state_of_process(earlier) == before
 
 
 @pytest.mark.slow
@@ -298,7 +298,8 @@ def test_a_recording_that_is_interrupted_while_it_is_saved(
         monkeypatch.undo()
         return recorder
 
-    before = state_of_process()
+    earlier = threads_of_ours()
+    before = state_of_process(earlier)
     counts = Steps()
     recorded(counts)
     draw = random.Random(SEED)
@@ -308,5 +309,5 @@ def test_a_recording_that_is_interrupted_while_it_is_saved(
         assert len(roastcoffea.load(path).chunks) == 4
         recorder.save_open(KeyboardInterrupt())
         assert recorder.saved == [path]
-    assert state_of_process() == before
+    assert state_of_process(earlier) == before
     assert len(list(tmp_path.iterdir())) == 4

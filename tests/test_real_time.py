@@ -94,7 +94,8 @@ def check_timelines(ledger: TimeLedger, bins: int = 40) -> None:
     assert one[CLIENT].to_numpy() == pytest.approx(lines.threads[CLIENT][0], abs=1e-6)
 
 
-@pytest.mark.parametrize(("chunks", "seconds"), [(32, 0.05), pytest.param(400, 0.005, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("chunks", "seconds"), [(32, 0.05), (400, 0.005)])
 def test_sleep_is_waiting(client: Any, sample: Any, chunks: int, seconds: float) -> None:
     measurement = measured(client, sample, Sleeping(seconds), chunks)
     ledger = measurement.time_ledger

@@ -29,7 +29,9 @@ def cpu_of_task_threads(dask_worker: Any) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
-@pytest.mark.parametrize("processor", [Sleeping(0.1), Spinning(0.1)], ids=["sleeping", "spinning"])
+@pytest.mark.parametrize(
+    "processor", [pytest.param(Sleeping(0.1), marks=pytest.mark.slow), Spinning(0.1)], ids=["sleeping", "spinning"]
+)
 def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, processor: Any) -> None:
     runner = runner_for(client, 2000)
     chunks = list(runner.preprocess(sample))

@@ -234,6 +234,7 @@ def test_intervals_are_positive_numbers(interval: Any) -> None:
         checked_interval(interval)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_guide_measures_its_pool(sample: Any) -> None:
     (code, *_) = RUN_HERE[DOCS / "howto" / "backends.md"]
     names: dict[str, Any] = {"fileset": sample, "processor": Jets()}

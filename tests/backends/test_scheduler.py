@@ -167,6 +167,7 @@ def messages_of_others(random_numbers: random.Random) -> Iterator[Any]:
         yield random_numbers.choice(makers)()
 
 
+@pytest.mark.slow
 def test_a_thousand_messages_of_another_client_cost_nothing(client: Client, sample: Any) -> None:
     foreign = list(itertools.islice(messages_of_others(random.Random(0)), 1000))
     with Client(client.scheduler.address, set_as_default=False) as other, MetricsCollector(client) as collector:

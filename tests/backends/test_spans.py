@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import dask
+import pytest
 from analyses import Jets, runner_for
 from distributed import Client
 
@@ -32,6 +33,7 @@ def count_one(number: int) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_tasks_of_others_in_the_span_are_noticed(client: Any, sample: Any) -> None:
 
     runner = runner_for(client, 1000)

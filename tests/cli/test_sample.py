@@ -78,6 +78,7 @@ def test_equal_parameters_give_equal_events_whatever_else_is_made(sample: dict, 
             assert ak.array_equal(left["Events"].arrays(), right["Events"].arrays())
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_events(sample: dict, tmp_path: Path) -> None:
     other = write_sample(tmp_path, seed=2, **SMALL)
     left, right = (ak.to_numpy(events_of(paths(fileset)[0]).MET.pt) for fileset in (sample, other))
@@ -163,6 +164,7 @@ def test_an_interrupted_sample_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_that_make_the_same_sample_get_one(tmp_path: Path) -> None:
     made: list[dict] = []
     threads = [threading.Thread(target=lambda: made.append(write_sample(tmp_path, **SMALL))) for _ in range(2)]

@@ -117,6 +117,7 @@ def test_sections_have_the_older_shape(tmp_path):
     assert again["sections"] == metrics["sections"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DATA is None, reason="ROASTCOFFEA_TEST_DATA is not set")
 def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

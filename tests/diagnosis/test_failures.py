@@ -70,6 +70,7 @@ def test_failures_of_one_file_are_its_own() -> None:
     assert "Check file f2.root" in evidence.remedy
 
 
+@pytest.mark.slow
 def test_nobody_is_blamed_for_failures_that_fall_anywhere() -> None:
     blamed = [
         run_in_which(lambda drawn, worker, file: drawn.random() < 0.2, seed=seed).cluster is not None
@@ -117,6 +118,7 @@ def test_the_run_by_hand() -> None:
     assert evidence.error.text == "boom"
 
 
+@pytest.mark.slow
 def test_first_attempts_that_raise(client: Client, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client) as collector:
         output, report = runner_for(client, 1000, retries=3)(

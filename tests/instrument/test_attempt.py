@@ -112,6 +112,7 @@ def test_computing_between_embedded_baskets_is_computing(real_files: Any) -> Non
     assert 0 < chunk["interpret_seconds"] < 0.1
 
 
+@pytest.mark.slow
 def test_compression_moves_decompression_only(tmp_path: Path) -> None:
     seconds = {}
     for name, compression in (("none", None), ("zstd", uproot.ZSTD(5))):

@@ -41,6 +41,7 @@ def test_only_records_that_dask_brings_home_are_of_its_task(client: Client) -> N
     assert without == {}
 
 
+@pytest.mark.slow
 def test_a_local_executor_in_a_dask_task(client: Client, sample: dict[str, Any]) -> None:
     """An analysis that was submitted as a job, and knows nothing of the cluster that runs it."""
 

@@ -34,6 +34,7 @@ def counted() -> Iterator[Garbage]:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_collections_are_counted_by_who_makes_them() -> None:
     before = len(gc.callbacks)
     other = threading.Thread(target=gc.collect)

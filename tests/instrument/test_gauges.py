@@ -56,6 +56,7 @@ def test_peak_of_what_was_freed_inside() -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_what_the_process_ran_before_is_no_peak(tmp_path: Path) -> None:
     """Its high-water mark stays in the accounting of the system, though not in /proc.
 

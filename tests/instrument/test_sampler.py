@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import wait_until
 from profiled import (
     STATES,
     Planned,
@@ -36,7 +37,7 @@ from roastcoffea.instrument import sampler
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.log import stacks
 from roastcoffea.log.stacks import place_of
-from roastcoffea.records.profile import DEEPER, OTHER
+from roastcoffea.records.profile import DEEPER, NOT_SAMPLED, OTHER
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 
@@ -85,6 +86,8 @@ def test_the_interpreter_is_handed_over_as_before(often: float) -> None:
 @LINUX
 def test_states_are_parts_of_the_seconds(often: float) -> None:
     for row in rows_of([packed_profile(spin, 0.3), packed_profile(nap, 0.3)]):
+        if row["functions"] == [NOT_SAMPLED]:  # on a busy host, at the end; no state is known of it
+            continue
         assert sum(row[state] for state in STATES) == pytest.approx(row["seconds"], abs=1e-3 * row["samples"])
 
 
@@ -138,15 +141,15 @@ def test_a_generator_stands_in_what_reads_it(often: float) -> None:
 
 @LINUX
 def test_nothing_stays_behind() -> None:
-    before, of_python = threads_here(), threading.enumerate()
-    seen: list[list[threading.Thread]] = []
+    before, of_python = threads_here(), {*threading.enumerate()}
+    begun: list[set[threading.Thread]] = []
 
     def look() -> None:
         nap(0.15)
-        seen.append(threading.enumerate())
+        begun.append({*threading.enumerate()} - of_python)
 
     packed_profile(look)
-    assert seen == [of_python]
+    assert begun == [set()]
     wait_until_none_but(before)
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
 
@@ -168,11 +171,14 @@ def test_exceptions_come_out_as_they_are(error: BaseException, often: float) -> 
         nap(0.1)
         raise error
 
-    stacks = Stacks(raise_problem)
-    with pytest.raises(type(error)) as found:
-        stacks.run(fail)
-    assert found.value is error
-    assert seconds_in(rows_of([stacks.packed()]), "nap") > 0
+    def seconds_of_a_failure() -> float:
+        stacks = Stacks(raise_problem)
+        with pytest.raises(type(error)) as found:
+            stacks.run(fail)
+        assert found.value is error
+        return seconds_in(rows_of([stacks.packed()]), "nap")
+
+    assert wait_until(lambda: seconds_of_a_failure() > 0)  # a busy host may take no sample in a tenth of a second
 
 
 def test_objects_of_the_user_live_no_longer(often: float) -> None:

@@ -168,7 +168,7 @@ def good(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "good.root", baskets=2)
 
 
-@pytest.mark.parametrize("on_dask", [False, True])
+@pytest.mark.parametrize("on_dask", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_file_that_cannot_be_opened_is_a_problem(good: Path, on_dask: bool, client: Client) -> None:
     missing = good.with_name("missing.root")
     cluster = client if on_dask else None
@@ -253,7 +253,8 @@ def test_a_call_that_raised_says_so_itself(good: Path) -> None:
 # Several Runner calls, and the report of one
 
 
-@pytest.mark.parametrize("when", [pytest.param("within", marks=pytest.mark.slow), "after"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["within", "after"])
 def test_the_report_of_the_last_of_two_calls_does_not_stand_for_both(
     client: Client, sample: dict[str, Any], when: str
 ) -> None:

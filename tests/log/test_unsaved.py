@@ -13,6 +13,7 @@ class Owner:
     pass
 
 
+@pytest.mark.slow
 def test_a_journal_goes_with_its_last_owner(tmp_path: Path) -> None:
     one, other = Owner(), Owner()
     journal = JournalWriter(tmp_path / "one", {"start": 0.0}, pytest.fail)

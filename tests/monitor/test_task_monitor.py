@@ -183,6 +183,7 @@ def equal_moments(client: Client, tasks: int, moments: int, interval: float) -> 
     return counts
 
 
+@pytest.mark.slow
 def test_a_watch_is_the_scheduler_s_own_state(client: Client) -> None:
     counts = equal_moments(client, tasks=300, moments=10, interval=0.02)
     assert len({tuple(each.items()) for each in counts}) > 2
@@ -594,6 +595,7 @@ def test_dependents_are_kept_until_the_end_of_the_stay(client: Client) -> None:
     assert [views[key]["num_dependents"] for key in keys] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_views_are_complete(client: Client) -> None:
     with TaskMonitor(client, worker_view=True) as monitor:
         results = told_and_released(client, 200)

@@ -251,6 +251,7 @@ def test_preprocessing_that_raises(sample: Any, tmp_path: Path) -> None:
     assert (failed.outcome, good.outcome) == ("failed", "finished")
 
 
+@pytest.mark.slow
 def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: Any, tmp_path: Path) -> None:
     original = Runner.__dict__["run"]
     with MetricsCollector() as collector, record(tmp_path) as recorder:
@@ -410,6 +411,7 @@ def test_calls_of_dask_tasks_are_not_recorded(client: Any, sample: Any, tmp_path
     assert saved_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_preprocessing_on_dask_belongs_to_the_run(sample: Any, tmp_path: Path, client: Any) -> None:
     with record(tmp_path) as recorder:
         preprocessed_and_run(sample, runner(DaskExecutor(client=client, status=False)))

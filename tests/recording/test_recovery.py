@@ -75,7 +75,10 @@ def measured(client: Client, sample: Any, executor: str, place: Path) -> Metrics
     return collector
 
 
-@pytest.mark.parametrize("executor", ["dask", "iterative", pytest.param("futures", marks=pytest.mark.slow)])
+EXECUTORS = ["iterative", *(pytest.param(executor, marks=pytest.mark.slow) for executor in ("dask", "futures"))]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_run_that_ended_and_was_not_saved_is_all_there(
     client: Client, sample: Any, tmp_path: Path, executor: str
 ) -> None:
@@ -86,6 +89,7 @@ def test_a_run_that_ended_and_was_not_saved_is_all_there(
     assert differences(saved, again) == {}
 
 
+@pytest.mark.slow
 def test_a_run_whose_tables_nobody_asked_for_is_all_there(client: Client, sample: Any, tmp_path: Path) -> None:
     journals = tmp_path / "journals"
     with pytest.raises(ZeroDivisionError), MetricsCollector(client, journal=journals) as collector:
@@ -103,7 +107,7 @@ def test_a_run_whose_tables_nobody_asked_for_is_all_there(client: Client, sample
     assert list(journals.iterdir()) == []
 
 
-@pytest.mark.parametrize("executor", ["dask", "iterative", pytest.param("futures", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_run_that_was_lost_has_what_was_recorded(client: Client, sample: Any, tmp_path: Path, executor: str) -> None:
     collector = measured(client, sample, executor, tmp_path / "journals")
     measurement = recovered(cut(journal_of(tmp_path / "journals"), END))
@@ -131,12 +135,14 @@ def test_a_call_that_ran_is_among_the_calls(client: Client, sample: Any, tmp_pat
     assert recovered(cut(journal, middle)).metrics["num_missing_chunks"] == 8
 
 
+@pytest.mark.slow
 def test_a_report_that_was_set_later_is_there(client: Client, sample: Any, tmp_path: Path) -> None:
     collector = measured(client, sample, "iterative", tmp_path / "journals")
     collector.set_coffea_report({"bytesread": 5})
     assert recovered(journal_of(tmp_path / "journals")).run.coffea_report == {"bytesread": 5}
 
 
+@pytest.mark.slow
 def test_a_cut_off_journal_says_so(client: Client, sample: Any, tmp_path: Path) -> None:
     collector = measured(client, sample, "iterative", tmp_path / "journals")
     journal = journal_of(tmp_path / "journals")

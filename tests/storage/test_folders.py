@@ -129,7 +129,7 @@ CALLS_OF_SAVING = [
     ("error", "exchanges"),
     [
         pytest.param(FULL, True, id="error, exchange"),
-        pytest.param(FULL, False, id="error, two renames"),
+        pytest.param(FULL, False, id="error, two renames", marks=pytest.mark.slow),
         pytest.param(KeyboardInterrupt(), True, id="interrupt, exchange"),
         pytest.param(KeyboardInterrupt(), False, id="interrupt, two renames", marks=pytest.mark.slow),
     ],

@@ -220,6 +220,7 @@ def test_a_plot_and_the_page_have_one_word_for_the_state_of_a_run() -> None:
     assert plots.plot_byte_ledger(measurement)[1].get_title().endswith(f"by hand, {state}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_failed_run_is_drawn_and_says_so(name: str, wanted: Callable[[str], list[Any]], failed: Measurement) -> None:
     title, *rest = drawn(name, failed)
@@ -243,6 +244,7 @@ def test_where_drawing_finds_nothing_the_title_of_the_user_stays(run: Run) -> No
     assert ax.get_title() == "Mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_in_which_little_happened(name: str, little: Measurement) -> None:
     try:
@@ -259,6 +261,7 @@ def test_of_a_run_in_which_nothing_happened_nothing_is_drawn(name: str) -> None:
         function(name)(empty_run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, arguments in OLD.items() if arguments])
 def test_data_of_the_older_names(name: str, wanted: Callable[[str], list[Any]], older_data: dict[str, Any]) -> None:
     given = {argument: older_data[argument] for argument in OLD[name]}
@@ -285,6 +288,7 @@ def test_numbers_from_older_data_are_those_of_the_run(run: Run) -> None:
             np.testing.assert_allclose(one, other, atol=1e-4)  # the first sample is where time begins
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_of_0_1_2(name: str) -> None:
     folder = os.environ.get("ROASTCOFFEA_TEST_DATA")

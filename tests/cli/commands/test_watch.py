@@ -51,6 +51,7 @@ def waiting_tasks(client: Client, name: str) -> Iterator[None]:
     client.gather(futures)
 
 
+@pytest.mark.slow
 def test_each_look_as_json_is_what_the_scheduler_has(client: Client, capsys: Any, tmp_path: Path) -> None:
     with waiting_tasks(client, "roastcoffea-json"):
         options = ["--interval", "0.1", "--seconds", "0.5", "--json", "--output", str(tmp_path)]

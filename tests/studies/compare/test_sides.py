@@ -39,6 +39,7 @@ def test_a_name_is_looked_for_in_the_folder(folder: Path) -> None:
     assert names(paths_of("again", folder)) == ["again-1", "again-2"]
 
 
+@pytest.mark.slow
 def test_a_folder_with_the_jobs_of_a_campaign_is_one_run(tmp_path: Path) -> None:
     """Each has files of its own; of the same files they are repeats."""
     for folder, files in (("jobs", ("a", "b", "c")), ("repeats", ("a", "a", "a")), ("some", ("a", "b", "b"))):

@@ -67,6 +67,7 @@ def test_dots_lead_where_the_names_do(page: Path) -> None:
     assert svgs.count('class="change"') == 2
 
 
+@pytest.mark.slow
 def test_a_comparison_tells_what_changed(page: Path) -> None:
     fold = page.read_text().partition("Comparison 1: run 08 to run 15 against run 00 to run 07")[2]
     assert "CPU per event +44 %" in fold.partition("</details>")[0]
