@@ -12,7 +12,8 @@ from log_entries import CALL, T
 from roastcoffea.log import received
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import Growing, ReceivedRecords
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records import arrow
+from roastcoffea.records.arrow import row_codes, table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 
@@ -59,16 +60,16 @@ def test_a_record_whose_times_cannot_be_is_set_aside(values: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("largest", [2**62, 10])
 def test_rows_have_equal_codes_where_they_are_equal(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr(received, "LARGEST_CODE", largest)
+    monkeypatch.setattr(arrow, "LARGEST_CODE", largest)
     draw = random.Random(1)
     rows: list[dict[str, Any]] = [
         {name: draw.choice((None, "1", "2")) for name in ("call", "file", "tree")} for _ in range(100)
     ]
-    codes = received.row_codes(table_of_rows(ASKED_COLUMNS, rows))
+    codes = row_codes(table_of_rows(ASKED_COLUMNS, rows))
     by_code = dict(zip(codes.tolist(), rows, strict=True))
     assert all(by_code[code] == row for code, row in zip(codes.tolist(), rows, strict=True))
     assert len(by_code) == len({tuple(row.values()) for row in rows}) > 10
-    assert len(received.row_codes(table_of_rows(ASKED_COLUMNS, []))) == 0
+    assert len(row_codes(table_of_rows(ASKED_COLUMNS, []))) == 0
 
 
 def test_a_record_that_comes_by_two_ways_counts_once() -> None:

@@ -75,10 +75,10 @@ def measured(client: Client, sample: Any, executor: str, place: Path) -> Metrics
     return collector
 
 
-EXECUTORS = ["iterative", *(pytest.param(executor, marks=pytest.mark.slow) for executor in ("dask", "futures"))]
+KINDS = ["iterative", *(pytest.param(executor, marks=pytest.mark.slow) for executor in ("dask", "futures"))]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", KINDS)
 def test_a_run_that_ended_and_was_not_saved_is_all_there(
     client: Client, sample: Any, tmp_path: Path, executor: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_run_whose_tables_nobody_asked_for_is_all_there(client: Client, sample
     assert list(journals.iterdir()) == []
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", KINDS)
 def test_a_run_that_was_lost_has_what_was_recorded(client: Client, sample: Any, tmp_path: Path, executor: str) -> None:
     collector = measured(client, sample, executor, tmp_path / "journals")
     measurement = recovered(cut(journal_of(tmp_path / "journals"), END))

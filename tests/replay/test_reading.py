@@ -40,12 +40,15 @@ def test_active_chunks_are_counted_at_moments_of_each() -> None:
     """The first lasts from 0 to 8, others from 2 to 4 and from 4 to 8: two at 1, 3, 5 and 7, except for the first."""
     times = {"start": [100.0, 102.0, 104.0], "stop": [108.0, 104.0, 108.0]}
     chunks = pa.table({"bytes_requested": [10, 20, 0], "events": [1, 2, 3]})
-    found = activity_of(chunks, pa.table(times), np.zeros(3))
+    every = np.ones(3, np.bool_)
+    found = activity_of(chunks, pa.table(times), np.zeros(3), every)
     assert found.active.tolist() == [[1, 2, 2, 2], [2] * 4, [2] * 4]
     assert found.amount.tolist() == [10.0, 20.0, 1.0]
     assert found.seconds.tolist() == [8.0, 2.0, 4.0]
     unknown = pa.table({"bytes_requested": pa.array([10, None, 3]), "events": [1, 2, 3]})
-    assert activity_of(unknown, pa.table(times), np.zeros(3)).amount.tolist() == [1.0, 2.0, 3.0]
+    assert activity_of(unknown, pa.table(times), np.zeros(3), every).amount.tolist() == [1.0, 2.0, 3.0]
+    two = activity_of(chunks, pa.table(times), np.zeros(3), np.array([True, True, False]))
+    assert two.active[:2].tolist() == [[1, 2, 1, 1], [2] * 4]
 
 
 def test_stretch_of_chunks_that_only_read() -> None:
@@ -115,6 +118,20 @@ def test_a_dataset_of_which_nothing_was_read_tells_nothing_of_storage() -> None:
     chunks = replace(run.chunks, datasets=("data", "from checkpoints"), dataset=np.repeat([0, 1], 32))
     found = storage_of([replace(run, chunks=chunks)])
     assert (found.streams, found.high) == (ALL, ALL)
+
+
+def test_chunks_from_checkpoints_have_no_part_in_what_storage_serves() -> None:
+    """Chunks that read nothing, and end at once, between those that share two streams."""
+    active = np.repeat([1, 2, 3, 4], 16)
+    noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(len(active)))
+    read = np.maximum(active / 2.0, 1.0) * noise
+    alone = readers(read, active.tolist(), cpu=0.5)
+    mixed = np.column_stack([read, 0.0 * read]).ravel()
+    both = readers(mixed, np.repeat(active, 2).tolist(), cpu=0.5)
+    assert storage_of([both]) == storage_of([alone])
+    assert both.alone(2.0).parts.read[::2].tolist() == pytest.approx(alone.alone(2.0).parts.read.tolist())
+    of_checkpoints = readers(np.zeros(4), [1] * 4, cpu=0.5)
+    assert with_own_storage(of_checkpoints.chunks, of_checkpoints.activity, 2.0) is of_checkpoints.chunks
 
 
 def test_stages_are_read_as_one() -> None:

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.log.received import row_codes
 from roastcoffea.log.sites import sites_of
-from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FINISHED, RunnerCall

@@ -23,7 +23,7 @@ from roastcoffea.log.branch_reads import table_of_branches
 from roastcoffea.log.plausible import impossible_times, impossible_values
 from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.log.tally import Tally
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import row_codes, table_of_rows
 from roastcoffea.records.calls import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.units import counted, were
@@ -36,8 +36,6 @@ BATCH_OF_BRANCHES: Final = 128
 
 OF_ATTEMPTS: Final = {packing.PROBLEMS, packing.PROFILE, packing.SECTIONS}
 """Values in addition to texts and figures with which an attempt of a chunk waits to become a row."""
-
-LARGEST_CODE: Final = 2**62
 
 DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
 """Errors of Arrow for a value that is not of its column's type."""
@@ -331,19 +329,6 @@ def numbered_attempts(chunks: pa.Table) -> pa.Table:
     numbers[alone] = attempt_numbers(pa.array(row_codes(place)))
     at = chunks.column_names.index("attempt")
     return chunks.set_column(at, chunks.schema.field(at), pa.array(numbers))
-
-
-def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """A number for each row of a table; equal rows share it, and null equals null."""
-    codes, different = np.zeros(len(rows), np.int64), 1
-    for column in rows.columns:
-        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        if different * len(found.dictionary) > LARGEST_CODE:
-            values, codes = np.unique(codes, return_inverse=True)
-            different = len(values)
-        codes = codes * len(found.dictionary) + found.indices.to_numpy()
-        different *= len(found.dictionary)
-    return codes
 
 
 def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:

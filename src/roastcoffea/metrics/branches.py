@@ -12,12 +12,10 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
 from roastcoffea.metrics.statistics import Flags, Integers, integers, places
-from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
-
-LARGEST_CODE: Final = 2**62
 
 FILE_IDENTITY: Final = ("file", "uuid", "tree")
 SAME_LOOP: Final = "chunks of a file"
@@ -55,17 +53,8 @@ class Reads:
 
 
 def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
-    """A number for each row; rows with equal values in all these columns share it."""
-    found, different = np.zeros(len(table), dtype=np.int64), 1
-    for column in columns:
-        indices = table[column].combine_chunks().dictionary_encode().indices
-        inner = integers(indices, -1) + 1
-        values = int(inner.max(initial=0)) + 1
-        if different * values > LARGEST_CODE:
-            known, found = np.unique(found, return_inverse=True)
-            different = len(known)
-        found, different = found * values + inner, different * values
-    return np.asarray(np.unique(found, return_inverse=True)[1])
+    """A number for each row, from 0 without gaps; rows with equal values in all these columns share it."""
+    return np.asarray(np.unique(row_codes(table.select([*columns])), return_inverse=True)[1])
 
 
 def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Reads:

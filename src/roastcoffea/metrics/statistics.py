@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ import pyarrow.compute as pc
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+OF_90_PERCENT: Final = 1.645
+"""Standard deviations to each side that hold 90 % of normally distributed values."""
 
 
 def amounts(table: pa.Table, name: str) -> Numbers:

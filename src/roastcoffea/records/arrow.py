@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from roastcoffea.records.columns import Column, Kind
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 PART_ROWS: Final = 10_000
 """Most rows of a part of a table."""
+
+LARGEST_CODE: Final = 2**62
+"""Most combinations of values that are told apart by one number."""
 
 ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.string(),
@@ -78,3 +83,16 @@ def absent_frame(columns: Sequence[Column], reason: str) -> pd.DataFrame:
     frame = frame_of(table_of_rows(columns, []), columns)
     frame.attrs["absent"] = reason
     return frame
+
+
+def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """A number for each row of a table; equal rows share it, and null equals null."""
+    codes, different = np.zeros(len(rows), np.int64), 1
+    for column in rows.columns:
+        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        if different * len(found.dictionary) > LARGEST_CODE:
+            values, codes = np.unique(codes, return_inverse=True)
+            different = len(values)
+        codes = codes * len(found.dictionary) + found.indices.to_numpy()
+        different *= len(found.dictionary)
+    return codes

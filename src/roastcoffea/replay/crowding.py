@@ -60,12 +60,6 @@ def _of_event(chunks: Chunks) -> Numbers:
     return ratio(chunks.parts.computing, chunks.events)
 
 
-def uncrowded(chunks: Chunks, doublings: Numbers, crowded: float) -> Chunks:
-    """Chunks with the CPU time that they would take on a core of their own."""
-    alone, parts = 1 / (1 + crowded * np.nan_to_num(doublings)), chunks.parts
-    return chunks.with_parts(**{name: getattr(parts, name) * alone for name in ("open_cpu", "decompress", "cpu")})
-
-
 def _slope(doublings: Numbers, relative: Numbers) -> float:
     """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
     some = slice(None, None, -(-len(doublings) // COMPARED))

@@ -13,14 +13,12 @@ from typing import Final
 import numpy as np
 from scipy.optimize import brentq
 
+from roastcoffea.metrics.statistics import OF_90_PERCENT
 from roastcoffea.replay.changes import Scenario
 from roastcoffea.replay.parts import Chunks, Parts
 
 BLOCKS: Final = 4
 """Parts of a run, in order of time, whose shares are compared."""
-
-SPREAD: Final = 1.645
-"""Standard deviations of the parts to each side: 90 % of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> Interpreter | None:
     ]
     if not shares:
         return None
-    mean, spread = float(np.mean(shares)), SPREAD * float(np.std(shares, ddof=1) if len(shares) > 1 else 0.0)
+    mean, spread = float(np.mean(shares)), OF_90_PERCENT * float(np.std(shares, ddof=1) if len(shares) > 1 else 0.0)
     return Interpreter(mean, max(mean - spread, 0.0), min(mean + spread, 1.0))
 
 

@@ -114,10 +114,16 @@ class Chunks:
 
         If jobs that share a core also take more CPU time (`crowded`: for each doubling), it is taken off as well.
         """
-        parts = self.parts
-        alone = 1 / (1 + crowded * np.log2(own * ratio(parts.contention, parts.computing) + 1))
-        cpu = {name: getattr(parts, name) * alone for name in ("open_cpu", "decompress", "cpu")}
-        return self.with_parts(contention=parts.contention * (1 - own), **cpu)
+        contention = self.parts.contention
+        doublings = np.log2(own * ratio(contention, self.parts.computing) + 1)
+        return self.uncrowded(doublings, crowded).with_parts(contention=contention * (1 - own))
+
+    def uncrowded(self, doublings: Numbers, crowded: float) -> Chunks:
+        """Chunks with the CPU time that they would take on a core of their own, with less for each doubling."""
+        alone = 1 / (1 + crowded * doublings)
+        return self.with_parts(
+            **{name: getattr(self.parts, name) * alone for name in ("open_cpu", "decompress", "cpu")}
+        )
 
 
 def needed(chunks: pa.Table) -> pa.Table:

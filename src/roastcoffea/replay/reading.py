@@ -17,7 +17,7 @@ import pyarrow as pa
 from scipy.special import gammaln
 from scipy.stats import t as students_t
 
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, moments
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, moments
 from roastcoffea.replay.parts import Chunks
 
 MOMENTS: Final = 4
@@ -51,9 +51,9 @@ ALL: Final = float("inf")
 class Activity:
     """What went on during each chunk.
 
-    `seconds` is what its task took, `amount` its bytes (or events, if unknown), `active` how many chunks were active at
-    moments of it. `doublings` is how often the jobs on its core had doubled, from its wait in the run queue: NaN for
-    first tasks of processes.
+    `seconds` is what its task took, `amount` its bytes (or events, if unknown), `active` how many chunks that read were
+    active at moments of it. `doublings` is how often the jobs on its core had doubled, from its wait in the run queue:
+    NaN for first tasks of processes.
     """
 
     seconds: Numbers
@@ -62,20 +62,25 @@ class Activity:
     doublings: Numbers
 
 
-def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers) -> Activity:
-    """Activity of chunks, each with its task."""
+def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers, reads: Flags) -> Activity:
+    """Activity of chunks, each with its task; those from checkpoints, which read nothing, are in nobody's way."""
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     stop = np.where(np.isnan(stop), start, stop)
     at = start[:, None] + (stop - start)[:, None] * (np.arange(MOMENTS) + 0.5) / MOMENTS
-    begun, ended = (np.searchsorted(np.sort(some), at, side="right") for some in (start, stop))
+    begun, ended = (np.searchsorted(np.sort(some[reads]), at, side="right") for some in (start, stop))
     known = not chunks["bytes_requested"].null_count
     amount = amounts(chunks, "bytes_requested" if known else "events")
     return Activity(stop - start, np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
 
 
+def reading_seconds(chunks: Chunks) -> Numbers:
+    """Waiting for storage of each chunk."""
+    return chunks.parts.open_wait + chunks.parts.read
+
+
 @dataclass(frozen=True)
 class Readers:
-    """Reading of a run's chunks, and the other chunks that were active meanwhile."""
+    """Reading of a run's chunks, and other chunks that read and were active meanwhile."""
 
     chunks: Chunks
     activity: Activity
@@ -83,18 +88,23 @@ class Readers:
     @cached_property
     def seconds(self) -> Numbers:
         """Waiting for storage of each chunk."""
-        return self.chunks.parts.open_wait + self.chunks.parts.read
+        return reading_seconds(self.chunks)
+
+    @cached_property
+    def _rows(self) -> Integers:
+        """Chunks that read."""
+        return np.flatnonzero(self.seconds)
 
     @cached_property
     def share(self) -> float:
-        """Share of the chunks' time in reading; that time includes their waiting for cores."""
-        total = float(self.activity.seconds.sum())
+        """Share of the time of chunks that read in reading; that time includes their waiting for cores."""
+        total = float(self.activity.seconds[self._rows].sum())
         return min(float(self.seconds.sum()) / total, 1.0) if total else 0.0
 
     @property
     def most(self) -> int:
         """Most chunks that were active at a time."""
-        return int(self.activity.active.max(initial=1))
+        return int(self.activity.active[self._rows].max(initial=1))
 
     def stretch(self, streams: float) -> Numbers:
         """Expected factor by which sharing made the reading of each chunk longer."""
@@ -107,10 +117,11 @@ class Readers:
     @cached_property
     def _numbers(self) -> tuple[Numbers, Numbers]:
         """Numbers of active chunks, and how often each occurred; if there are many, some of them."""
-        found = np.unique(self.activity.active)
+        active = self.activity.active[self._rows]
+        found = np.unique(active)
         if len(found) > COMPARED:
             found = np.unique(np.quantile(found, np.linspace(0, 1, COMPARED)).round())
-        place = np.rint(np.interp(self.activity.active.ravel(), found, np.arange(len(found)))).astype(np.int64)
+        place = np.rint(np.interp(active.ravel(), found, np.arange(len(found)))).astype(np.int64)
         return found.astype(np.float64), np.bincount(place, minlength=len(found)).astype(np.float64)
 
     def _demand(self, streams: float) -> float:
@@ -129,8 +140,8 @@ class Readers:
         return self.chunks.with_parts(open_wait=parts.open_wait * rate, read=parts.read * rate)
 
     def blocks(self) -> list[Integers]:
-        """Chunks of each part of the run, in order of time; those from checkpoints read nothing."""
-        rows = np.flatnonzero(self.seconds)
+        """Chunks of each part of the run that read, in order of time."""
+        rows = self._rows
         return np.array_split(rows, int(np.clip(len(rows) // FEWEST, 1, BLOCKS))) if len(rows) else []
 
 
@@ -227,7 +238,9 @@ def _mean(values: Numbers) -> float:
 
 def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) -> Chunks:
     """Chunks as if each had storage of its own."""
-    return chunks if activity is None or streams == ALL else Readers(chunks, activity).alone(streams)
+    if activity is None or streams == ALL or not reading_seconds(chunks).any():
+        return chunks
+    return Readers(chunks, activity).alone(streams)
 
 
 def all_readers(pairs: Sequence[tuple[Chunks, Activity]]) -> Readers | None:

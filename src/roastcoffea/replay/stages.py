@@ -21,7 +21,7 @@ from roastcoffea.replay.crowding import crowding_of, doublings_of
 from roastcoffea.replay.dask_costs import FirstTasks, early_tasks, first_tasks, late_start, merging_of, task_durations
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.replay.parts import Chunks, Parts, chunks_in_parts, needed, ratio
-from roastcoffea.replay.reading import Activity, activity_of
+from roastcoffea.replay.reading import Activity, activity_of, reading_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     doublings, costs = doublings_of(chunks.parts, early_tasks(tasks)), records.costs
     merging = merging_of(records.run, call, len(tasks), merges)
     if records.failed is None:
-        activity = activity_of(own, tasks, doublings)
+        activity = activity_of(own, tasks, doublings, reading_seconds(chunks) > 0)
         chunks, costs = _warm(_on_own_cores(chunks), tasks, costs)
     else:
         costs = costs._replace(crowded=crowding_of([(chunks, doublings)]))

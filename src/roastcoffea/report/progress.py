@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from roastcoffea.metrics.phases import FAILED, TIME_CLASSES
+from roastcoffea.metrics.statistics import OF_90_PERCENT
 from roastcoffea.units import GIGABIT_PER_SECOND, KILOHERTZ, SECOND, counted, number
 
 NAME: Final = "roastcoffea"
@@ -21,7 +22,6 @@ SPAN: Final = 60.0
 ENOUGH_CHUNKS: Final = 10
 """Chunks that must end in the last minute to estimate the time left from it; else all chunks so far serve."""
 
-OF_90_PERCENT: Final = 1.645
 MOST_WRONG: Final = 10.0
 """How many times longer than estimated a run may take at most, where too few chunks have ended to say more."""
 

@@ -85,7 +85,7 @@ def test_requests_that_always_take_most_of_the_time_are_latency() -> None:
     assert (main.name, main.turning.value) == ("storage latency", 2.0)
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.9, ""), (0.2, " Its core was mostly free: ")])
+@pytest.mark.parametrize(("share", "said"), [(0.9, ""), (0.2, " The scheduler's core was mostly free: ")])
 def test_the_scheduler_s_own_time_is_told_where_it_limits(share: float, said: str) -> None:
     runs = []
     for run in small(cpu=0.2, size=1e5, scheduler=0.1):
@@ -98,7 +98,7 @@ def test_the_scheduler_s_own_time_is_told_where_it_limits(share: float, said: st
     main = scaling(runs).explanation.main
     assert main is not None
     assert main.name == "scheduler"
-    used = f"its event loop used {100 * share:.0f} % of a core, and was 250 ms late on average."
+    used = f"the event loop of the scheduler used {100 * share:.0f} % of a core, and was 250 ms late on average."
     assert f"With {main.at} workers {used}" in main.text
     assert main.advice.partition("tasks.")[2].startswith(said)
     assert bool(said) == ("mostly free" in main.advice)

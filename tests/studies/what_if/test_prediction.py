@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from made_runs import in_two_calls, made_run, plan
 from planted_campaigns import laboratory
@@ -208,6 +209,26 @@ def test_the_lock_of_the_interpreter_is_taken_from_runs_with_threads() -> None:
     found = what_if(run, threads=[1, 2, 4])
     assert seconds(found) == pytest.approx([16.0, 16.0, 16.0], rel=0.05)
     assert all(one.reason is None for one in found.predictions)
+
+
+def test_a_lock_that_was_not_recorded_is_not_added_to_that_of_another_run() -> None:
+    """Its chunks of 2 s contain the wait of two threads; another run, of three, tells how long each waits."""
+    unknown = locked(threads=2)
+    assert unknown.chunks is not None
+    at = unknown.chunks.column_names.index("lock_seconds")
+    nulls = pa.nulls(len(unknown.chunks), pa.float64())
+    unknown = replace(unknown, chunks=unknown.chunks.set_column(at, "lock_seconds", nulls))
+    found = what_if(unknown, locked(threads=3), threads=[1, 2, 4])
+    one, same, four = (each for each in found.predictions if each.scenario == AS_RECORDED)
+    assert same.doubts == ()
+    assert same.seconds == pytest.approx(16.0, rel=0.05)
+    for other in (one, four):
+        assert "which no time was recorded" in other.doubts[0]
+    # from twice as fast, as if no thread had waited for another, to all in turn
+    assert four.seconds is None
+    assert "that was not recorded" in str(four.reason)
+    assert four.low < 8.0
+    assert four.high > 16.0
 
 
 def locked(threads: int) -> Run:

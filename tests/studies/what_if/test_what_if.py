@@ -241,6 +241,13 @@ def test_a_size_without_a_number_has_its_reason_and_range() -> None:
     assert sizes.notes[0].startswith("Only ranges: chunks of data")
 
 
+def test_what_has_no_number_has_its_reason_whatever_is_changed() -> None:
+    found = what_if(RUN)
+    unknown = [replace(one, seconds=None, reason="nobody knows") for one in found.predictions[1:]]
+    shown = replace(found, predictions=[found.predictions[0], *unknown])
+    assert "Only ranges: nobody knows." in sheet(shown, "Wall time with 64").notes
+
+
 def test_doubts_have_the_clusters_that_they_are_of() -> None:
     doubts = sheet(what_if(RUN, workers=[2, 4], threads=[2]), "Caveats")
     (doubt,) = doubts.items

@@ -91,7 +91,7 @@ def _cause(name: str, shares: Shares, groups: Sequence[Sequence[Judged]], unit: 
     falls = _falls(name, shares) if rate is not None and share[at, 0] >= MATTERS else None
     text, advice = sentences.words_of(name, evidence, rate)
     if falls is not None:
-        text += f" Beyond {number(falls)} {unit} the total falls, and more of them make the run slower."
+        text += f" Beyond {number(falls)} {unit} the total rate falls, and more of them make the run slower."
     return Cause(
         name=name,
         share=Between.of(share[at]),

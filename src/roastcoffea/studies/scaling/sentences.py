@@ -194,11 +194,10 @@ def _scheduler(evidence: Evidence) -> tuple[str, str]:
     if loop is not None:
         size, share = number(evidence.most.scaled.workers), FRACTION.text(loop.share)
         late = "" if loop.lag is None else f", and was {SECOND.text(loop.lag)} late on average"
-        words += f" With {size} {evidence.unit} its event loop used {share} of a core{late}."
+        words += f" With {size} {evidence.unit} the event loop of the scheduler used {share} of a core{late}."
         if loop.share < HALF_BUSY:
-            advice += (
-                " Its core was mostly free: look at its connections to the workers and at what else ran on its host."
-            )
+            elsewhere = "look at its connections to the workers, and at what else ran on its host"
+            advice += f" The scheduler's core was mostly free: {elsewhere}."
     return words, advice
 
 

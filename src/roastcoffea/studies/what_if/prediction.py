@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, hypot, log, sqrt
@@ -17,6 +17,7 @@ from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_thr
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.reading import ALL, Storage, all_readers, storage_of
 from roastcoffea.replay.recorded import Recorded
+from roastcoffea.studies.what_if import unknown
 from roastcoffea.studies.what_if.assumed import Assumed, Lock, left_open
 from roastcoffea.studies.what_if.replays import (
     foreign_load,
@@ -27,10 +28,7 @@ from roastcoffea.studies.what_if.replays import (
     own_chunks,
     replay,
 )
-from roastcoffea.units import FRACTION, number
-
-FAR: Final = 2
-"""Chunks up to this many times the largest recorded one are still near it."""
+from roastcoffea.units import FRACTION
 
 TYPICAL_ERROR: Final = 0.10
 """Relative error that is assumed, not measured, unless other runs show a larger one."""
@@ -197,7 +195,7 @@ class Predictor:
         """Caveats of all predictions."""
         found = [doubt for run in self.repeats for doubt in run.doubts]
         found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
-        found += filter(None, map(foreign_load, self.repeats))
+        found += filter(None, (foreign_load(run, self.others[id(run)]) for run in self.repeats))
         found += filter(None, map(_misfit, self.checks))
         return list(dict.fromkeys(found))
 
@@ -214,14 +212,18 @@ class Predictor:
             )
             return self._scaled(made, assumed)
 
-        doubts = (*self._of_cores(workers, threads), *self._of_threads(threads))
+        run = self.runs[0]
+        doubts = (
+            *unknown.doubts_of_cores(run, workers, threads, self.same_host),
+            *unknown.doubts_of_threads(run, self._lock_of(run), threads),
+        )
         made = self._prediction(replays, self._assumptions(self.runs[0], threads), threads, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
         base, others = self._assumptions(self.runs[0], self.runs[0].threads)
-        unknown = self.law(base.streams)
+        law_or_reason = self.law(base.streams)
 
         def replays(assumed: Assumed) -> list[Replayed]:
             law = self.law(assumed.streams)
@@ -229,12 +231,14 @@ class Predictor:
                 return self._in_chunks(lambda chunks: bracket(chunks, size).opening, assumed)
             return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
 
-        if not isinstance(unknown, str):
-            made = self._prediction(replays, (base, others), self.runs[0].threads, self._of_size(size))
+        if not isinstance(law_or_reason, str):
+            largest = max(int(chunks.events.max()) for chunks in self.chunks())
+            doubts = unknown.doubts_of_size(size, largest)
+            made = self._prediction(replays, (base, others), self.runs[0].threads, doubts)
             return replace(made, chunksize=size, rechunked=True)
         fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
         made = self._prediction(replays, (base, others), self.runs[0].threads, (), fixed)
-        return replace(made, chunksize=size, rechunked=True, seconds=None, reason=unknown)
+        return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
 
     def _assumptions(self, run: Recorded, threads: int) -> Assumptions:
         """The likeliest assumptions for a number of threads, and others that the runs allow as well."""
@@ -269,10 +273,14 @@ class Predictor:
             return [Lock(UNCHANGED)]
         if threads == 1:
             return [Lock(with_threads(0.0, 1))]
-        known = self.interpreter
+        known = self._lock_of(run)
         if known is None:
             return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
         return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
+
+    def _lock_of(self, run: Recorded) -> Interpreter | None:
+        """What is known of the interpreter, for a run whose chunks have no waiting for it that was not recorded."""
+        return self.interpreter if run.threads == 1 or run.knows_lock else None
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
@@ -282,36 +290,16 @@ class Predictor:
     def _scaled(self, replays: Iterable[Replayed], assumed: Assumed) -> list[Replayed]:
         return [one._replace(seconds=one.seconds * self._scale(assumed.streams)) for one in replays]
 
-    # what the runs cannot tell
-
     def _unknown(self, widest: str | None, threads: int) -> str:
         """Why there is no number."""
+        run = self.runs[0]
         if widest == OTHERS:
-            known = (min(self.others.values()), max(self.others.values()))
-            low, high = (number(jobs * (self.runs[0].cores or 1)) for jobs in known)
-            return f"other programs needed {low} to {high} cores, which differed too much between the runs"
-        return self._of_interpreter(threads) if widest == INTERPRETER else self._of_storage()
-
-    def _of_storage(self) -> str:
-        """What is unknown of storage."""
-        known = self.storage
-        if known.high == ALL:
-            return (
-                f"at most {number(known.most)} chunks were active at a time while recording, which does not show from "
-                "how many readers on storage is saturated; add a run with another number of threads or workers"
-            )
+            return unknown.of_others(run, self.others.values())
         return (
-            f"storage is saturated from {known.low:.2g} to {known.high:.2g} readers on, the runs show no more; "
-            "add a run with another number of threads or workers"
+            unknown.of_interpreter(run, self._lock_of(run), threads)
+            if widest == INTERPRETER
+            else unknown.of_storage(self.storage)
         )
-
-    def _of_interpreter(self, threads: int) -> str:
-        """What is unknown of threads that share an interpreter."""
-        if self.interpreter is None:
-            several = "add a run with several threads per process"
-            return f"no run tells how long {number(threads)} threads of a process wait for its interpreter; {several}"
-        low, high = (FRACTION.text(share) for share in (self.interpreter.low, self.interpreter.high))
-        return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {number(threads)} threads"
 
     def _prediction(
         self,
@@ -348,48 +336,6 @@ class Predictor:
             reason=reason,
             doubts=tuple(doubts),
         )
-
-    # doubts
-
-    def _of_cores(self, workers: int, threads: int) -> Iterator[str]:
-        """Caveat on threads that share a core."""
-        run = self.runs[0]
-        if any(stage.costs.crowded for stage in run.stages):
-            return
-        clusters = (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
-        # threads per core on the host with the most
-        here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
-        if there > max(here, 1.0):
-            yield (
-                f"{there:.3g} threads share a core and its caches: the run does not show whether that costs more CPU "
-                "time, and none is assumed"
-            )
-
-    def _of_threads(self, threads: int) -> Iterator[str]:
-        """Caveat on threads that share an interpreter."""
-        recorded, known = self.runs[0].threads, self.interpreter
-        if known is not None and threads not in {1, recorded}:
-            yield (
-                f"threads of a process share one interpreter: for {FRACTION.text(known.share)} of their CPU time, "
-                "according to the time for which recorded chunks waited for it"
-            )
-        elif 1 < threads != recorded:
-            yield (
-                f"threads of a process share one interpreter: at worst, {number(threads)} of them run serially; "
-                "how much of their work releases the lock is unknown"
-            )
-
-    def _of_size(self, size: int) -> Iterator[str]:
-        """Caveat on chunks much larger than the recorded ones."""
-        largest = max(int(chunks.events.max()) for chunks in self.chunks())
-        if size > FAR * largest:
-            yield (
-                f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
-                "faster than events (arrays larger than the caches) are not modelled, so that it may take longer"
-            )
-
-
-# Doubts of runs
 
 
 def _misfit(check: Check) -> str | None:

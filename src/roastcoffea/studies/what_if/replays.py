@@ -8,9 +8,11 @@ from functools import partial
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from roastcoffea.replay.changes import UNCHANGED, Scenario
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
-from roastcoffea.replay.crowding import crowding_of, uncrowded
+from roastcoffea.replay.crowding import crowding_of
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.reading import ALL, with_own_storage
 from roastcoffea.replay.recorded import Recorded
@@ -54,7 +56,7 @@ def _on_own_cores(stage: Stage, crowded: float) -> Stage:
     costs = stage.costs._replace(crowded=crowded)
     if stage.chunks is None or stage.activity is None:
         return replace(stage, costs=costs)
-    return replace(stage, costs=costs, chunks=uncrowded(stage.chunks, stage.activity.doublings, crowded))
+    return replace(stage, costs=costs, chunks=stage.chunks.uncrowded(np.nan_to_num(stage.activity.doublings), crowded))
 
 
 def median_of(replays: Sequence[Replayed]) -> float:
@@ -81,13 +83,11 @@ def _stretch(run: Recorded, others: float) -> float:
     return replay(run, replace(run.own_cluster, others=others)).stretch
 
 
-def foreign_load(run: Recorded) -> str | None:
-    """Foreign load, if chunks waited for cores longer than the run itself explains."""
-    if run.core_wait is None:
+def foreign_load(run: Recorded, others: float) -> str | None:
+    """Foreign load, as a share of the cores, for which chunks waited longer than for the run itself."""
+    if not others:
         return None
     explained = replay(run, run.own_cluster).stretch
-    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
-        return None
     return (
         f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
         f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "

@@ -74,7 +74,7 @@ class WhatIf(Presented):
             notes=[
                 "Scheduler busy: share of the wall time; tasks wait for it long before 100 %.",
                 *_of_one_host(self.runs[0], self.same_host, clusters),
-                *_reasons(every),
+                *_reasons(predictions),
             ],
         )
         for begin in range(0, len(clusters), MOST_COLUMNS):
