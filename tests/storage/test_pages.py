@@ -85,3 +85,31 @@ def test_a_footer_that_is_cut_off() -> None:
     size = int.from_bytes(content[-8:-4], "little")
     with pytest.raises(ValueError, match="its footer is cut off"):
         Footer(content[-8 - size : -100], len(content))
+
+
+def test_files_that_begin_and_end_alike_are_told_apart_by_what_lies_between() -> None:
+    """Of the second one and others with the schema of the first, only the row groups are looked at."""
+    for rows in (10, 10, 1000):
+        content = written(TABLE.slice(0, rows), compression="none", use_dictionary=False, write_statistics=False)
+        footer = footer_of(content)
+        assert footer.rows == rows
+        assert (
+            TABLE.slice(0, rows).nbytes
+            <= footer.claimed(io.BytesIO(content))
+            < 20 * TABLE.slice(0, rows).nbytes + 10_000
+        )
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("field", [1, 2, 3, 4])
+def test_no_field_of_a_footer_comes_twice(known: bool, field: int) -> None:
+    table = TABLE.rename_columns([f"{name} {known} {field}" for name in TABLE.column_names])
+    content = written(table)
+    size = int.from_bytes(content[-8:-4], "little")
+    footer = content[-8 - size : -8]
+    if known:
+        assert Footer(footer, len(content)).rows == 1000
+    with pytest.raises(ValueError, match=f"it has the field {field} twice"):
+        Footer(footer[:-1] + bytes([0x05, 2 * field, 0, 0]), len(content))
+    with pytest.raises(ValueError, match="its footer is cut off"):
+        Footer(footer[:-1], len(content))

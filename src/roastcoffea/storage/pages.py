@@ -6,16 +6,23 @@ what is claimed, so the claims are added up before it reads: https://parquet.apa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
-from roastcoffea.storage.thrift import Fields, structure
+from roastcoffea.storage.thrift import VARINT, Fields, integer, structure
 
+SCHEMA: Final = 2
 ROWS: Final = 3
 GROUPS: Final = 4
-"""Fields of a footer: its number of rows, and its row groups, which have columns and rows as well."""
+"""Fields of a footer: its schema, its number of rows, and its row groups, which have columns and rows as well."""
+TELLING: Final = 128
+"""First bytes of a footer, in which the first columns are named."""
+MOST_KNOWN: Final = 100
+"""Most beginnings and ends of footers that are kept."""
 COLUMNS: Final = 1
 DESCRIPTION: Final = 3
 """Fields of a row group and of a column."""
@@ -38,6 +45,11 @@ SMALLEST_VALUE: Final = 8
 HEADER: Final = 4096
 LONGEST_HEADER: Final = 2**20
 """Bytes of a page's header, at first and at most: it repeats the smallest and the largest text."""
+
+USUAL_HEADER: Final = re.compile(
+    rb"\x15\x00\x15(%b)\x15(%b)\x15%b\x1c\x15(%b)\x15(%b)\x15%b\x15%b(?:\x1c\x00)?\x00\x00" % ((VARINT,) * 7)
+)
+"""Header of a page of values with its checksum: size, size in the file, values and encoding."""
 
 LARGEST_PAGE: Final = 2**26
 """Most bytes of a decompressed page; writers begin another one after about a million."""
@@ -87,7 +99,7 @@ class Footer:
 
     def __init__(self, content: bytes, length: int) -> None:
         try:
-            fields, _ = structure(content)
+            fields = _fields(content)
         except IndexError:
             raise ValueError("its footer is cut off") from None
         self.rows: int = fields[ROWS]
@@ -123,6 +135,34 @@ class Footer:
         return needed
 
 
+_beginnings: dict[bytes, bytes] = {}
+"""Beginnings of footers, up to the schema, by their first bytes."""
+
+
+def _fields(content: bytes) -> Fields:
+    """Fields of a footer. Files of one table begin and end alike, with schemas: each of these is read once."""
+    first = content[:TELLING]
+    known = _beginnings.get(first)
+    if known is not None and content.startswith(known):
+        fields, place = structure(content, len(known), after=SCHEMA, until=GROUPS)
+        if fields.keys() == {ROWS, GROUPS}:
+            _check_end(content[place:])
+            return fields
+    fields, _ = structure(content)
+    if len(_beginnings) >= MOST_KNOWN:
+        _beginnings.clear()
+    _beginnings[first] = content[: structure(content, until=SCHEMA)[1]]
+    return fields
+
+
+@lru_cache(MOST_KNOWN)
+def _check_end(content: bytes) -> None:
+    """Raise where these cannot be the fields behind the row groups."""
+    fields, _ = structure(content, after=GROUPS)
+    if min(fields, default=GROUPS + 1) <= GROUPS:
+        raise ValueError(f"it has the field {min(fields)} twice")
+
+
 def _column(fields: Fields) -> Column:
     """Column of its description."""
     first, dictionary = fields[9], fields.get(11, 0)
@@ -148,7 +188,11 @@ def _page(file: BinaryIO, place: int, end: int) -> Page:
     while True:
         file.seek(place)
         try:
-            header, used = structure(file.read(min(size, end - place)))
+            read = file.read(min(size, end - place))
+            if (usual := USUAL_HEADER.match(read)) is not None:
+                of_memory, stored, values, encoding = map(integer, usual.groups())
+                return _checked(Page(DATA, encoding, place + usual.end(), stored, of_memory, values), end)
+            header, used = structure(read)
             break
         except IndexError:
             if size >= min(LONGEST_HEADER, end - place):
@@ -157,7 +201,12 @@ def _page(file: BinaryIO, place: int, end: int) -> Page:
     kind, start = header[1], place + used
     content = header.get(CONTENT.get(kind, 0), {})
     page = Page(kind, content.get(ENCODING.get(kind, 2), 0), start, header[3], header[2], content.get(1, 0))
-    if min(page.stored, page.size, page.values) < 0 or start + page.stored > end or page.size > LARGEST_PAGE:
+    return _checked(page, end)
+
+
+def _checked(page: Page, end: int) -> Page:
+    """The page; ValueError if it cannot be."""
+    if min(page.stored, page.size, page.values) < 0 or page.start + page.stored > end or page.size > LARGEST_PAGE:
         raise ValueError(f"a page claims {page.stored} bytes of the file, {page.size} in memory, {page.values} values")
     return page
 

@@ -24,10 +24,13 @@ MOST_BITS: Final = 63
 Fields = dict[int, Any]
 
 
-def structure(content: bytes, place: int = 0, depth: int = 0) -> tuple[Fields, int]:
+def structure(
+    content: bytes, place: int = 0, depth: int = 0, after: int = 0, until: int | None = None
+) -> tuple[Fields, int]:
     """Fields of a structure at a place, by number, and the place behind it.
 
-    Most bytes of a measurement's small tables are numbers in structures, so that these are read here.
+    Most bytes of a measurement's small tables are numbers in structures, so that these are read here. A part of a
+    structure begins behind the field `after`, and ends with the field `until`.
 
     Raises
     ------
@@ -39,7 +42,7 @@ def structure(content: bytes, place: int = 0, depth: int = 0) -> tuple[Fields, i
     if depth > DEEPEST:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     fields: Fields = {}
-    number = 0
+    number = after
     while head := content[place]:
         kind, place = head & 15, place + 1
         if head >> 4:
@@ -59,6 +62,8 @@ def structure(content: bytes, place: int = 0, depth: int = 0) -> tuple[Fields, i
             fields[number] = kind == 1
         else:
             fields[number], place = _value(kind, content, place, depth)
+        if number == until:
+            return fields, place
     return fields, place + 1
 
 
@@ -96,6 +101,15 @@ def _list(content: bytes, place: int, depth: int) -> tuple[list[Any], int]:
             value, place = _value(kind, content, place, depth)
         values.append(value)
     return values, place
+
+
+VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+"""Pattern of an integer."""
+
+
+def integer(content: bytes) -> int:
+    """Signed integer of its bytes."""
+    return _whole(content, 0)[0]
 
 
 def _varint(content: bytes, place: int) -> tuple[int, int]:
