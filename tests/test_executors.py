@@ -171,9 +171,8 @@ def _sorted(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize(
-    "kind", ["iterative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("threads", "loky")), ON_DASK_TOO]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["iterative", "threads", "loky", "dask"])
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}

@@ -31,6 +31,7 @@ def summed(measurement: Measurement) -> dict[tuple[Any, ...], float]:
     return total
 
 
+@pytest.mark.slow
 def test_workers_add_up_to_the_span(client: Any, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client) as collector:
         runner_for(client, 1000)(sample, processor_instance=Sleeping(0.05))

@@ -41,7 +41,7 @@ from roastcoffea.storage.upgrades import LAST_TAGGED
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Measurement(handmade_run()).save(tmp_path_factory.mktemp("hostile"), "run")
+    return save_run(handmade_run(), tmp_path_factory.mktemp("hostile"), "run")
 
 
 def check(folder: Path, what: str) -> bool:
@@ -146,6 +146,7 @@ def test_any_json_in_any_place_is_a_measurement_or_our_error(whole: Path, number
     check_one()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_any_column_of_any_table_is_a_measurement_or_our_error(whole: Path, number: settings) -> None:
     tables = {name: pq.read_table(whole / f"{name}.parquet") for name in TABLES}

@@ -39,7 +39,7 @@ def payload_of(path: str, branches: list[str]) -> int:
     return sum(size for name in branches for size, _ in baskets_of(path, name, 0, 10**9).values())
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_function_over_files(client: Client, files: list[str], everything: bool, tmp_path: Path) -> None:
     """The shape of scripts that test 200 Gbit/s: `client.map` over files, `uproot.open`, chosen branches."""
     function = materialize if everything else measured(materialize)

@@ -8,6 +8,7 @@ from handmade import handmade_run, run_without_tables
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.storage.store import save_run
 
 
 def test_frames_and_metrics_are_computed_once():
@@ -58,6 +59,6 @@ def test_a_measurement_is_replaced_only_on_demand(tmp_path):
 
 
 def test_a_run_of_which_nothing_was_measured_can_be_saved(tmp_path):
-    loaded = load(Measurement(run_without_tables()).save(tmp_path))
+    loaded = load(save_run(run_without_tables(), tmp_path))
     assert list(loaded.metrics) == ["elapsed_time_seconds"]
     assert loaded.error == "ValueError: boom"

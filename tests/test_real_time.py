@@ -270,7 +270,8 @@ class NotedPool(ThreadPoolExecutor):
         self.spans[-1].append(time.time())
 
 
-@pytest.mark.parametrize("birth", ["slow", pytest.param("quick", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("birth", ["slow", "quick"])
 def test_threads_for_preprocessing_and_processes_for_chunks(sample: Any, birth: str) -> None:
     wait = 0.4 if birth == "slow" else 0.0
     fork = multiprocessing.get_context("fork")

@@ -106,6 +106,7 @@ def lone_worker() -> Iterator[tuple[LocalCluster, Client]]:
         yield cluster, client
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_cores_are_weighted_with_time_while_workers_come_and_go(lone_worker: Any) -> None:
     cluster, client = lone_worker

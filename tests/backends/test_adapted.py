@@ -202,6 +202,7 @@ def test_an_error_of_the_analysis_comes_out_unchanged() -> None:
     assert collector.measurement.fine_metrics == METRICS
 
 
+@pytest.mark.slow
 def test_a_backend_serves_several_collectors(sample: Any) -> None:
     backend = Pool(two_workers)
     before = set(threading.enumerate())

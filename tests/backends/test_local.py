@@ -138,7 +138,7 @@ def cpu_of(chunks: list[Row]) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     "pool",
-    [fork_pool, pytest.param(spawn_pool, marks=pytest.mark.slow), loky.ProcessPoolExecutor],
+    [fork_pool, *(pytest.param(pool, marks=pytest.mark.slow) for pool in (spawn_pool, loky.ProcessPoolExecutor))],
     ids=["fork", "spawn", "loky"],
 )
 def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:

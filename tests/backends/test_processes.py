@@ -15,6 +15,7 @@ from local_work import cpu_of_children
 from roastcoffea.backends.processes import ProcessTree, Sample
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
     tree = ProcessTree()
     tree.scan(sample=False)
@@ -104,6 +105,7 @@ def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
     assert len(process.samples) == 1
 
 
+@pytest.mark.slow
 def test_beginnings_are_known_better_than_to_a_second() -> None:
     for _ in range(5):
         tree = ProcessTree()

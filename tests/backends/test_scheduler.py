@@ -131,6 +131,7 @@ def test_errors_of_the_plugin_are_counted_and_told_once() -> None:
     assert len(set(drained(plugin).problems)) == MOST_PROBLEMS
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_rows_says_so(client: Any) -> None:
     with MetricsCollector(client) as collector:
         client.run_on_scheduler(leave_no_room, name=collector.topic)

@@ -223,6 +223,7 @@ def test_a_collector_that_does_not_track_has_no_samples(client: Client) -> None:
 # how it leaves
 
 
+@pytest.mark.slow
 def test_tasks_that_the_user_keeps_hold_nothing_of_ours(client: Client, sample: Any) -> None:
     release = f"release-{random.random()}"
     with MetricsCollector(client):

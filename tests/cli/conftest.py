@@ -8,7 +8,7 @@ import pytest
 from handmade import handmade_run
 
 from roastcoffea.compat.measurements import save_measurement
-from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 
 METRICS = {"elapsed_time_seconds": 12.5, "total_events": 4000}
 
@@ -26,4 +26,4 @@ def runs(tmp_path: Path) -> Path:
 @pytest.fixture
 def drawable(tmp_path: Path) -> Path:
     """Folder of a measurement with records."""
-    return Measurement(handmade_run()).save(tmp_path / "runs", "by hand")
+    return save_run(handmade_run(), tmp_path / "runs", "by hand")

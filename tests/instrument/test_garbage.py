@@ -138,6 +138,7 @@ def test_modules_that_appear_are_named_by_their_packages(monkeypatch: pytest.Mon
     assert len(modules_since(number) or ()) == MOST_MODULES
 
 
+@pytest.mark.slow
 def test_a_chunk_tells_its_collections(tmp_path: Path) -> None:
     def collecting(events: Any) -> float:
         gc.collect()

@@ -29,6 +29,7 @@ def test_classes_of_coffea_are_restored(client: Any, sample: Any) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_patch_of_somebody_else_is_left_alone(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with MetricsCollector(client):
         ours = Runner.run

@@ -108,10 +108,8 @@ EXECUTORS = {
 }
 
 
-@pytest.mark.parametrize(
-    "executor",
-    [pytest.param("iterative", marks=pytest.mark.slow), pytest.param("processes", marks=pytest.mark.slow), "dask"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["iterative", "processes", "dask"])
 def test_a_real_run_has_the_time_of_its_functions(
     executor: str, sample: dict[str, Any], shared_client: Client, tmp_path: Path
 ) -> None:

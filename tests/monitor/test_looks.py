@@ -13,6 +13,7 @@ from roastcoffea.monitor import looks as module
 from roastcoffea.monitor.looks import counts_now, looks
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_scheduler_s_tasks(client: Client, monkeypatch: Any) -> None:
     truth: list[dict[str, Counter[str]]] = []
 

@@ -161,6 +161,7 @@ def test_coffea_is_as_it_was_afterwards(sample: Any, tmp_path: Path) -> None:
     assert roastcoffea.load(path).metrics["num_chunks"] == 4
 
 
+@pytest.mark.slow
 def test_the_logger_has_the_name_that_is_imported(
     sample: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,6 +242,7 @@ def test_a_run_long_after_preprocessing_is_measured_by_itself(
     assert second.metrics["num_chunks"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Performed attempt")
 def test_preprocessing_that_raises(sample: Any, tmp_path: Path) -> None:
     with record(tmp_path) as recorder:

@@ -110,6 +110,7 @@ def test_a_live_run_and_its_report_are_one_measurement(path: str, client: Any, t
     assert len(load(joined.save(tmp_path, "joined")).chunks) == 2
 
 
+@pytest.mark.slow
 def test_partitions_whose_file_or_entries_are_unknown_count_once(path: str, client: Any) -> None:
     with MetricsCollector(client, everything=True) as collector:
         client.gather(client.map(read_part, [path] * 2, [0, 1000], [1000, 3000], pure=False))

@@ -235,6 +235,7 @@ def test_a_folder_with_anything_else_in_it_is_not_replaced(
     assert hidden_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_processes_that_replace_at_once_leave_one_measurement(saver: Saver, saved: Path) -> None:
     assert saver.save(saved.parent, children=4, times=30, overwrite=True) == [0] * 4
     assert list(saved.parent.iterdir()) == [saved]

@@ -24,6 +24,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.storage.store import save_run
 from roastcoffea.studies.merging import measurement_at, merged_run
 
 NUMBERS = count()
@@ -139,7 +140,7 @@ def test_a_merged_measurement_is_saved_and_merged_again(tmp_path: Path) -> None:
 
 def test_a_folder_of_measurements_is_one(tmp_path: Path) -> None:
     for number in range(3):
-        Measurement(job([1.0, 2.0])).save(tmp_path, f"job-{number}")
+        save_run(job([1.0, 2.0]), tmp_path, f"job-{number}")
     assert len(merge(tmp_path).run.merged) == len(merge(sorted(tmp_path.iterdir())).run.merged) == 3
     assert not measurement_at(tmp_path / "job-1").run.merged
     (tmp_path / "empty").mkdir()
@@ -175,7 +176,7 @@ def test_a_folder_of_other_runs_than_jobs_is_not_shown_as_one(tmp_path: Path) ->
     same = {"fileset": "ab" * 32}
     for number in range(2):
         run = job([1.0])
-        Measurement(replace(run, calls=tuple(replace(call, **same) for call in run.calls))).save(tmp_path, f"{number}")
+        save_run(replace(run, calls=tuple(replace(call, **same) for call in run.calls)), tmp_path, f"{number}")
     with pytest.raises(MeasurementError, match="not jobs of one campaign: several processed the same files"):
         measurement_at(tmp_path)
     assert len(merge(tmp_path).run.merged) == 2

@@ -31,6 +31,7 @@ from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.digest import digest_of
+from roastcoffea.storage.store import save_run
 from roastcoffea.visualization import plots, registry
 from roastcoffea.visualization.colours import DARK, LIGHT
 from roastcoffea.visualization.plots import PLOTS
@@ -73,7 +74,7 @@ def run() -> Run:
 @pytest.fixture(scope="module")
 def measurement(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Measurement:
     """The same run, from a folder."""
-    return load(Measurement(run).save(tmp_path_factory.mktemp("runs"), "drawn"))
+    return load(save_run(run, tmp_path_factory.mktemp("runs"), "drawn"))
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +321,7 @@ def test_a_file_is_the_second_argument_as_it_was(run: Run, tmp_path: Path, no_py
 
 
 def test_a_folder_is_drawn_as_its_measurement_is(run: Run, tmp_path: Path, no_pyplot: None) -> None:
-    folder = Measurement(run).save(tmp_path, "run")
+    folder = save_run(run, tmp_path, "run")
     for path in (folder, str(folder)):
         _, ax = plots.plot_byte_ledger(path)
         assert ax.get_title() == f"{PLOTS['byte_ledger'].title}\nby hand, complete"

@@ -19,9 +19,9 @@ from roastcoffea.replay.changes import files_of
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.crowding import crowding_of, doublings_of
 from roastcoffea.replay.dask_costs import FirstTasks, early_tasks, first_tasks, late_start, merging_of, task_durations
+from roastcoffea.replay.fitted_storage import Activity, activity_of, reading_seconds
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.replay.parts import Chunks, Parts, chunks_in_parts, needed, ratio
-from roastcoffea.replay.reading import Activity, activity_of, reading_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from roastcoffea.cli import main
 from roastcoffea.recording.facility.index import RUN_COLUMNS
 
 
+@pytest.mark.slow
 def test_the_facility_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from roastcoffea.cli import main
 from roastcoffea.cli.commands import list as command
 from roastcoffea.measurement import Measurement
 from roastcoffea.report import runs as listed
+from roastcoffea.storage.store import save_run
 
 
 def names(out: str) -> list[str]:
@@ -56,7 +57,7 @@ def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "a-name-that-has-many-words-" * 3 + "end"
-    Measurement(made_run([plan(1.0)] * 4, 1)).save(tmp_path, name)
+    save_run(made_run([plan(1.0)] * 4, 1), tmp_path, name)
     monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["list", str(tmp_path)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", name]

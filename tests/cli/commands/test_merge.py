@@ -9,13 +9,13 @@ from handmade import handmade_run
 
 from roastcoffea import load
 from roastcoffea.cli import main
-from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
     for number in range(3):
-        Measurement(handmade_run(id=f"job-{number}")).save(tmp_path / "jobs", f"job-{number}")
+        save_run(handmade_run(id=f"job-{number}"), tmp_path / "jobs", f"job-{number}")
     return tmp_path / "jobs"
 
 
@@ -30,7 +30,10 @@ def test_the_command_names_what_it_wrote(jobs: Path, tmp_path: Path, capsys: pyt
     assert main(["merge", str(jobs), "-o", str(out), "--name", "campaign", "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize("command", [["show"], ["report"], ["export", "--format", "json"]])
+@pytest.mark.parametrize(
+    "command",
+    [["show"], pytest.param(["report"], marks=pytest.mark.slow), ["export", "--format", "json"]],
+)
 def test_a_folder_of_jobs_is_shown_as_one(
     command: list[str], jobs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

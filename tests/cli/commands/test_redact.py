@@ -14,6 +14,7 @@ from roastcoffea.storage.store import load_run, save_run
 RUN = handmade_run(name="ttbar", environment=Environment(versions={}, client_host="login"))
 
 
+@pytest.mark.slow
 def test_a_copy_with_made_up_names_is_put_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = save_run(RUN, tmp_path, "mine")
     assert main(["redact", str(saved / "run.json")]) == 0

@@ -8,14 +8,14 @@ import pytest
 from handmade import handmade_run
 
 from roastcoffea.cli import main
-from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 
 
 @pytest.mark.slow
 def test_the_command_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved = Measurement(handmade_run()).save(tmp_path / "runs", "one")
+    saved = save_run(handmade_run(), tmp_path / "runs", "one")
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(saved)]) == 0
     assert capsys.readouterr().out == "one.html\n"

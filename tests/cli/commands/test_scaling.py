@@ -9,13 +9,13 @@ import pytest
 from made_runs import made_run, plan
 
 from roastcoffea.cli import main
-from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 
 
 @pytest.mark.slow
 def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = {workers: made_run([plan(0.9)] * 64, workers, before=6.4) for workers in (1, 2, 4, 8)}
-    paths = [str(Measurement(run).save(tmp_path, f"run{workers}")) for workers, run in made.items()]
+    paths = [str(save_run(run, tmp_path, f"run{workers}")) for workers, run in made.items()]
     picture = tmp_path / "pictures" / "scaling.png"
     assert main(["scaling", *paths, "--plot", str(picture)]) == 0
     out = " ".join(capsys.readouterr().out.split())

@@ -12,11 +12,11 @@ from made_runs import made_run
 from predicted import FOUR
 
 from roastcoffea.cli import main
-from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 
 
 def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(Measurement(made_run(FOUR, 2)).save(tmp_path, "made"))
+    path = str(save_run(made_run(FOUR, 2), tmp_path, "made"))
     assert main(["what-if", path, "--workers", "1", "4", "--chunksize", "200", "--json", path]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [(one["workers"], round(one["seconds"])) for one in found["predictions"][:2]] == [(1, 48), (4, 12)]
@@ -36,7 +36,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for repeat in (1, 2):
-        Measurement(made_run(FOUR, 2)).save(tmp_path, f"made-{repeat}")
+        save_run(made_run(FOUR, 2), tmp_path, f"made-{repeat}")
     assert main(["what-if", str(tmp_path / "made"), "--workers", "4", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
     assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "made-[12]"), "--workers", "4", "--json"]) == 0
@@ -53,7 +53,7 @@ def test_numbers_that_name_runs_are_runs(
     seen: list[tuple[list[str], dict[str, Any]]] = []
     monkeypatch.chdir(tmp_path)
     for name in ("2024", "first"):
-        Measurement(handmade_run()).save("roastcoffea-runs", name)
+        save_run(handmade_run(), "roastcoffea-runs", name)
     monkeypatch.setattr(
         "roastcoffea.studies.what_if.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given))
     )

@@ -150,7 +150,10 @@ def read_in_threads(events: Any) -> float:
         return sum(pool.map(lambda number: float(ak.sum(events[f"f{number}"])), range(FLAT)))
 
 
-@pytest.mark.parametrize(("file", "sizes"), [("tree.root", baskets_of), ("ntuple.root", clusters_of)])
+@pytest.mark.parametrize(
+    ("file", "sizes"),
+    [("tree.root", baskets_of), pytest.param("ntuple.root", clusters_of, marks=pytest.mark.slow)],
+)
 def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Callable[..., dict[int, Any]]) -> None:
     path = folder / file
     for _ in range(3):

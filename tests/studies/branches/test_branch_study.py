@@ -140,6 +140,7 @@ def test_counts_that_are_none_are_refused_before_anything_runs(counts: Any) -> N
         branch_study(pytest.fail, {}, counts)
 
 
+@pytest.mark.slow
 def test_the_picture_has_four_panels(study: BranchStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)  # else it would be one of pyplot's figures
     figure = study.plot(tmp_path / "study.png")

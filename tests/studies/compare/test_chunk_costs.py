@@ -41,6 +41,7 @@ def test_where_sizes_are_equal_it_is_not_known(number: int) -> None:
     assert fixed_costs("compute", "events", *runs) is None
 
 
+@pytest.mark.slow
 def test_where_there_is_none_it_does_not_stand_out() -> None:
     found = []
     for seed in range(1, 41):

@@ -30,6 +30,7 @@ from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.storage.store import save_run
 from roastcoffea.studies.compare import sides
 from roastcoffea.studies.compare.compare import compare
 from roastcoffea.studies.compare.observations import observed
@@ -89,8 +90,8 @@ def runs(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         repeat(slow, number).save(folder / "slow", f"{number}")
     run_here(files, branches=3, sleep=0.01).save(folder, "branch")
     (folder / "empty").mkdir()
-    Measurement(empty_run()).save(folder, "nothing")
-    Measurement(handmade_run(outcome="failed", error="OSError: gone")).save(folder, "failed")
+    save_run(empty_run(), folder, "nothing")
+    save_run(handmade_run(outcome="failed", error="OSError: gone"), folder, "failed")
     document = json.loads((folder / "base-1" / "run.json").read_text()) | {"schema": 99}
     (folder / "newer").mkdir()
     (folder / "newer" / "run.json").write_text(json.dumps(document))

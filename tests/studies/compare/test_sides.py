@@ -18,7 +18,7 @@ from roastcoffea.studies.compare.sides import paths_of, side_of
 def folder(tmp_path: Path) -> Path:
     """Measurements of two names, one of them with repeats, and another folder."""
     for name in ("one", "again-1", "again-2", "again-10x"):
-        Measurement(handmade_run()).save(tmp_path, name)
+        save_run(handmade_run(), tmp_path, name)
     (tmp_path / "empty").mkdir()
     return tmp_path
 

@@ -35,6 +35,7 @@ def by_hand(values: Sequence[float]) -> float:
     return max(found)
 
 
+@pytest.mark.slow
 def test_the_p_value_is_the_share_of_all_orders() -> None:
     for values in ([3, 1, 2, 4, 6, 5], [2, 1, 6, 5, 3, 4], [1, 2, 3, 4, 5, 6]):
         orders = [by_hand(order) for order in permutations(range(1, 7))]
@@ -80,13 +81,14 @@ def test_with_fewer_runs_no_change_can_be_told(risk: float) -> None:
     assert change_points([*range(half), *range(100, 100 + half)], risk) == [half]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scatter", "histories"),
     [
         ("normal", 600),
-        pytest.param("normal", 10_000, marks=pytest.mark.slow),
-        pytest.param("heavy-tailed", 10_000, marks=pytest.mark.slow),
-        pytest.param("of two values", 10_000, marks=pytest.mark.slow),
+        ("normal", 10_000),
+        ("heavy-tailed", 10_000),
+        ("of two values", 10_000),
     ],
 )
 def test_the_share_of_false_alarms(scatter: str, histories: int) -> None:

@@ -13,7 +13,7 @@ from made_runs import made_run, plan
 from parsed import NAMES, Parsed
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import save_run
 from roastcoffea.studies.history import page as history_page
 from roastcoffea.studies.history.analysis import analysis_of
 from roastcoffea.studies.history.history import history
@@ -27,7 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("history") / "runs"
     for number, seconds in enumerate(TIMES):
         run = made_run([plan(1000 * seconds)] * 4, 2, id=f"{number:032x}")
-        Measurement(run).save(folder, f"run {number:02d}")
+        save_run(run, folder, f"run {number:02d}")
     (folder / "run 03" / "report.html").write_text("<title>three</title>")
     (folder / "run 05.html").write_text("<title>five</title>")
     found = history(folder)

@@ -11,6 +11,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.studies.scaling.scaling import scaling
 
 
+@pytest.mark.slow
 def test_the_reason_comes_first(tmp_path: Path) -> None:
     study = scaling([made_run([plan(1.0)] * 32, workers, before=4.0) for workers in (1, 2, 4)])
     text = study.page(tmp_path / "new" / "page.html").read_text()

@@ -13,9 +13,9 @@ from scipy.stats import t as students_t
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Replayed
-from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_threads
+from roastcoffea.replay.fitted_storage import ALL, Storage, all_readers, storage_of
+from roastcoffea.replay.interpreter import UNLOCKED, Interpreter, interpreter_of
 from roastcoffea.replay.parts import Chunks
-from roastcoffea.replay.reading import ALL, Storage, all_readers, storage_of
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.studies.what_if import unknown
 from roastcoffea.studies.what_if.assumed import Assumed, Lock, left_open
@@ -185,7 +185,7 @@ class Predictor:
 
         def seconds(assumed: Assumed) -> float:
             cluster = self._shared(source, run.own_cluster, assumed)
-            made = replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
+            made = replay(source, cluster, assumed.lock.change, locked=assumed.lock.share).seconds
             return made * self._scale(assumed.streams)
 
         return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
@@ -207,7 +207,7 @@ class Predictor:
             clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
             lock = assumed.lock.change.then(change)
             made = (
-                replay(run, self._shared(run, cluster, assumed), lock, serial=assumed.lock.serial)
+                replay(run, self._shared(run, cluster, assumed), lock, locked=assumed.lock.share)
                 for run, cluster in zip(self.repeats, clusters, strict=True)
             )
             return self._scaled(made, assumed)
@@ -268,15 +268,15 @@ class Predictor:
         return self._scales[streams]
 
     def _locks(self, run: Recorded, threads: int) -> list[Lock]:
-        """What threads of a process may cost each other, on another number of them."""
-        if threads == run.threads:
+        """What so many threads of a process may cost each other."""
+        known = self._lock_of(run)
+        if threads == run.threads and (known is None or threads == 1):
             return [Lock(UNCHANGED)]
         if threads == 1:
-            return [Lock(with_threads(0.0, 1))]
-        known = self._lock_of(run)
+            return [Lock(UNLOCKED)]
         if known is None:
-            return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
-        return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
+            return [Lock(UNCHANGED), Lock(UNCHANGED, 1.0)]
+        return [Lock(UNLOCKED, share) for share in dict.fromkeys((known.share, known.low, known.high))]
 
     def _lock_of(self, run: Recorded) -> Interpreter | None:
         """What is known of the interpreter, for a run whose chunks have no waiting for it that was not recorded."""

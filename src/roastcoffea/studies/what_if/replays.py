@@ -13,29 +13,31 @@ import numpy as np
 from roastcoffea.replay.changes import UNCHANGED, Scenario
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
 from roastcoffea.replay.crowding import crowding_of
+from roastcoffea.replay.fitted_storage import ALL, with_own_storage
 from roastcoffea.replay.parts import Chunks
-from roastcoffea.replay.reading import ALL, with_own_storage
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
 
 STEPS: Final = 8
 """Steps in which the cores of other programs are found, each of which halves their range."""
 
+EXPLAINED: Final = 0.02
 SURPLUS_WAIT: Final = 0.15
-"""Relative excess of recorded waiting for cores over the replay's that points to foreign load."""
+"""Relative excess of recorded waiting for cores over the replay's: up to the first, other programs need no cores; from
+the second on, their load is a caveat."""
 
 
-def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
+def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, locked: float = 0.0) -> Replayed:
     """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
-    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
+    stages = (_replayed(stage, cluster, change, locked) for stage in run.stages)
     seconds, stretches, uses, busy = zip(*stages, strict=True)
     return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
 
 
-def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
+def _replayed(stage: Stage, cluster: Cluster, change: Scenario, locked: float) -> Replayed:
     chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
     load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
-    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
+    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), locked=locked)
 
 
 def own_chunks(stage: Stage, streams: float) -> Chunks | None:
@@ -70,7 +72,7 @@ def others_of(run: Recorded) -> float:
     if waited is None or cores is None:
         return 0.0
     stretch = partial(_stretch, run)
-    if waited <= (1 + SURPLUS_WAIT) * stretch(0.0):
+    if waited <= (1 + EXPLAINED) * stretch(0.0):
         return 0.0
     low, high = 0.0, waited
     for _ in range(STEPS):
@@ -85,9 +87,11 @@ def _stretch(run: Recorded, others: float) -> float:
 
 def foreign_load(run: Recorded, others: float) -> str | None:
     """Foreign load, as a share of the cores, for which chunks waited longer than for the run itself."""
-    if not others:
+    if run.core_wait is None or not others:
         return None
     explained = replay(run, run.own_cluster).stretch
+    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
+        return None
     return (
         f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
         f"{run.core_wait:.2f} times their CPU time, where the run alone explains {explained:.2f} times; "

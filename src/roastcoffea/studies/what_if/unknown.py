@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from roastcoffea.replay.fitted_storage import ALL, Storage
 from roastcoffea.replay.interpreter import Interpreter
-from roastcoffea.replay.reading import ALL, Storage
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.units import FRACTION, number
 

@@ -13,7 +13,7 @@ from schedules import chunks_of
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.reading import (
+from roastcoffea.replay.fitted_storage import (
     ALL,
     UNSHARED,
     Activity,
