@@ -53,7 +53,7 @@ def test_compiled_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     merging = Merging(fan_in=20, cpu=0.01, wait=0.01, fetch=0.02)
 
     def run() -> list[Replayed]:
-        return [replayed(load, cluster, costs, merging, locked=locked) for locked in (0.0, 0.4, 1.0)]
+        return [replayed(load, cluster, costs, merging, serial=serial) for serial in (False, True)]
 
     plain = run()
     monkeypatch.setattr(clusters, "MANY", 1)

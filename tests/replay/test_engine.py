@@ -62,18 +62,8 @@ def test_how_long_computing_is_stretched() -> None:
 def test_threads_of_one_interpreter_compute_one_after_the_other() -> None:
     load = work(*[(1, 2, 0)] * 4)
     assert seconds(load, on(1, threads=4)) == pytest.approx(3.0)
-    assert seconds(load, on(1, threads=4), locked=1.0) == pytest.approx(6.0)  # the last computes from 3 to 4
-    assert seconds(load, on(2, threads=2), locked=1.0) == pytest.approx(4.0)
-    # the last has the interpreter from 1.5 to 2
-    assert seconds(load, on(1, threads=4), locked=0.5) == pytest.approx(4.5)
-
-
-def test_who_waits_for_the_interpreter_wants_no_core() -> None:
-    """Two processes on two cores: each of them never has more than one thread that computes."""
-    load = work(*[(1, 0, 0)] * 16)
-    for threads in (1, 2, 8):
-        assert seconds(load, on(2, threads=threads, cores=2), locked=1.0) == pytest.approx(8.0)
-        assert replayed(load, on(2, threads=threads, cores=2), FREE, locked=1.0).stretch == pytest.approx(1.0)
+    assert seconds(load, on(1, threads=4), serial=True) == pytest.approx(6.0)  # the last computes from 3 to 4
+    assert seconds(load, on(2, threads=2), serial=True) == pytest.approx(4.0)
 
 
 def test_a_worker_without_work_takes_what_another_has_not_begun() -> None:
@@ -94,16 +84,16 @@ def random_load(chunks: int) -> Load:
     return Load(before=random.random(chunks), wait=3 * random.random(chunks), after=random.gamma(4, 0.5, chunks))
 
 
-@pytest.mark.parametrize("locked", [0.0, 0.4, 1.0])
-def test_no_second_is_lost_or_won(locked: float) -> None:
+@pytest.mark.parametrize("serial", [False, True])
+def test_no_second_is_lost_or_won(serial: bool) -> None:
     """Wall time lies between what cores and threads allow, and that with one chunk more."""
     load, cluster = random_load(400), Cluster(threads=3, hosts=[(4, 5.0), (2, 2.0)])
-    found = replayed(load, cluster, FREE, locked=locked)
+    found = replayed(load, cluster, FREE, serial=serial)
     cpu = load.before + load.after
     longest = float((cpu + load.wait).max())
     at_least = max(cpu.sum() / 7, (cpu + load.wait).sum() / 18)
     assert at_least <= found.seconds
-    if not locked:
+    if not serial:
         assert found.seconds <= 1.3 * at_least + longest
     # CPU time alone, on one core a thread: nothing is shared
     assert replayed(load, on(6, threads=3, cores=18), FREE).stretch == pytest.approx(1.0)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedules import chunks_of, on
+from schedules import chunks_of
 
-from roastcoffea.replay.cluster import Load, replayed
-from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.interpreter import UNLOCKED, Interpreter, interpreter_of, share_of, waited
+from roastcoffea.replay.interpreter import Interpreter, interpreter_of, share_of, waited, with_threads
 from roastcoffea.replay.parts import Chunks
 
 
@@ -55,16 +53,7 @@ def test_runs_of_one_thread_tell_nothing() -> None:
     assert apart.high > 0.5
 
 
-def test_threads_that_take_turns_wait_as_long_as_the_queue_has_it() -> None:
-    """The share is fitted with mean values; a replay of 2000 chunks of any length has each turn."""
-    random = np.random.default_rng(1)
-    cpu, wait = random.exponential(1.0, 2000), random.exponential(1.0, 2000)
-    load = Load(before=0 * cpu, wait=wait, after=cpu)
-    for threads in (2, 4):
-        made = replayed(load, on(1, threads=threads), Costs(steal=0.0), locked=0.5)
-        turns = threads * made.seconds / len(cpu) - float((cpu + wait).mean())
-        assert turns == pytest.approx(waited(0.5, 1.0, 1.0, threads), rel=0.1)
-
-
-def test_unlocked_chunks_wait_for_no_interpreter() -> None:
-    assert UNLOCKED.chunks(chunks(0.3)).parts.total.tolist() == pytest.approx([1.0] * 8)
+def test_chunks_wait_as_long_as_threads_make_them() -> None:
+    one, two, four = (with_threads(1.0, threads).chunks(chunks(0.3)).parts.lock for threads in (1, 2, 4))
+    assert (one.tolist(), two.tolist()) == ([0.0] * 8, pytest.approx([1.0] * 8))
+    assert four.tolist() == pytest.approx([3.0] * 8)

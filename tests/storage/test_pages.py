@@ -12,6 +12,7 @@ import pytest
 from mutations import written
 
 from roastcoffea.storage.pages import Footer
+from roastcoffea.storage.thrift import structure
 
 TABLE = pa.table(
     {
@@ -113,3 +114,48 @@ def test_no_field_of_a_footer_comes_twice(known: bool, field: int) -> None:
         Footer(footer[:-1] + bytes([0x05, 2 * field, 0, 0]), len(content))
     with pytest.raises(ValueError, match="its footer is cut off"):
         Footer(footer[:-1], len(content))
+
+
+def fields_of(footer: bytes) -> dict[int, tuple[int, bytes]]:
+    """Type and bytes of each field."""
+    fields, place, number = {}, 0, 0
+    while head := footer[place]:
+        before, number = number, number + (head >> 4)
+        _, end = structure(footer, place, after=before, until=number)
+        fields[number] = head & 15, footer[place + 1 : end]
+        place = end
+    return fields
+
+
+def numbered(number: int, kind: int, content: bytes) -> bytes:
+    """A field with its number written out."""
+    left, digits = number << 1, b""
+    while left > 127:
+        digits, left = digits + bytes([left & 127 | 128]), left >> 7
+    return bytes([kind]) + digits + bytes([left]) + content
+
+
+NO_ROWS = numbered(3, 3, b"\0") + numbered(4, 10, b"\x0c")
+"""As a byte and a set, which Arrow passes over to find those of the right type."""
+
+
+def test_what_is_taken_for_known_holds_nothing_but_the_schema() -> None:
+    """Otherwise a second file had its rows in what is known, and a smaller number behind it."""
+    content = written(pa.table({"in no order": np.arange(1000)}), use_dictionary=False)
+    size = int.from_bytes(content[-8:-4], "little")
+    field = {number: numbered(number, *found) for number, found in fields_of(content[-8 - size : -8]).items()}
+    first = field[1] + field[3] + field[4] + field[2]
+    assert Footer(first + b"\0", len(content)).rows == 1000
+    with pytest.raises(ValueError, match="it has the field 3 twice"):
+        Footer(first + NO_ROWS + b"\0", len(content))
+
+
+def test_numbers_of_fields_that_others_count_from_the_beginning_again() -> None:
+    content = written(pa.table({"numbered far": np.arange(1000)}), use_dictionary=False)
+    size = int.from_bytes(content[-8:-4], "little")
+    found = fields_of(content[-8 - size : -8])
+    field = {number: numbered(number, *one) for number, one in found.items()}
+    far = numbered(2**16 + 3, *found[3]) + numbered(2**16 + 4, *found[4])
+    for rows in (NO_ROWS, numbered(3, 6, b"\0") + numbered(4, 9, b"\x0c")):
+        with pytest.raises(ValueError, match=r"it has the field 65539, which cannot be|it has a value of type 10"):
+            Footer(field[1] + field[2] + rows + far + b"\0", len(content))

@@ -97,22 +97,22 @@ def replayed(
     costs: Costs,
     merging: Merging | None = None,
     *,
-    locked: float = 0.0,
+    serial: bool = False,
     compiled: bool | None = None,
 ) -> Replayed:
     """Work through chunks and merges on a cluster.
 
     Parameters
     ----------
-    locked
-        Share of all computing that needs the interpreter: threads of a process do it in turn.
+    serial
+        Threads of a process compute serially, as if no work released the interpreter lock.
     compiled
         Whether to compile the simulation, which takes 5 s; by default for many chunks.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
     merging = merging or Merging()
-    setting, tasks = _work(load, cluster, merging, locked)
+    setting, tasks = _work(load, cluster, merging, serial=serial)
     # one type of costs, even with integers among them: each type would be compiled separately
     given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster)
     done = _compiled()(*given) if (len(load) >= MANY if compiled is None else compiled) else _simulated(*given)
@@ -147,7 +147,7 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
 
 
-def _work(load: Load, cluster: Cluster, merging: Merging, locked: float) -> tuple[Setting, Tasks]:
+def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tuple[Setting, Tasks]:
     """Chunks and merges, and how many of them workers hold."""
     parent, inputs = tree(len(load), merging.fan_in)
     chunks, merges, workers = len(load), len(inputs), sum(workers for workers, _ in cluster.hosts)
@@ -161,7 +161,7 @@ def _work(load: Load, cluster: Cluster, merging: Merging, locked: float) -> tupl
         missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
     )
     fetch, streams = float(merging.fetch), float(cluster.streams)
-    return Setting(chunks, workers, cluster.threads, limit, fetch, float(locked), streams), tasks
+    return Setting(chunks, workers, cluster.threads, limit, fetch, serial, streams), tasks
 
 
 def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Outcome:
@@ -199,7 +199,7 @@ def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
     from numba.experimental import jitclass
 
     none, counts = np.zeros(0), np.zeros(0, np.int64)
-    setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, locked=0.0, streams=1.0)
+    setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, serial=False, streams=1.0)
     tasks = Tasks(before=none, read=none, wait=none, after=none, parent=counts, missing=counts)
     hosts = Hosts(cores=np.ones(1), others=np.zeros(1), first_job=np.array([0, 3]))
     example = Simulation(setting, Costs(), tasks, hosts)

@@ -45,7 +45,6 @@ class Simulation(SharedStorage):
         # of each job
         self.target = np.full(jobs, INFINITY)
         self.began, self.pending, self.started = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
-        self.unlocked = np.zeros(jobs)
         self.task, self.stage, self.host = np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
         for host in range(places):
             self.host[hosts.first_job[host] : hosts.first_job[host + 1]] = host
@@ -123,20 +122,19 @@ class Simulation(SharedStorage):
         self._look_ahead(host)
 
     def _take_core(self, job: int, seconds: float, time: float) -> None:
-        """Compute: first what needs the interpreter, for which threads of the process queue, then the rest."""
+        """Compute, or queue if the threads of the process share one interpreter that is in use."""
         self.computed += seconds
-        if self.setting.locked > 0.0:
+        if self.setting.serial:
             worker = job // (self.threads + 1)
-            self.pending[job] = seconds * self.setting.locked
-            self.unlocked[job] = seconds - self.pending[job]
-            seconds = self.pending[job]
+            self.pending[job] = seconds
             if self.turn[worker] != NOTHING:
                 return
             self.turn[worker] = job
         self._compute(job, seconds, time)
 
-    def _pass_turn(self, job: int, worker: int, time: float) -> None:
+    def _pass_turn(self, job: int, time: float) -> None:
         """Pass the interpreter to a waiting thread of the process."""
+        worker = job // (self.threads + 1)
         self.pending[job] = 0.0
         self.turn[worker] = NOTHING
         first = worker * (self.threads + 1)
@@ -344,11 +342,6 @@ class Simulation(SharedStorage):
             self._loop(job, time)
         else:
             self.computing += time - self.began[job]
-            worker, seconds = job // (self.threads + 1), self.unlocked[job]
-            if self.turn[worker] == job:
-                self._pass_turn(job, worker, time)
-            if seconds > 0.0:
-                self.unlocked[job] = 0.0
-                self._compute(job, seconds, time)
-            else:
-                self._step(job, time)
+            if self.setting.serial:
+                self._pass_turn(job, time)
+            self._step(job, time)

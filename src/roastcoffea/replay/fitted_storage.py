@@ -149,8 +149,8 @@ class Readers:
 class Storage:
     """Streams that storage serves at their full rate: the most likely number, and the range that the runs leave open.
 
-    `most` is the largest number of active chunks in these runs. Storage that is not known to be saturated has ALL as
-    `high`.
+    `most` is the largest number of active chunks that read in these runs. Storage that is not known to be saturated has
+    ALL as `high`.
     """
 
     streams: float

@@ -35,9 +35,8 @@ class Costs(NamedTuple):
 class Setting(NamedTuple):
     """Size of a simulation: `chunks` on `workers` with `threads` each.
 
-    A worker holds at most `limit` tasks. A merge has its inputs `fetch` seconds after its assignment. Of all computing
-    the share `locked` needs the interpreter, which the threads of a process use in turn. Storage serves up to `streams`
-    readers at their full rate; more share it.
+    A worker holds at most `limit` tasks. A merge has its inputs `fetch` seconds after its assignment. With `serial` the
+    threads of a process compute serially. Storage serves up to `streams` readers at their full rate; more share it.
     """
 
     chunks: int
@@ -45,7 +44,7 @@ class Setting(NamedTuple):
     threads: int
     limit: int
     fetch: float
-    locked: float
+    serial: bool
     streams: float
 
 

@@ -1,7 +1,7 @@
 """Threads of a process that share its interpreter: how much of their work needs it, and how long they wait for it.
 
 The threads of a process are a closed queue (mean value analysis): a share of a chunk's CPU time needs the interpreter,
-one thread at a time, while all other time passes in parallel. Replays with other threads let them take turns.
+one thread at a time, while all other time passes in parallel.
 """
 
 from __future__ import annotations
@@ -74,5 +74,12 @@ def waited(share: float, computing: float, other: float, threads: int) -> float:
     return took - demand
 
 
-UNLOCKED: Final = Scenario(chunks=lambda chunks: chunks.with_parts(lock=0.0 * chunks.parts.lock))
-"""Chunks that never wait for the interpreter, for replays in which they take turns."""
+def with_threads(share: float, threads: int) -> Scenario:
+    """Chunks that wait for the interpreter as long as this many threads make them."""
+
+    def changed(chunks: Chunks) -> Chunks:
+        computing, _, other = _sums(chunks.parts)
+        each = waited(share, computing, other, threads) / computing if computing else 0.0
+        return chunks.with_parts(lock=chunks.parts.computing * each)
+
+    return Scenario(chunks=changed)

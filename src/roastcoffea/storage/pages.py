@@ -22,7 +22,10 @@ GROUPS: Final = 4
 TELLING: Final = 128
 """First bytes of a footer, in which the first columns are named."""
 MOST_KNOWN: Final = 100
-"""Most beginnings and ends of footers that are kept."""
+LONGEST_KNOWN: Final = 2**16
+"""Most beginnings and ends of footers that are kept, and most bytes of such a footer."""
+VERSION: Final = 1
+"""Field in front of the schema."""
 COLUMNS: Final = 1
 DESCRIPTION: Final = 3
 """Fields of a row group and of a column."""
@@ -141,6 +144,8 @@ _beginnings: dict[bytes, bytes] = {}
 
 def _fields(content: bytes) -> Fields:
     """Fields of a footer. Files of one table begin and end alike, with schemas: each of these is read once."""
+    if len(content) > LONGEST_KNOWN:
+        return structure(content)[0]
     first = content[:TELLING]
     known = _beginnings.get(first)
     if known is not None and content.startswith(known):
@@ -149,9 +154,11 @@ def _fields(content: bytes) -> Fields:
             _check_end(content[place:])
             return fields
     fields, _ = structure(content)
-    if len(_beginnings) >= MOST_KNOWN:
-        _beginnings.clear()
-    _beginnings[first] = content[: structure(content, until=SCHEMA)[1]]
+    beginning, place = structure(content, until=SCHEMA)
+    if beginning.keys() == {VERSION, SCHEMA}:
+        if len(_beginnings) >= MOST_KNOWN:
+            _beginnings.clear()
+        _beginnings[first] = content[:place]
     return fields
 
 

@@ -13,13 +13,15 @@ BYTE: Final = 3
 WHOLE: Final = frozenset((4, 5, 6))
 DOUBLE: Final = 7
 BINARY: Final = 8
-LISTS: Final = (9, 10)
+LIST: Final = 9
 STRUCTURE: Final = 12
-"""Types of fields; maps are in no file of ours."""
+"""Types of fields; sets and maps are in no file of ours."""
 
 DEEPEST: Final = 10
 """Most levels of structures and lists; those of a footer have seven."""
 MOST_BITS: Final = 63
+MOST_NUMBER: Final = 2**15 - 1
+"""Largest number of a field: other programs count the next ones from the beginning again."""
 
 Fields = dict[int, Any]
 
@@ -49,8 +51,8 @@ def structure(
             number += head >> 4
         else:
             number, place = _whole(content, place)
-        if number in fields:
-            raise ValueError(f"it has the field {number} twice")
+        if number in fields or not 0 < number <= MOST_NUMBER:
+            raise ValueError(f"it has the field {number}{' twice' if number in fields else ', which cannot be'}")
         if kind in WHOLE:
             if (byte := content[place]) < 128:  # the only one
                 fields[number], place = byte >> 1 ^ -(byte & 1), place + 1
@@ -74,7 +76,7 @@ def _value(kind: int, content: bytes, place: int, depth: int) -> tuple[Any, int]
     if kind == BINARY:
         size, place = _varint(content, place)
         return _bytes(content, place, size)
-    if kind in LISTS:
+    if kind == LIST:
         return _list(content, place, depth + 1)
     if kind in WHOLE:
         return _whole(content, place)

@@ -197,7 +197,7 @@ def test_storage_that_was_not_saturated_is_refused_where_it_matters() -> None:
     as_it_was, more = (one for one in found.predictions if one.scenario == AS_RECORDED)
     assert as_it_was.seconds == pytest.approx(24.0, rel=0.05)
     assert more.seconds is None
-    assert "at most 2 chunks were active at a time" in str(more.reason)
+    assert "at most 2 chunks that read were active at a time" in str(more.reason)
     # from four times the rate to no more than now
     assert more.low < 6.0
     assert more.high > 24.0
@@ -226,7 +226,7 @@ def test_a_lock_that_was_not_recorded_is_not_added_to_that_of_another_run() -> N
         assert "which no time was recorded" in other.doubts[0]
     # from twice as fast, as if no thread had waited for another, to all in turn
     assert four.seconds is None
-    assert "that was not recorded" in str(four.reason)
+    assert "how long was not recorded" in str(four.reason)
     assert four.low < 8.0
     assert four.high > 16.0
 

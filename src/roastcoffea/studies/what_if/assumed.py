@@ -11,10 +11,10 @@ from roastcoffea.replay.changes import Scenario
 
 
 class Lock(NamedTuple):
-    """What threads of a process cost each other: a change of their chunks, and the share of computing in turn."""
+    """What threads of a process cost each other: a change of their chunks, or all computing serially."""
 
     change: Scenario
-    share: float = 0.0
+    serial: bool = False
 
 
 class Assumed(NamedTuple):

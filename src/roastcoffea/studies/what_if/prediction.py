@@ -14,7 +14,7 @@ from scipy.stats import t as students_t
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Replayed
 from roastcoffea.replay.fitted_storage import ALL, Storage, all_readers, storage_of
-from roastcoffea.replay.interpreter import UNLOCKED, Interpreter, interpreter_of
+from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_threads
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.studies.what_if import unknown
@@ -185,7 +185,7 @@ class Predictor:
 
         def seconds(assumed: Assumed) -> float:
             cluster = self._shared(source, run.own_cluster, assumed)
-            made = replay(source, cluster, assumed.lock.change, locked=assumed.lock.share).seconds
+            made = replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
             return made * self._scale(assumed.streams)
 
         return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
@@ -207,7 +207,7 @@ class Predictor:
             clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
             lock = assumed.lock.change.then(change)
             made = (
-                replay(run, self._shared(run, cluster, assumed), lock, locked=assumed.lock.share)
+                replay(run, self._shared(run, cluster, assumed), lock, serial=assumed.lock.serial)
                 for run, cluster in zip(self.repeats, clusters, strict=True)
             )
             return self._scaled(made, assumed)
@@ -215,7 +215,7 @@ class Predictor:
         run = self.runs[0]
         doubts = (
             *unknown.doubts_of_cores(run, workers, threads, self.same_host),
-            *unknown.doubts_of_threads(run, self._lock_of(run), threads),
+            *unknown.doubts_of_threads(run, self._lock, threads),
         )
         made = self._prediction(replays, self._assumptions(self.runs[0], threads), threads, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
@@ -268,19 +268,20 @@ class Predictor:
         return self._scales[streams]
 
     def _locks(self, run: Recorded, threads: int) -> list[Lock]:
-        """What so many threads of a process may cost each other."""
-        known = self._lock_of(run)
-        if threads == run.threads and (known is None or threads == 1):
+        """What threads of a process may cost each other, on another number of them."""
+        if threads == run.threads:
             return [Lock(UNCHANGED)]
         if threads == 1:
-            return [Lock(UNLOCKED)]
+            return [Lock(with_threads(0.0, 1))]
+        known = self._lock
         if known is None:
-            return [Lock(UNCHANGED), Lock(UNCHANGED, 1.0)]
-        return [Lock(UNLOCKED, share) for share in dict.fromkeys((known.share, known.low, known.high))]
+            return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
+        return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
 
-    def _lock_of(self, run: Recorded) -> Interpreter | None:
-        """What is known of the interpreter, for a run whose chunks have no waiting for it that was not recorded."""
-        return self.interpreter if run.threads == 1 or run.knows_lock else None
+    @property
+    def _lock(self) -> Interpreter | None:
+        """What is known of the interpreter, unless replayed chunks have waited for it and that was not recorded."""
+        return self.interpreter if all(run.threads == 1 or run.knows_lock for run in self.repeats) else None
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
@@ -296,7 +297,7 @@ class Predictor:
         if widest == OTHERS:
             return unknown.of_others(run, self.others.values())
         return (
-            unknown.of_interpreter(run, self._lock_of(run), threads)
+            unknown.of_interpreter(run, self._lock, threads)
             if widest == INTERPRETER
             else unknown.of_storage(self.storage)
         )

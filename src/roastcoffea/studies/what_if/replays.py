@@ -23,21 +23,21 @@ STEPS: Final = 8
 
 EXPLAINED: Final = 0.02
 SURPLUS_WAIT: Final = 0.15
-"""Relative excess of recorded waiting for cores over the replay's: up to the first, other programs need no cores; from
-the second on, their load is a caveat."""
+"""Relative excess of the chunks' time, with their waiting for cores, over what the replay explains: up to the first,
+other programs need no cores; from the second on, their load is a caveat."""
 
 
-def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, locked: float = 0.0) -> Replayed:
+def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
     """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
-    stages = (_replayed(stage, cluster, change, locked) for stage in run.stages)
+    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
     seconds, stretches, uses, busy = zip(*stages, strict=True)
     return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
 
 
-def _replayed(stage: Stage, cluster: Cluster, change: Scenario, locked: float) -> Replayed:
+def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
     chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
     load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
-    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), locked=locked)
+    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
 
 
 def own_chunks(stage: Stage, streams: float) -> Chunks | None:

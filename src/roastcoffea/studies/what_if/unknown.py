@@ -26,7 +26,7 @@ def of_storage(known: Storage) -> str:
     """Readers that saturate storage."""
     another = "add a run with another number of threads or workers"
     if known.high == ALL:
-        most = f"at most {number(known.most)} chunks were active at a time while recording"
+        most = f"at most {number(known.most)} chunks that read were active at a time while recording"
         return f"{most}, which does not show how many readers saturate storage; {another}"
     low, high = number(known.low), number(known.high)
     return f"storage is saturated by {low} to {high} readers, and the runs do not tell more exactly; {another}"
@@ -37,9 +37,11 @@ def of_interpreter(run: Recorded, known: Interpreter | None, threads: int) -> st
     if known is not None:
         low, high = (FRACTION.text(share) for share in (known.low, known.high))
         return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {number(threads)} threads"
+    if run.threads > 1 and not run.knows_lock:
+        return (
+            f"chunks of {run.name} waited for their interpreter, and how long was not recorded; predict from a new run"
+        )
     unknown = f"no run tells how long {number(threads)} threads of a process wait for its interpreter"
-    if run.threads > 1:
-        return f"{unknown}: that was not recorded; add a run of this version with several threads per process"
     return f"{unknown}; add a run with several threads per process"
 
 
