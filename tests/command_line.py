@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether the condition came true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -545,6 +545,8 @@ def test_the_fields_are_those_of_the_worker_itself(client: Client) -> None:
         assert failed.exception() is not None
         keys = [future.key for future in (value, timed, *needs, failed)]
         truth = client.run(fields_on_worker, keys)
+    # Dask drops the second copy of a result when it looks at memory, every two seconds
+    later = client.run(fields_on_worker, keys)
     views = {(view["worker"], view["key"]): view for view in monitor.worker_tasks}
     compared = 0
     for worker, tasks in truth.items():
@@ -554,7 +556,8 @@ def test_the_fields_are_those_of_the_worker_itself(client: Client) -> None:
                 assert set(view[name]) == own[name]
                 assert view[f"num_{name}"] == len(own[name])
             assert list(view["priority"] or ()) == list(own["priority"] or ())
-            for name in ("state", "metadata", "nbytes", "suspicious_count"):
+            assert view["state"] in {own["state"], later[worker].get(key, own)["state"]}
+            for name in ("metadata", "nbytes", "suspicious_count"):
                 assert view[name] == own[name]
             assert view["type"] == own["type"]
             for name in ("exception", "traceback"):
