@@ -94,11 +94,8 @@ def test_files_that_begin_and_end_alike_are_told_apart_by_what_lies_between() ->
         content = written(TABLE.slice(0, rows), compression="none", use_dictionary=False, write_statistics=False)
         footer = footer_of(content)
         assert footer.rows == rows
-        assert (
-            TABLE.slice(0, rows).nbytes
-            <= footer.claimed(io.BytesIO(content))
-            < 20 * TABLE.slice(0, rows).nbytes + 10_000
-        )
+        size = TABLE.slice(0, rows).nbytes
+        assert size <= footer.claimed(io.BytesIO(content)) < 20 * size + 10_000
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -156,6 +153,7 @@ def test_numbers_of_fields_that_others_count_from_the_beginning_again() -> None:
     found = fields_of(content[-8 - size : -8])
     field = {number: numbered(number, *one) for number, one in found.items()}
     far = numbered(2**16 + 3, *found[3]) + numbered(2**16 + 4, *found[4])
-    for rows in (NO_ROWS, numbered(3, 6, b"\0") + numbered(4, 9, b"\x0c")):
-        with pytest.raises(ValueError, match=r"it has the field 65539, which cannot be|it has a value of type 10"):
+    no_rows = numbered(3, 6, b"\0") + numbered(4, 9, b"\x0c")
+    for rows, refused in ((NO_ROWS, "a value of type 10"), (no_rows, "the field 65539, which cannot be")):
+        with pytest.raises(ValueError, match=f"it has {refused}"):
             Footer(field[1] + field[2] + rows + far + b"\0", len(content))

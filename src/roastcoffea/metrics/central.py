@@ -131,7 +131,7 @@ def scheduler_queue_seconds(scheduler_time: Mapping[str, float | None]) -> float
 
 @of_scheduler(SECOND, label="scheduler: idle", formula="sampled time - CPU - CPU contention")
 def scheduler_idle_seconds(scheduler_time: Mapping[str, float]) -> float:
-    """Time in which the scheduler's event loop waited for messages or a lock; also for a core, if that is unknown."""
+    """Time in which the scheduler's event loop waited for messages, a lock or, without run-queue times, a core."""
     return scheduler_time["idle"]
 
 

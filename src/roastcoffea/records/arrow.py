@@ -19,7 +19,7 @@ PART_ROWS: Final = 10_000
 """Most rows of a part of a table."""
 
 LARGEST_CODE: Final = 2**62
-"""Most combinations of values that are told apart by one number."""
+"""Largest number of possible codes; beyond it, codes are counted anew from 0."""
 
 ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.string(),

@@ -217,7 +217,7 @@ class Predictor:
             *unknown.doubts_of_cores(run, workers, threads, self.same_host),
             *unknown.doubts_of_threads(run, self._lock, threads),
         )
-        made = self._prediction(replays, self._assumptions(self.runs[0], threads), threads, doubts)
+        made = self._prediction(replays, self._assumptions(run, threads), threads, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
@@ -296,11 +296,9 @@ class Predictor:
         run = self.runs[0]
         if widest == OTHERS:
             return unknown.of_others(run, self.others.values())
-        return (
-            unknown.of_interpreter(run, self._lock, threads)
-            if widest == INTERPRETER
-            else unknown.of_storage(self.storage)
-        )
+        if widest == INTERPRETER:
+            return unknown.of_interpreter(run, self._lock, threads)
+        return unknown.of_storage(self.storage)
 
     def _prediction(
         self,
