@@ -49,11 +49,11 @@ def installed_browser() -> str | None:
 
 
 class Browser:
-    """A browser with one tab; what it logs, what it throws and what it asks the network for is kept."""
+    """A browser with one tab; what its page logs, throws and asks the network for is kept."""
 
     def __init__(self, folder: Path, program: str) -> None:
         self.messages: list[str] = []
-        self.requests: list[str] = []
+        self._requests: list[tuple[str, str]] = []
         self._numbers = itertools.count(1)
         self._received = b""
         from_here, to_there = os.pipe()
@@ -88,6 +88,11 @@ class Browser:
         main = psutil.Process(self._process.pid)
         times = [process.cpu_times() for process in (main, *main.children(recursive=True))]
         return sum(each.user + each.system for each in times)
+
+    @property
+    def requests(self) -> list[str]:
+        """What this page asked for, itself first."""
+        return [url for _, url in self._requests]
 
     def close(self) -> None:
         for pipe in (self._out, self._in):
@@ -141,14 +146,16 @@ class Browser:
         elif method == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
             self.messages.append(params["entry"]["text"])
         elif method == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
+            self._requests.append((params.get("loaderId", ""), params["request"]["url"]))
+        elif method == "Page.frameNavigated" and "parentId" not in params["frame"]:
+            # what comes late of the page before is not this page's
+            self.messages.clear()
+            self._requests = [each for each in self._requests if each[0] == params["frame"]["loaderId"]]
 
     # What a person does
 
     def open(self, path: Path, condition: str = "true") -> float:
         """Show a file; seconds until the condition holds and nothing is left to do."""
-        self.messages.clear()
-        self.requests.clear()
         began = time.monotonic()
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.wait(f"document.readyState === 'complete' && ({condition})")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -26,22 +25,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason
 
 MIB = 1 << 20
 EDGE = 1.0
-"""Seconds within which a start and an end are those of SLURM's log."""
+"""Seconds within which a start and an end are those that the job and the scheduler themselves tell."""
 RESOLUTION = 1.0
 """SLURM's log has whole seconds."""
-LEAST, TIMES = 2.0, 1.5
-
-
-def delay() -> float:
-    """Seconds by which this host may be late to start the first process of a job and to end its last one.
-
-    That is what a process waits that does nothing but compute: none on a quiet host.
-    """
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([sys.executable, "-c", "import distributed"], check=True)
-    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return LEAST + TIMES * max(wall - used, 0.0)
+LATE = 30.0
+"""Seconds within which even a busy host starts the first process of a job and ends its last one."""
 
 
 @pytest.fixture
@@ -63,6 +51,7 @@ def cluster_of(server: Slurm, **changes: Any) -> Iterator[tuple[Any, Client]]:
         "interface": "lo",
         "log_directory": str(server.folder),
         "local_directory": f"{server.folder}/spool",
+        "job_script_prologue": [f"date +%s.%N > {server.folder}/began-$SLURM_JOB_ID"],
         "python": sys.executable,
         "scheduler_options": {"dashboard_address": ":0", "interface": None, "host": "127.0.0.1"},
     }
@@ -82,30 +71,46 @@ def number_of_workers(client: Client) -> int:
 def check(measurement: Measurement, log: dict[str, Ended]) -> list[dict[str, Any]]:
     """Hold the jobs of a measurement against SLURM's log; give them."""
     rows: list[dict[str, Any]] = measurement.jobs.to_dict("records")
-    stop = measurement.run.stop
-    busy = delay()
-    print("late by up to", busy)
     for row in rows:
         truth = log[row["job"]]
         assert (row["batch_system"], row["queue"], row["job_cores"]) == ("slurm", QUEUE, truth.cores)
-        assert -EDGE <= row["job_start"] - truth.start <= EDGE + RESOLUTION + busy
+        assert -EDGE <= row["job_start"] - truth.start <= RESOLUTION + LATE
         if row["ended"]:
-            assert -EDGE - busy <= row["job_stop"] - truth.end <= EDGE + RESOLUTION
-        charged = truth.cores * ((truth.end if row["ended"] else stop) - truth.start)
-        most = busy * (1 + row["ended"])
-        assert -EDGE - RESOLUTION - most <= (row["charged"] - charged) / truth.cores <= EDGE + RESOLUTION
-        print(row["job"], row["job_start"] - truth.start, row["job_stop"] - truth.end, row["charged"] - charged)
+            assert abs(row["job_stop"] - truth.end) <= LATE
+        print(row["job"], row["job_start"] - truth.start, row["job_stop"] - truth.end, row["ended"])
+        assert row["charged"] == pytest.approx(truth.cores * (row["job_stop"] - row["job_start"]), abs=EDGE)
         assert row["residual"] == pytest.approx(0.0, abs=1e-6)
     return rows
 
 
-def test_jobs_that_last_as_long_as_the_run(server: Slurm) -> None:
+def check_edges(
+    measurement: Measurement, server: Slurm, caplog: pytest.LogCaptureFixture
+) -> tuple[list[dict[str, Any]], dict[str, Ended]]:
+    """Hold jobs of Dask's workers also against what the jobs and the scheduler say; give them, and SLURM's log.
+
+    However busy the host: a job starts between SLURM's start and its own first line, and ends when the scheduler says
+    that its last worker is gone.
+    """
+    log = server.ended()
+    said = ((re.match(r"Remove worker addr: (\S+)", record.getMessage()), record.created) for record in caplog.records)
+    left = {found[1]: moment for found, moment in said if found}
+    workers: dict[str, list[str]] = measurement.lifetimes.groupby("job")["worker"].agg(list).to_dict()
+    rows = check(measurement, log)
+    for row in rows:
+        began = float((server.folder / f"began-{row['job']}").read_text())
+        assert row["job_start"] <= began + EDGE
+        if row["ended"]:
+            assert abs(row["job_stop"] - max(left[worker] for worker in workers[row["job"]])) <= EDGE
+    return rows, log
+
+
+def test_jobs_that_last_as_long_as_the_run(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of(server, cores=4, processes=2, memory="2 GiB") as (cluster, client):
         cluster.scale(jobs=2)
         client.wait_for_workers(4, timeout=90)
         with MetricsCollector(client) as collector:
             client.gather(tasks(client, 40))
-    rows = check(collector.measurement, server.ended())
+    rows, _ = check_edges(collector.measurement, server, caplog)
     assert [(row["workers"], row["job_memory"], row["ended"]) for row in rows] == [(2, 2048 * MIB, 0)] * 2
     # all cores have a thread, so that what is charged is thread time, and the time before the run
     metrics = collector.measurement.metrics
@@ -113,7 +118,7 @@ def test_jobs_that_last_as_long_as_the_run(server: Slurm) -> None:
     assert metrics["job_memory_used"] < 0.5
 
 
-def test_a_job_that_is_cancelled(server: Slurm) -> None:
+def test_a_job_that_is_cancelled(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of(server) as (cluster, client):
         cluster.scale(jobs=2)
         client.wait_for_workers(2, timeout=90)
@@ -123,13 +128,12 @@ def test_a_job_that_is_cancelled(server: Slurm) -> None:
             cancelled = server.queued()[0]
             server.run("scancel", cancelled)
             client.gather(futures)
-    log = server.ended()
-    rows = check(collector.measurement, log)
+    rows, log = check_edges(collector.measurement, server, caplog)
     assert log[cancelled].state == "CANCELLED"
     assert {row["job"]: row["ended"] for row in rows}[cancelled] == 1
 
 
-def test_jobs_come_and_go_with_the_work(server: Slurm) -> None:
+def test_jobs_come_and_go_with_the_work(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of(server) as (cluster, client):
         cluster.adapt(minimum=1, maximum=3, interval="500ms", wait_count=4, target_duration="2s")
         client.wait_for_workers(1, timeout=90)
@@ -139,16 +143,15 @@ def test_jobs_come_and_go_with_the_work(server: Slurm) -> None:
                 client.gather(tasks(client, 30))
             assert wait_until(lambda: number_of_workers(client) == 1, 60)
             time.sleep(1)
-    log = server.ended()
-    rows = check(collector.measurement, log)
+    rows, _ = check_edges(collector.measurement, server, caplog)
     assert len(rows) == 3
     assert sum(row["ended"] for row in rows) == 2
     metrics = collector.measurement.metrics
-    assert 0 < metrics["job_startup_seconds"] < 60
-    assert -RESOLUTION <= metrics["job_queue_seconds"] <= 10  # the node is free
+    assert 0 < metrics["job_startup_seconds"] < 60 + LATE
+    assert -RESOLUTION <= metrics["job_queue_seconds"] <= LATE  # the node is free
 
 
-def test_workers_with_a_lifetime(server: Slurm) -> None:
+def test_workers_with_a_lifetime(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     arguments = ["--lifetime", "14s", "--lifetime-stagger", "4s"]
     with cluster_of(server, worker_extra_args=arguments) as (cluster, client):
         cluster.adapt(minimum=2, maximum=2, interval="500ms")
@@ -159,13 +162,13 @@ def test_workers_with_a_lifetime(server: Slurm) -> None:
             while len(seen) < 4 and time.monotonic() < deadline:
                 client.gather(tasks(client, 4))
                 seen |= {*client.scheduler_info(n_workers=-1)["workers"]}
-    rows = check(collector.measurement, server.ended())
+    rows, _ = check_edges(collector.measurement, server, caplog)
     lives = collector.measurement.lifetimes
     left = lives[lives["stop"] < collector.measurement.run.stop]
     assert len(rows) >= 4
     assert len(left) >= 2
     # they close when they said that they would, later by what Dask's start takes
-    assert ((left["closing"] - left["lifetime_end"]).between(-0.5, 10)).all()
+    assert ((left["closing"] - left["lifetime_end"]).between(-0.5, LATE)).all()
 
 
 @contextmanager
