@@ -221,7 +221,7 @@ def chunks_of(file: Path, size: int, handler: type | None = None) -> tuple[Way, 
     return partial(function, item), partial(probed, item), sum(map(len, probed(item)[OUTPUT_KEY]))
 
 
-def functions_of(file: str) -> tuple[Way, Way, int]:
+def functions_of(file: str, handler: type | None = None) -> tuple[Way, Way, int]:
     """A function that reads a basket of each branch, as it is and measured, and the size of its record."""
     sizes: list[int] = []
 
@@ -235,14 +235,15 @@ def functions_of(file: str) -> tuple[Way, Way, int]:
         def take(records: list[dict[str, Any]], *, failed: bool) -> None:  # noqa: ARG004
             sizes.append(len(packed_records(records)))
 
-    with_probe = partial(call_measured, read_all, (file,), {}, None, lambda _: Home)
+    options = {} if handler is None else {"handler": handler}
+    with_probe = partial(call_measured, read_all, (file,), options, None, lambda _: Home)
     with_probe()
-    return partial(read_all, file), with_probe, sizes[0]
+    return partial(read_all, file, **options), with_probe, sizes[0]
 
 
-def read_all(file: str) -> int:
+def read_all(file: str, **options: Any) -> int:
     """Read a basket of each branch."""
-    with uproot.open(file) as root:
+    with uproot.open(file, **options) as root:
         tree = root["Events"]
         return sum(len(tree[name].array(entry_start=EVENTS, entry_stop=2 * EVENTS)) for name in tree.keys())  # noqa: SIM118
 

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Final
 
 import psutil
+from command_line import PATIENCE
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE: Final = 60.0
 SWITCHES: Final = (
     "--headless=new",
     "--remote-debugging-pipe",

@@ -10,9 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+PATIENCE: Final = 280.0
+"""Seconds after which something hangs, however slow the host."""
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Whether the condition came true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -46,7 +50,7 @@ class CommandLineCluster:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.file = folder / "scheduler.json"
         self._run_dask("scheduler", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(self.file))
-        assert wait_until(self._is_up, 60), self.text()
+        assert wait_until(self._is_up), self.text()
         self.workers = [self.add_worker() for _ in range(workers)]
 
     def _run_dask(self, *command: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:

@@ -17,12 +17,10 @@ from typing import Any, Final, NamedTuple
 from urllib.request import urlopen
 
 import psutil
-from command_line import wait_until
+from command_line import PATIENCE, wait_until
 from ports import free_ports
 
 PACKAGES: Final = ("dask_gateway", "dask_gateway_server", "sqlalchemy", "traitlets")
-PATIENCE: Final = 60.0
-"""Seconds within which server and clusters start, on a busy host."""
 
 CONFIGURATION: Final = """
 c.DaskGateway.backend_class = "dask_gateway_server.backends.local.UnsafeLocalBackend"

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from command_line import PATIENCE
+
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.storage import folders
 from roastcoffea.storage.store import save_run
@@ -69,7 +71,7 @@ def started() -> Iterator[Saver]:
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         yield Saver(process)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def dying(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:

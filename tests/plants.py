@@ -26,7 +26,7 @@ import numpy as np
 import uproot
 from analyses import runner_for
 from coffea.nanoevents import BaseSchema, NanoAODSchema
-from command_line import CommandLineCluster
+from command_line import PATIENCE, CommandLineCluster
 from distributed import Client
 from planted_work import SLOWER, Analysis, Dijets
 from stored import served
@@ -118,7 +118,7 @@ def cluster(
             if slower is not None:
                 started.add_worker(started_by=("env", f"{SLOWER}={slower}", sys.executable, "-m", "dask"))
             with Client(scheduler_file=str(started.file)) as client:
-                client.wait_for_workers(workers + (slower is not None), timeout=60)
+                client.wait_for_workers(workers + (slower is not None), timeout=PATIENCE)
                 if not fresh:
                     client.run(warm)
                     rehearsed(client)

@@ -12,6 +12,7 @@ from typing import Any
 import analyses
 import pytest
 from coffea.processor import IterativeExecutor
+from command_line import PATIENCE
 
 import roastcoffea
 
@@ -40,7 +41,7 @@ def run_in(folder: Path, *command: str, **environment: str) -> subprocess.Comple
         env=os.environ | paths | quiet | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from command_line import PATIENCE
 from ports import free_ports
 
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "scancel", "squeue", "sinfo")
@@ -71,13 +72,13 @@ class Slurm(NamedTuple):
     folder: Path
 
     def run(self, *command: str) -> str:
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
 
     def queued(self) -> list[str]:
         """Jobs that SLURM has not ended yet."""
         return self.run("squeue", "-h", "-o", "%i").split()
 
-    def ended(self, most: float = 60.0) -> dict[str, Ended]:
+    def ended(self, most: float = PATIENCE) -> dict[str, Ended]:
         """SLURM's log of all jobs, once none is left."""
         deadline = time.monotonic() + most
         while self.queued():
@@ -170,7 +171,7 @@ def _wait_for_node(server: Slurm) -> None:
     _wait_until(idle, "the node of SLURM is not idle")
 
 
-def _wait_until(is_so: Any, lacks: str, most: float = 30.0) -> None:
+def _wait_until(is_so: Any, lacks: str, most: float = PATIENCE) -> None:
     deadline = time.monotonic() + most
     while not is_so():
         if time.monotonic() > deadline:

@@ -216,7 +216,7 @@ def test_threads_of_ours_are_gone(client: Any) -> None:
 
     with MetricsCollector(client):
         assert ours()
-    assert wait_until(lambda: ours() == [], 10.0), ours()
+    assert wait_until(lambda: ours() == []), ours()
 
 
 def test_annotations_of_the_user_survive(client: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 import pytest
-from command_line import wait_until
+from command_line import PATIENCE, wait_until
 from distributed import Client, wait
 from functions import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, total
 from stored import baskets_of, clusters_of, write_rntuple, write_tree
@@ -135,7 +135,7 @@ def test_a_task_that_goes_on_when_the_collector_is_left(client: Client, files: l
     with MetricsCollector(client, everything=True) as collector:
         client.submit(materialize, files[0], ["f0"], pure=False).result()
         future = client.submit(patient, files[1], str(sign), pure=False)
-        assert wait_until(lambda: any(client.processing().values()), 60)
+        assert wait_until(lambda: any(client.processing().values()))
     sign.touch()
     assert future.result()["entries"] == 3000
     assert collector.measurement.tasks["outcome"].tolist().count("unfinished") == 1
@@ -146,15 +146,15 @@ def test_a_worker_that_is_killed(files: list[str], command_line_cluster: Any) ->
     """An attempt that was lost with it is told, though no task of its name left a record before."""
     cluster = command_line_cluster(workers=1, path=str(Path(__file__).parent))
     with Client(scheduler_file=str(cluster.file)) as client:
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=PATIENCE)
         with MetricsCollector(client) as collector:
             client.submit(measured(materialize), files[0], ["f0"], pure=False).result()
             future = client.submit(measured(slow), files[0], 60.0, pure=False)
-            assert wait_until(lambda: any(client.processing().values()), 10)
+            assert wait_until(lambda: any(client.processing().values()))
             time.sleep(1.0)
             cluster.workers[0].send_signal(signal.SIGKILL)
             cluster.workers[0].wait()
-            assert wait_until(lambda: not client.scheduler_info()["workers"], 20)
+            assert wait_until(lambda: not client.scheduler_info()["workers"])
             future.cancel()
     measurement = collector.measurement
     ends = measurement.tasks[["prefix", "kind", "outcome"]].to_numpy().tolist()

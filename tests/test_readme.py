@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from command_line import PATIENCE
 
 import roastcoffea
 
@@ -44,7 +45,7 @@ def printed(folder: Path) -> str:
     # a heartbeat that a closing cluster cuts off is logged by Dask now and then
     quiet = os.environ | {"DASK_LOGGING__DISTRIBUTED": "critical"}
     command = [sys.executable, "-W", "error", script]
-    done = subprocess.run(command, check=False, cwd=folder, env=quiet, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, cwd=folder, env=quiet, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from analyses import Jets, runner_for
+from command_line import PATIENCE
 from conftest import REAL_FILES
 from distributed import Client, LocalCluster
 
@@ -61,7 +62,7 @@ def without_package(packages_without_ours: Path, tmp_path_factory: pytest.TempPa
     cluster = CommandLineCluster(tmp_path_factory.mktemp("cluster"), workers=1, path=path, python=str(python))
     try:
         with Client(scheduler_file=str(cluster.file)) as client:
-            client.wait_for_workers(1, timeout=60)
+            client.wait_for_workers(1, timeout=PATIENCE)
             yield client
     finally:
         cluster.close()

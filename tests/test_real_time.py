@@ -193,7 +193,7 @@ def test_a_run_that_raises_tells_what_went_on(client: Any, sample: Any) -> None:
     told = " ".join(ledger.certificate.reasons)
     assert (f"{len(held)} attempts of tasks were cancelled on a worker" in told) == (len(held) > 0)
     # what still slept must be over before the next test
-    assert wait_until(lambda: not any(client.processing().values()), 10)
+    assert wait_until(lambda: not any(client.processing().values()))
 
 
 @pytest.mark.slow
@@ -364,4 +364,4 @@ def _nothing_runs_from_before(request: pytest.FixtureRequest) -> None:
     """Tasks of the test before must not run into this one."""
     if "client" in request.fixturenames:
         own = request.getfixturevalue("client")
-        assert wait_until(lambda: not any(own.processing().values()), 10)
+        assert wait_until(lambda: not any(own.processing().values()))

@@ -14,7 +14,7 @@ import pytest
 from analyses import KernelCounted
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import ParslExecutor, Runner
-from command_line import wait_until
+from command_line import PATIENCE, wait_until
 from distributed import Client
 from slurm_server import QUEUE, Ended, Slurm, lacking, slurm
 
@@ -107,7 +107,7 @@ def check_edges(
 def test_jobs_that_last_as_long_as_the_run(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of(server, cores=4, processes=2, memory="2 GiB") as (cluster, client):
         cluster.scale(jobs=2)
-        client.wait_for_workers(4, timeout=90)
+        client.wait_for_workers(4, timeout=PATIENCE)
         with MetricsCollector(client) as collector:
             client.gather(tasks(client, 40))
     rows, _ = check_edges(collector.measurement, server, caplog)
@@ -121,7 +121,7 @@ def test_jobs_that_last_as_long_as_the_run(server: Slurm, caplog: pytest.LogCapt
 def test_a_job_that_is_cancelled(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of(server) as (cluster, client):
         cluster.scale(jobs=2)
-        client.wait_for_workers(2, timeout=90)
+        client.wait_for_workers(2, timeout=PATIENCE)
         with MetricsCollector(client) as collector:
             futures = tasks(client, 40)
             time.sleep(4)
@@ -136,12 +136,12 @@ def test_a_job_that_is_cancelled(server: Slurm, caplog: pytest.LogCaptureFixture
 def test_jobs_come_and_go_with_the_work(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_of(server) as (cluster, client):
         cluster.adapt(minimum=1, maximum=3, interval="500ms", wait_count=4, target_duration="2s")
-        client.wait_for_workers(1, timeout=90)
+        client.wait_for_workers(1, timeout=PATIENCE)
         with MetricsCollector(client) as collector:
             deadline = time.monotonic() + 90
             while number_of_workers(client) < 3 and time.monotonic() < deadline:
                 client.gather(tasks(client, 30))
-            assert wait_until(lambda: number_of_workers(client) == 1, 60)
+            assert wait_until(lambda: number_of_workers(client) == 1)
             time.sleep(1)
     rows, _ = check_edges(collector.measurement, server, caplog)
     assert len(rows) == 3
@@ -155,7 +155,7 @@ def test_workers_with_a_lifetime(server: Slurm, caplog: pytest.LogCaptureFixture
     arguments = ["--lifetime", "14s", "--lifetime-stagger", "4s"]
     with cluster_of(server, worker_extra_args=arguments) as (cluster, client):
         cluster.adapt(minimum=2, maximum=2, interval="500ms")
-        client.wait_for_workers(2, timeout=90)
+        client.wait_for_workers(2, timeout=PATIENCE)
         with MetricsCollector(client) as collector:
             deadline = time.monotonic() + 60
             seen: set[str] = set()
@@ -202,7 +202,7 @@ def parsl_on(folder: Path) -> Iterator[Any]:
 def test_blocks_of_parsl(server: Slurm, sample: dict[str, Any], tmp_path: Path) -> None:
     """Workers that this process does not see: Parsl's log has their times, and they report their jobs."""
     with parsl_on(tmp_path) as pool:
-        assert wait_until(lambda: len(pool.connected_managers()) == 2, 120.0)
+        assert wait_until(lambda: len(pool.connected_managers()) == 2)
         runner = Runner(ParslExecutor(status=False), schema=NanoAODSchema, chunksize=2000, savemetrics=True)
         with MetricsCollector() as collector:
             _, report = runner(sample, processor_instance=KernelCounted(2.0))

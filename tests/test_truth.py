@@ -113,7 +113,7 @@ def test_cores_are_weighted_with_time_while_workers_come_and_go(lone_worker: Any
     with watched_cores(cluster) as seen, MetricsCollector(client, worker_tracking_interval=5) as collector:
         for workers in (4, 1):
             cluster.scale(workers)
-            assert wait_until(lambda n=workers: len(cluster.scheduler.workers) == n, 60)
+            assert wait_until(lambda n=workers: len(cluster.scheduler.workers) == n)
             time.sleep(0.4)
     check_cores(collector, seen)
     metrics = collector.metrics
@@ -134,7 +134,7 @@ def test_a_killed_worker_does_not_raise_the_cores() -> None:
         with watched_cores(cluster) as seen, MetricsCollector(client) as collector:
             time.sleep(0.2)
             psutil.Process(next(iter(pids.values()))).kill()
-            assert wait_until(lambda: set(cluster.scheduler.workers) != set(pids), 60)
+            assert wait_until(lambda: set(cluster.scheduler.workers) != set(pids))
             time.sleep(0.5)
     check_cores(collector, seen)
     assert collector.metrics["total_cores"] <= 2

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from command_line import PATIENCE
 from ports import free_port
 
 PROGRAMS: Final = ("xrootd", "cmsd")
@@ -33,9 +34,6 @@ needs_xrootd = pytest.mark.skipif(
     bool(MISSING),
     reason=f"there is no {', '.join(MISSING)}: apt-get install xrootd-server; pip install 'roastcoffea[xrootd]'",
 )
-
-PATIENCE: Final = 40.0
-"""Seconds within which a server begins: a manager alone waits five for its data servers."""
 
 SILENCE: Final = 10.0
 """Seconds within which a server reports the files that were closed: it does so each second."""

@@ -15,6 +15,7 @@ import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
+from command_line import PATIENCE
 from test_documentation import DOCS, RUN_HERE
 
 from roastcoffea import Measurement, MetricsCollector, load
@@ -211,7 +212,7 @@ def test_a_backend_serves_several_collectors(sample: Any) -> None:
     # event loops of other tests' clusters may start a thread of their own pools meanwhile
     begun = [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio_")]
     for thread in begun:
-        thread.join(60)  # what ends by itself may need its time
+        thread.join(PATIENCE)  # what ends by itself may need its time
         assert not thread.is_alive()
 
 

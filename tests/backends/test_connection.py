@@ -13,6 +13,7 @@ from typing import Any
 
 import analyses
 import pytest
+from command_line import PATIENCE
 from distributed import Client
 
 from roastcoffea.backends.connection import Connection, NoAnswerError, SchedulerSideError
@@ -108,7 +109,7 @@ os._exit(0)
 def test_a_client_whose_loop_has_ended_gives_no_answer(client: Client) -> None:
     script = [sys.executable, "-c", LOOP_STOPPED, client.scheduler.address]
     paths = {"PYTHONPATH": str(Path(analyses.__file__).parent)}
-    done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=60, env=os.environ | paths)
+    done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=PATIENCE, env=os.environ | paths)
     lines = done.stdout.splitlines()
     assert len(lines) == 2, done.stderr
     assert all(line.startswith("the connection to the cluster was lost") for line in lines)

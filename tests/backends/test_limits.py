@@ -14,6 +14,7 @@ import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
+from command_line import PATIENCE
 from dask.system import CPU_COUNT
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
@@ -161,7 +162,7 @@ while withheld_since(before)[1] < 3:
     pass
 print(*withheld_since(before)[:2])
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=PATIENCE)
     seconds, periods = ran.stdout.split()
     assert float(seconds) > 0
     assert int(periods) >= 3

@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
+from command_line import PATIENCE
 from conftest import wait_until
 from local_work import cpu_of_children, record, slept, spun
 from releases import needs_merge_pools
@@ -49,7 +50,7 @@ SAMPLED = multiprocessing.Value("q", 0)
 def wait_for_a_sample() -> None:
     """Go on when a sample has been taken, from its beginning to its end, after this was called."""
     before = SAMPLED.value
-    assert wait_until(lambda: SAMPLED.value >= before + 2, 60.0)
+    assert wait_until(lambda: SAMPLED.value >= before + 2)
 
 
 def allocated(megabytes: int) -> set[str]:
@@ -230,7 +231,7 @@ def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
 
 @pytest.mark.slow
 def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
-    both_begun, looked = threading.Barrier(3, timeout=60), threading.Event()
+    both_begun, looked = threading.Barrier(3, timeout=PATIENCE), threading.Event()
 
     def look() -> None:
         both_begun.wait()
@@ -307,7 +308,7 @@ def one_after_another(
     return before, after, rows
 
 
-TOGETHER = threading.Barrier(3, timeout=60)
+TOGETHER = threading.Barrier(3, timeout=PATIENCE)
 
 
 def spun_together(seconds: float) -> set[str]:
@@ -454,7 +455,7 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     monkeypatch.setattr(local, "MOST_SAMPLES", 50)
     backend.open(0.01)
     chunk = json.loads(allocated(300).pop())
-    assert wait_until(lambda: any(int(note.split()[0]) > 50 for note in backend.notes()), 60.0)
+    assert wait_until(lambda: any(int(note.split()[0]) > 50 for note in backend.notes()))
     backend.close()
     tell(backend, [chunk])
     samples = backend.samples().to_pylist()
@@ -473,7 +474,7 @@ def test_looking_harms_no_fork(backend: LocalMetricsBackend, rounds: int) -> Non
         for child in children:
             child.start()
         for child in children:
-            child.join(60)
+            child.join(PATIENCE)
             assert child.exitcode == 0
     backend.close()
     assert backend.notes() == []
@@ -489,9 +490,9 @@ def test_a_failure_to_look_is_noted_and_ends_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(psutil, "pids", refused)
-        assert wait_until(lambda: backend.notes() != [], 60.0)
+        assert wait_until(lambda: backend.notes() != [])
     seen = backend.samples().num_rows
-    assert wait_until(lambda: backend.samples().num_rows > seen + 3, 60.0)
+    assert wait_until(lambda: backend.samples().num_rows > seen + 3)
     backend.close()
     assert len(backend.notes()) == 1
     assert "could not be seen for a while" in backend.notes()[0]
@@ -510,11 +511,11 @@ def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMe
     backend.start_tracking(0.1)
     child = subprocess.Popen(["sleep", "60"])
     name = f"{socket.gethostname()}/{child.pid}"
-    assert wait_until(lambda: backend.samples()["worker"].to_pylist().count(name) >= 3, 30.0)
+    assert wait_until(lambda: backend.samples()["worker"].to_pylist().count(name) >= 3)
     child.kill()
     child.wait()
     looked = backend.samples().num_rows
-    assert wait_until(lambda: backend.samples().num_rows > looked + 1, 30.0)
+    assert wait_until(lambda: backend.samples().num_rows > looked + 1)
     data = backend.stop_tracking()
     assert {process_name(), name} <= set(data["worker_memory"])
     assert len(data["worker_memory"][process_name()]) >= len(data["worker_memory"][name]) >= 3

@@ -162,7 +162,7 @@ def test_blocks_idle_workers_and_efficiency_are_those_of_the_operating_system(
     pool: Any, sample: dict[str, Any]
 ) -> None:
     """Two workers compute; a block that comes later has nothing to do."""
-    assert wait_until(lambda: len(workers_of(pool)) == 2, 120.0)
+    assert wait_until(lambda: len(workers_of(pool)) == 2)
     runner = Runner(
         ParslExecutor(status=False, compression=None), schema=NanoAODSchema, chunksize=4000, savemetrics=True
     )
@@ -172,7 +172,7 @@ def test_blocks_idle_workers_and_efficiency_are_those_of_the_operating_system(
         later.start()
         output, report = runner(files, processor_instance=KernelCounted(12.0))
         later.join()
-        assert wait_until(lambda: len(workers_of(pool)) == 4, 120.0)
+        assert wait_until(lambda: len(workers_of(pool)) == 4)
         time.sleep(5.0)
     truth = workers_of(pool)
     measurement, run = collector.measurement, collector.measurement.run

@@ -302,7 +302,7 @@ def test_a_client_process_that_is_killed_leaves_nothing(shared_client: Any, tmp_
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    assert wait_until(lambda: what_stays(shared_client) == [], 30)
+    assert wait_until(lambda: what_stays(shared_client) == [])
     with MetricsCollector(shared_client) as collector:
         shared_client.submit(sum, [1, 2], pure=False).result()
     assert collector.measurement.problems == []
@@ -312,4 +312,4 @@ def test_chunks_that_fail_after_the_collector_was_left(client: Any, sample: Any)
     with pytest.raises(Exception, match="planted"), MetricsCollector(client):
         runner_for(client, 500, retries=0)(sample, processor_instance=analyses.RaisingLate(0.4))
     # the fixture checks that the last chunks, which fail when nobody listens, leave nothing on the scheduler
-    assert wait_until(lambda: not any(client.processing().values()), 30)
+    assert wait_until(lambda: not any(client.processing().values()))

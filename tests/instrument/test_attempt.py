@@ -15,6 +15,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
+from command_line import PATIENCE
 from stored import served, write_tree
 
 from roastcoffea import MetricsCollector, track_time
@@ -166,7 +167,7 @@ def test_memory_that_is_freed_inside_the_chunk_is_seen(tmp_path: Path) -> None:
 class Meeting(Planted):
     """Ends no chunk before another one has come as far."""
 
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=PATIENCE)
 
     def process(self, events: Any) -> dict[str, float]:
         self.both.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import PATIENCE
 from distributed import Client
 
 from roastcoffea.instrument.channels import DaskTask, Transport, append_to_spool, spooled, taken_from
@@ -104,7 +105,7 @@ def test_a_full_disk_takes_records_whole_or_not_at_all(tmp_path: Path) -> None:
                 print(error.strerror)
     """)
     answer = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert answer.stdout.splitlines() == ["No space left on device"]
     append_to_spool(str(tmp_path), b"y")

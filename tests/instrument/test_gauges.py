@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 import pytest
+from command_line import PATIENCE
 from conftest import wait_until
 from evidence import stolen
 
@@ -106,7 +107,7 @@ def test_nested_intervals_see_their_own_peaks() -> None:
 
 @linux
 def test_overlapping_threads_are_flagged_and_see_what_happened_meanwhile() -> None:
-    intervals, both = {}, threading.Barrier(2, timeout=60)
+    intervals, both = {}, threading.Barrier(2, timeout=PATIENCE)
 
     def measured(name: str, megabytes: int) -> None:
         both.wait()
@@ -266,7 +267,7 @@ def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> 
     child.start()
     forked.set()
     thread.join()
-    child.join(60)
+    child.join(PATIENCE)
     hangs = child.exitcode is None
     child.kill()
     child.join()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from command_line import PATIENCE
 
 import roastcoffea
 from roastcoffea.metrics import CATALOGUE
@@ -103,7 +104,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             text = text.replace(line, f"    {entry}\n{line}")
         module.write_text(text)
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder), str(TESTS), str(DOCS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)
     return answers

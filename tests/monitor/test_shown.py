@@ -140,7 +140,7 @@ def test_live_rows(client: Client, monkeypatch: Any) -> None:
             waiting = [str(states[name]) for name in rows[1][1:-2]] if len(rows) > 1 else []
             return [*waiting, "0", "5"] == next((row[1:] for row in rows if row[0] == "wait_for"), None)
 
-        assert wait_until(told, 10), shown[-1:]
+        assert wait_until(told), shown[-1:]
         Event("roastcoffea-live").set()
         client.gather(futures)
     first, *rows = shown[-1].splitlines()

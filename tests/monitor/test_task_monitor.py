@@ -18,6 +18,7 @@ from typing import Any
 import dask
 import pytest
 from analyses import Jets, runner_for
+from command_line import PATIENCE
 from conftest import wait_until, what_stays
 from distributed import Client, Event, LocalCluster, as_completed, get_worker
 
@@ -353,7 +354,7 @@ def test_the_thread_of_the_event_loop_is_refused(client: Client) -> None:
 
     going = asyncio.run_coroutine_threadsafe(on_the_loop(), client.loop.asyncio_loop)
     with pytest.raises(RoastcoffeaError, match="use another thread"):
-        going.result(10)
+        going.result(PATIENCE)
 
 
 def test_what_cannot_be_watched_is_refused(client: Client) -> None:
@@ -758,7 +759,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, worker_view: bool) -> None:
             killing = client.submit(kill_once, str(tmp_path / "marker"))
             client.gather(client.map(told, range(20), pure=False))
             assert killing.result() == 1
-            client.wait_for_workers(2, timeout=20)
+            client.wait_for_workers(2, timeout=PATIENCE)
         (task,) = [task for task in monitor.get_all_tasks() if task["key"] == killing.key]
         lost = [problem for problem in monitor.problems if "was lost: its view of tasks may lack" in problem]
         assert len(lost) == worker_view

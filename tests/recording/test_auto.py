@@ -15,6 +15,7 @@ from typing import Any
 import analyses
 import pytest
 from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
+from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
 from scripts_run import BOTH_WAYS, MEASURED, PYTHON, START, TOLD, printed, run_in, saved_in
@@ -116,9 +117,9 @@ def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert wait_until(lambda: len(list(folder.glob(f"{process.pid}-*"))) > 1, 60)
+        assert wait_until(lambda: len(list(folder.glob(f"{process.pid}-*"))) > 1)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == status, err
     assert ("finally" in out) == (number == signal.SIGINT)
     finished, ended = saved_in(folder)
@@ -334,7 +335,7 @@ def test_a_thread_that_calls_while_another_call_goes_on(
             assert InTurns.begun[dataset].wait(20)
         for dataset in sorted(threads, key=first_to_end.__ne__):
             InTurns.go_on[dataset].set()
-            threads[dataset].join(20)
+            threads[dataset].join(PATIENCE)
     assert outputs == {"qcd": {"events": 8000}, "zprime": {"events": 8000}}
     measurements = [roastcoffea.load(path) for path in recorder.saved]
     assert sorted(map(list, (measurement.chunks["dataset"] for measurement in measurements))) == [

@@ -23,6 +23,7 @@ from analyses import Sleeping
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import coffea_console, rich_bar
+from command_line import PATIENCE
 from conftest import ServedPool, wait_until
 
 from roastcoffea.collector import MetricsCollector
@@ -65,7 +66,7 @@ class Terminal:
 
     def close(self) -> None:
         self._closed.set()
-        self._thread.join(5)
+        self._thread.join(PATIENCE)
         self.file.close()
         os.close(self._master)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from command_line import PATIENCE
 from handmade import empty_run, handmade_run, run_without_tables
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -402,7 +403,7 @@ def test_each_figure_shows_in_a_notebook() -> None:
     environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", IN_A_NOTEBOOK]
-    done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.count("<Figure size") == 3
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import PATIENCE
 
 import roastcoffea
 
@@ -14,7 +15,7 @@ import roastcoffea
 @pytest.mark.slow
 def test_the_demonstration_as_a_command_without_options(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "roastcoffea", "demo"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert "400,000" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["roastcoffea-runs"]

@@ -118,7 +118,7 @@ def test_ctrl_c_ends_it_and_a_lost_scheduler_is_a_failure(command_line_cluster: 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         reader = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
         reader.start()
-        assert wait_until(lambda: any("1 worker" in line for line in lines), 30)
+        assert wait_until(lambda: any("1 worker" in line for line in lines))
         if lost:
             cluster.processes[0].kill()
         else:

@@ -18,6 +18,7 @@ import uproot.behaviors.RNTuple
 import uproot.behaviors.TBranch
 import uproot.models.RNTuple
 from coffea.nanoevents import NanoEventsFactory
+from command_line import PATIENCE
 from stored import baskets_of
 
 from roastcoffea import MetricsCollector, measured
@@ -130,7 +131,7 @@ def test_threads_of_a_function_read_for_it(folder: Path, context: bool) -> None:
 
 def test_threads_that_may_belong_to_several_functions_are_told(folder: Path) -> None:
     """Their reads are missing, with the reason, and nobody is given those of another."""
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE)
 
     def read() -> float:
         both.wait()

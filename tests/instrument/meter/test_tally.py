@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import awkward as ak
 import pytest
 import uproot
+from command_line import PATIENCE
 from fsspec.implementations.local import LocalFileSystem
 from metered import FLAT, Slept, branch_named, outcome, total_of_all, total_of_f0
 from stored import baskets_of, clusters_of, write_tree
@@ -201,7 +202,7 @@ class Late:
 def read_ahead(events: Any) -> float:
     Late.threads.append(threading.Thread(target=total_of_f0, args=(events,)))
     Late.threads[-1].start()
-    assert Late.came.acquire(timeout=60)
+    assert Late.came.acquire(timeout=PATIENCE)
     return 0.0
 
 

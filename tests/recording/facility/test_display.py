@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import Browser
-from command_line import wait_until
+from command_line import PATIENCE, wait_until
 
 from roastcoffea.collector import MetricsCollector
 
@@ -23,7 +23,7 @@ PAGES = ("/roastcoffea", "/individual-roastcoffea")
 def text_at(client: Client, path: str) -> str:
     """What the scheduler's web server answers; empty where it has no such page."""
     address = urllib.parse.urlsplit(client.dashboard_link)
-    connection = http.client.HTTPConnection(str(address.netloc), timeout=20)
+    connection = http.client.HTTPConnection(str(address.netloc), timeout=PATIENCE)
     connection.request("GET", path)
     answer = connection.getresponse()
     text = answer.read().decode()
@@ -53,7 +53,7 @@ def test_page_and_metrics_are_there_until_the_last_collector_is_left(client: Cli
     assert not any(shown(client).values())
     before = client.run_on_scheduler(state)  # Dask's own page, which was looked at, leaves a plugin
     with MetricsCollector(client):
-        assert wait_until(lambda: all(shown(client).values()), 30), shown(client)
+        assert wait_until(lambda: all(shown(client).values())), shown(client)
         with MetricsCollector(client):
             assert all(shown(client).values())
         assert all(shown(client).values())
@@ -78,7 +78,7 @@ def test_a_browser_shows_a_run_while_it_goes_on(client: Client, browser: Browser
     with MetricsCollector(client):
         runner = Runner(DaskExecutor(client=client, status=False), chunksize=500, schema=NanoAODSchema)
         runner(sample, processor_instance=Jets())
-        assert wait_until(lambda: bool(text_at(client, "/roastcoffea")), 30)
+        assert wait_until(lambda: bool(text_at(client, "/roastcoffea")))
         browser.call("Page.navigate", url=client.dashboard_link.rpartition("/")[0] + "/roastcoffea")
         inner = "[...document.querySelectorAll('*')].filter((e) => e.shadowRoot)"
         browser.evaluate(

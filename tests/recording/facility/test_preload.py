@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from command_line import CommandLineCluster, wait_until
+from command_line import PATIENCE, CommandLineCluster, wait_until
 
 import roastcoffea
 from roastcoffea.facility import dask_setup, dask_teardown
@@ -149,19 +149,19 @@ def facility(tmp_path: Path, sample: Any) -> Any:
 
 
 def answer_of(script: subprocess.Popen[str]) -> dict[str, Any]:
-    text, _ = script.communicate(timeout=240)
+    text, _ = script.communicate(timeout=PATIENCE)
     assert script.returncode == 0
     return dict(json.loads(text))
 
 
 @pytest.mark.slow
 def test_scripts_of_two_users_are_two_runs_and_nothing_is_mixed(facility: Facility) -> None:
-    assert wait_until(lambda: facility.totals()["workers"] == 2, 60), facility.text()
+    assert wait_until(lambda: facility.totals()["workers"] == 2), facility.text()
     before, cpu_before = at_next_entry(facility)
     scripts = [facility.start(PLAIN), facility.start(MEASURED)]
     plain, measured = map(answer_of, scripts)
-    assert wait_until(lambda: len(facility.runs()) == 2, 10)
-    assert wait_until(lambda: all(recorded_in(one).run["ended"] for one in facility.runs()), 20)
+    assert wait_until(lambda: len(facility.runs()) == 2)
+    assert wait_until(lambda: all(recorded_in(one).run["ended"] for one in facility.runs()))
     runs = {run.calls[0].processor: Measurement(run) for run in map(run_of, facility.runs())}
     assert {name: run.metrics["total_events"] for name, run in runs.items()} == {"Plain": 16_000, "Measured": 16_000}
     assert runs["Plain"].metrics["total_bytes_read"] == plain["bytes"]
@@ -185,7 +185,7 @@ def test_scripts_of_two_users_are_two_runs_and_nothing_is_mixed(facility: Facili
 def at_next_entry(facility: Facility) -> tuple[dict[str, Any], float]:
     """Totals that come next, all of which was reported, and CPU time of the workers at that moment."""
     now = time.time() + 2  # heartbeats come twice a second
-    assert wait_until(lambda: facility.totals()["time"] > now, 30)
+    assert wait_until(lambda: facility.totals()["time"] > now)
     return facility.totals(), facility.cpu_seconds()
 
 
@@ -193,7 +193,7 @@ def at_next_entry(facility: Facility) -> tuple[dict[str, Any], float]:
 def test_what_was_recorded_survives_a_scheduler_that_is_killed(facility: Facility) -> None:
     script = facility.start(PLAIN)
     try:
-        assert wait_until(lambda: any(recorded_in(one).run.get("chunks", 0) >= 8 for one in facility.runs()), 120)
+        assert wait_until(lambda: any(recorded_in(one).run.get("chunks", 0) >= 8 for one in facility.runs()))
         facility.processes[0].send_signal(signal.SIGKILL)
         facility.processes[0].wait()
     finally:
@@ -219,8 +219,8 @@ def test_without_a_folder_runs_are_only_shown(
     port = json.loads(cluster.file.read_text())["services"]["dashboard"]
 
     def page() -> bool:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
             return b"roastcoffea_workers" in answer.read()
 
-    assert wait_until(page, 20), cluster.text()
+    assert wait_until(page), cluster.text()
     assert not list(tmp_path.rglob("*.arrows"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLineCluster, wait_until
+from command_line import PATIENCE, CommandLineCluster, wait_until
 from observed import Observed
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
@@ -129,7 +129,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         url = f"http://127.0.0.1:{self.port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             found = json.load(answer)
         assert found["status"] == "success", found
         result: list[dict[str, Any]] = found["data"]["result"]
@@ -172,7 +172,7 @@ def prometheus(tmp_path: Path, cluster: CommandLineCluster) -> Iterator[Promethe
 
 def metrics_of(cluster: CommandLineCluster) -> str:
     port = json.loads(cluster.file.read_text())["services"]["dashboard"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -204,7 +204,7 @@ def test_prometheus_scrapes_what_the_measurement_has_and_the_dashboard_shows_it(
         assert script.stdin is not None
         assert script.stdout is not None
         assert script.stdout.readline() == "ready\n"
-        assert wait_until(lambda: prometheus.value("roastcoffea_events_total") == 16_000, 20)
+        assert wait_until(lambda: prometheus.value("roastcoffea_events_total") == 16_000)
         text = metrics_of(cluster)
         ours = "".join(line for line in text.splitlines(keepends=True) if "roastcoffea" in line)
         checked = subprocess.run(
@@ -232,6 +232,6 @@ def test_prometheus_scrapes_what_the_measurement_has_and_the_dashboard_shows_it(
         assert script.wait(60) == 0
         assert scraped == pytest.approx(measured)
         assert empty == []
-    assert wait_until(lambda: "roastcoffea" not in metrics_of(cluster), 10)
+    assert wait_until(lambda: "roastcoffea" not in metrics_of(cluster))
     time.sleep(1)
     assert "roastcoffea" not in metrics_of(cluster)

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from roastcoffea.instrument.meter.formats import (
-    EXECUTORS,
     ColumnShadow,
+    Decompression,
+    Interpretation,
     LocatorShadow,
     PagesShadow,
     leaves_once,
@@ -119,7 +120,7 @@ class FilesMeter(Meter):
         self.aside = Times()
         """What the thread did while it opened files and built events."""
         self._of_sources: dict[int, FileRead] = {}
-        self._trees: dict[int, tuple[FileRead, TreeRead, Any]] = {}
+        self._trees: dict[int, tuple[tuple[FileRead, TreeRead], Any]] = {}
         self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._entered: list[list[float]] = []
         self._began = Times()
@@ -148,30 +149,35 @@ class FilesMeter(Meter):
         file.sources.append(source)
         self._of_sources[id(source)] = file
 
-    def _tree(self, tree: Any) -> tuple[FileRead, TreeRead]:
-        """A tree, and its file, which may have been opened before the function began."""
-        known = self._trees.get(id(tree))
-        if known is None:
-            source = tree.file.source
-            if id(source) not in self._of_sources:
-                self._watch(self._file(str(tree.file.file_path)), source)
-            file = self._of_sources[id(source)]
-            file.uuid, file.bytes = tree.file.fUUID.hex(), int(tree.file.fEND)
-            name = str(tree.object_path).strip("/").rpartition(";")[0]
-            is_ntuple = hasattr(type(tree), "page_link_list")
-            if name not in file.trees:
-                leaves = len(tree.fields) if is_ntuple else leaves_once(tree, file.bytes)
-                file.trees[name] = TreeRead(name, leaves)
-            if is_ntuple:
-                self.ntuples = True
-                self.shadow(tree, "read_cluster_pages", PagesShadow)
-                self.shadow(tree, "read_locator", LocatorShadow)
-            known = self._trees[id(tree)] = file, file.trees[name], tree
-        return known[:2]
+    def _tree(self, owner: Any) -> tuple[FileRead, TreeRead]:
+        """A tree and its file, by the tree or one of its branches; the file may have been opened before the function
+        began.
+        """
+        known = self._trees.get(id(owner)) or self._learned(owner)
+        return known[0]
+
+    def _learned(self, owner: Any) -> tuple[tuple[FileRead, TreeRead], Any]:
+        is_ntuple = hasattr(type(owner), "page_link_list")
+        tree = owner if is_ntuple else owner.tree
+        source = tree.file.source
+        if id(source) not in self._of_sources:
+            self._watch(self._file(str(tree.file.file_path)), source)
+        file = self._of_sources[id(source)]
+        file.uuid, file.bytes = tree.file.fUUID.hex(), int(tree.file.fEND)
+        name = str(tree.object_path).strip("/").rpartition(";")[0]
+        if name not in file.trees:
+            leaves = len(tree.fields) if is_ntuple else leaves_once(tree, file.bytes)
+            file.trees[name] = TreeRead(name, leaves)
+        if is_ntuple:
+            self.ntuples = True
+            self.shadow(tree, "read_cluster_pages", PagesShadow)
+            self.shadow(tree, "read_locator", LocatorShadow)
+        known = self._trees[id(owner)] = (file, file.trees[name]), owner
+        return known
 
     def name_of_branch(self, branch: Any) -> tuple[str, str, str]:
         """File, tree and name of a branch of a TTree."""
-        file, tree = self._tree(branch.tree)
+        file, tree = self._tree(branch.parent)
         return str(file.path), str(tree.name), branch_path(branch)
 
     def is_new(self, basket: Any) -> bool:
@@ -181,15 +187,17 @@ class FilesMeter(Meter):
         self._baskets[id(basket)] = basket
         return new
 
-    def reading(self, tree: Any, start: int, stop: int) -> None:
-        """Take note of entries of a tree that are about to be read."""
-        self._tree(tree)[1].add(int(start), int(stop))
+    def reading(self, owner: Any, start: int, stop: int) -> None:
+        """Take note of entries that are about to be read of a tree, or of one of its branches."""
+        # a branch finds its tree by a search, which is done once for all with the same parent
+        self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].add(int(start), int(stop))
 
-    def metered(self, *given: Any) -> list[Any]:
-        """Executors that work like the given ones, for decompression and interpretation, with their steps metered."""
-        metered = [metered_executor(self, kind, each) for (_, kind), each in zip(EXECUTORS, given, strict=True)]
+    def metered(self, decompression: Any, interpretation: Any) -> tuple[Any, Any]:
+        """Executors that work like the given ones, with their steps metered."""
+        first = metered_executor(self, Decompression, decompression)
+        last = metered_executor(self, Interpretation, interpretation)
         self.in_line = not (self.pools or self.ntuples)
-        return metered
+        return first, last
 
     def reading_column(self, original: Any) -> Any:
         """`read_cluster_range` of an RNTuple, with its field metered."""
@@ -230,9 +238,10 @@ class FilesMeter(Meter):
 
     def times(self) -> Times:
         """Clocks of this thread, and what it has read so far."""
-        delay = self.core_wait.seconds() if self.core_wait is not None else None
         read = self.seconds()
-        return Times(perf_counter(), thread_time(), delay or 0.0, *read)
+        wall, cpu = perf_counter(), thread_time()
+        self.waits(wall - cpu)
+        return Times(wall, cpu, self.delay, *read)
 
     def begin(self, phase: str) -> str | None:
         """Begin a phase, which may be a part of another one; None on another thread than the function's."""

@@ -120,12 +120,12 @@ EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_
 
 def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> Any:
     """An executor that works like the given one, with its steps metered; None is uproot's own, which has no state."""
-    from uproot.source.futures import TrivialExecutor, TrivialFuture
-
     executor = tally.executors.get(kind)
     if executor is None:
+        from uproot.source.futures import TrivialExecutor, TrivialFuture
+
         executor = tally.executors[kind] = kind(TrivialExecutor(), TrivialFuture, tally)
-    if given is None or type(given) is TrivialExecutor:
+    if given is None or type(given) is type(executor._inner):
         return executor
     tally.pools = True
     return _Pool(given, executor.submit)

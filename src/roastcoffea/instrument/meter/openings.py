@@ -196,8 +196,7 @@ def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
     missing = [name for name in PLACES if name not in names]
     if missing:
         raise TypeError(f"uproot's way to read baskets has no {', '.join(missing)}")
-    places = [names.index(name) for name in PLACES]
-    at_decompression, at_interpretation = places[3:5]
+    owner, start, stop, decompression, interpretation, keeps = map(names.index, PLACES)
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
@@ -206,10 +205,9 @@ def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         try:
             given = list(args if len(args) == len(names) else signature.bind(*args, **kwargs).args)
-            branches, start, stop, decompression, interpretation, keeps = [given[place] for place in places]
-            meter.reading(branches.tree, start, stop)
-            meter.keeps_baskets |= bool(keeps)
-            given[at_decompression], given[at_interpretation] = meter.metered(decompression, interpretation)
+            meter.reading(given[owner], given[start], given[stop])
+            meter.keeps_baskets |= bool(given[keeps])
+            given[decompression], given[interpretation] = meter.metered(given[decompression], given[interpretation])
         except Exception as problem:
             meter.miss("what the function reads", problem, *READ, *BY_BRANCH)
             return original(*args, **kwargs)
