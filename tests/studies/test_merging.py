@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analyses import run_job
+from command_line import PATIENCE
 from conftest import ServedPool
 from handmade import T, empty_run
 from made_runs import independent_job
@@ -25,6 +28,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.storage.store import save_run
+from roastcoffea.studies import merging
 from roastcoffea.studies.merging import measurement_at, merged_run
 
 NUMBERS = count()
@@ -213,3 +217,20 @@ def summary_of(measurement: Measurement) -> str:
     with redirect_stdout(StringIO()) as printed:
         measurement.print_summary()
     return printed.getvalue()
+
+
+def test_measurements_on_slow_storage_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {f"job-{number:02d}": job([1.0]) for number in range(12)}
+    for name, run in runs.items():
+        save_run(run, tmp_path, name)
+    together, reading = threading.Barrier(2), count()
+
+    def slow_load(path: Path) -> Measurement:
+        if next(reading) < merging.TRIED:
+            time.sleep(0.02)
+        else:
+            together.wait(PATIENCE)
+        return Measurement(runs[path.name])
+
+    monkeypatch.setattr(merging, "load", slow_load)
+    assert {part.id for part in merge(tmp_path).run.merged} == {run.id for run in runs.values()}

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
+from time import perf_counter, thread_time
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -28,8 +29,10 @@ Key = TypeVar("Key")
 Number = TypeVar("Number", int, float)
 
 HOST_FIELDS: Final = [each.name for each in fields(Host) if each.name != "name"]
-READERS: Final = 2
-"""Measurements that are read at a time."""
+TRIED: Final = 8
+"""Measurements that are read one by one, to see how long storage is waited for."""
+MOST_READERS: Final = 8
+"""Measurements that are read at a time, at most: threads only help while others wait for storage."""
 
 NOT_OF_SEVERAL: Final = {
     "coffea_report": "each of the merged runs has its own",
@@ -67,8 +70,7 @@ def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measu
     >>> campaign.save("roastcoffea-runs", "campaign")  # doctest: +SKIP
     """
     paths = [each for source in sources for each in _each(source)]
-    with ThreadPoolExecutor(READERS) as readers:
-        found = list(readers.map(_measured, paths))
+    found = _all_measured(paths)
     if not found:
         raise MeasurementError("there is nothing to merge; give measurements, or a folder that holds some")
     if len(found) == 1 and name is None:
@@ -117,6 +119,17 @@ def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
             yield from _each(one)
     else:
         yield source
+
+
+def _all_measured(sources: Sequence[Source]) -> list[Measurement]:
+    began, cpu = perf_counter(), thread_time()
+    found = [_measured(source) for source in sources[:TRIED]]
+    taken, cpu = perf_counter() - began, thread_time() - cpu
+    readers = MOST_READERS if taken >= MOST_READERS * cpu else int(taken / cpu)
+    if readers > 1:
+        with ThreadPoolExecutor(readers) as pool:
+            return [*found, *pool.map(_measured, sources[TRIED:])]
+    return found + [_measured(source) for source in sources[TRIED:]]
 
 
 def _measured(source: Source) -> Measurement:
