@@ -2,8 +2,8 @@
 
 `python benchmarks/counted.py` needs valgrind and strace. With `--before COMMIT` the probe of that commit is counted
 too. A child process reads the same chunk of a fixed file again and again, and what is above the chunks without the
-probe is the probe's. The same is told of a function without a Runner that reads these branches with uproot. Of system
-calls the difference between FEW and MANY chunks is that of the chunks alone.
+probe is the probe's. A function without a Runner that reads these branches with uproot is counted too. Of system calls
+the difference between FEW and MANY chunks is that of the chunks alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BASKETS: Final = 4
 EVENTS: Final = 1000
 FOREVER: Final = 1e3
 
-WAYS: Final = ("plain", "probe", "function", "measured")
+VARIANTS: Final = ("plain", "probe", "function", "measured")
 """A chunk without and with the probe; a function without a Runner, without and with it."""
 COUNTED: Final = "PyRun_StringFlags"
 """Function of the interpreter whose instructions are counted: `exec` of a text, in which the chunks are read."""
@@ -49,16 +49,16 @@ def write_file(path: Path, branches: int) -> None:
 
 
 def read_chunks(path: str, way: str, times: int) -> None:
-    """Read the second chunk of the file so often, in one of WAYS."""
+    """Read the second chunk of the file so often, in one of VARIANTS."""
     from probe import chunks_of, functions_of
 
     # a source without threads of its own: what these do differs from one time to the next
-    made = functions_of(path, uproot.MemmapSource) if way in WAYS[2:] else None
+    made = functions_of(path, uproot.MemmapSource) if way in VARIANTS[2:] else None
     plain, probed, _ = made or chunks_of(Path(path), EVENTS, uproot.MemmapSource)
     gc.collect()
     gc.disable()  # else a collection falls into one count and not into another
     sys.setswitchinterval(FOREVER)  # else threads take the interpreter from one another as often as a tracer is slow
-    chunk = probed if WAYS.index(way) % 2 else plain
+    chunk = probed if VARIANTS.index(way) % 2 else plain
     chunk()
     exec("for _ in range(times): chunk()", {"times": times, "chunk": chunk})
 
@@ -109,9 +109,9 @@ def count(before: str | None) -> None:
         for branches in BRANCHES:
             path = Path(folder, f"{branches}.root")
             write_file(path, branches)
-            for plain, probed in (WAYS[:2], WAYS[2:]):
+            for plain, probed in (VARIANTS[:2], VARIANTS[2:]):
                 without = counted(sources["now"], path, plain)
-                tell(f"a {plain if plain in WAYS[2:] else 'chunk'} that reads {branches} branches", without)
+                tell(f"a {plain if plain in VARIANTS[2:] else 'chunk'} that reads {branches} branches", without)
                 added = {name: np.subtract(counted(source, path, probed), without) for name, source in sources.items()}
                 for name, more in added.items():
                     tell(f"  the probe of {name}", more)

@@ -148,7 +148,7 @@ class Browser:
         elif method == "Network.requestWillBeSent":
             self._requests.append((params.get("loaderId", ""), params["request"]["url"]))
         elif method == "Page.frameNavigated" and "parentId" not in params["frame"]:
-            # what comes late of the page before is not this page's
+            # late messages of the previous page are not this page's
             self.messages.clear()
             self._requests = [each for each in self._requests if each[0] == params["frame"]["loaderId"]]
 

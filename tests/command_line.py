@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 PATIENCE: Final = 280.0
-"""Seconds after which something hangs, however slow the host."""
+"""Seconds after which a wait counts as hung, even on a slow host."""
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:

@@ -97,7 +97,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         module = folder / "roastcoffea" / name
         module.write_text(example if place == "a new module" else inserted(module.read_text(), place, example))
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder), str(TESTS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answers

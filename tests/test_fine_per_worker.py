@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_is_told(sample: Any) -> None:
             runner_for(own, 4000)(sample, processor_instance=Sleeping(0.05))
             (first, process), *_ = own.run(os.getpid).items()
             os.kill(process, signal.SIGKILL)
-            wait_until(lambda: first not in own.scheduler_info(n_workers=-1)["workers"])
+            assert wait_until(lambda: first not in own.scheduler_info(n_workers=-1)["workers"])
         measurement = collector.measurement
     assert any(first in problem and "last 5 s" in problem for problem in measurement.run.problems)
 

@@ -10,6 +10,7 @@ import analyses
 import pytest
 from analyses import OwnCopy, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
 from releases import needs_no_compression
@@ -326,14 +327,14 @@ def test_a_run_in_a_thread_that_left_its_collector_belongs_to_nobody(client: Any
     def other() -> None:
         with MetricsCollector(client) as collector:
             opened.set()
-            done.wait(30)
+            done.wait(PATIENCE)
         found.append(collector)
 
     with MetricsCollector(client):
         pass
     thread = threading.Thread(target=other)
     thread.start()
-    opened.wait(30)
+    opened.wait(PATIENCE)
     runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
     done.set()
     thread.join()

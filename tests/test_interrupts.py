@@ -234,7 +234,7 @@ def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
     """A third of them come while the collector is left, and half of those a second time."""
     (tmp_path / "sample.json").write_text(json.dumps(sample))
     script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "40"]
-    done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     _, *trials = map(json.loads, done.stdout.splitlines())
     print(done.stdout)

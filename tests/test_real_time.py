@@ -38,6 +38,8 @@ from roastcoffea.metrics.time_ledger import TimeLedger
 
 EVENTS = 16_000
 """Events of the sample."""
+LATE = 30.0
+"""Seconds within which even a busy host passes on what happened."""
 
 
 def measured(
@@ -102,7 +104,7 @@ def test_sleep_is_waiting(client: Any, sample: Any, chunks: int, seconds: float)
     # a sleep may be longer than it should on a machine that does much else, and so may be all the rest of process()
     waited = sum(ledger[name] for name in PARTS_OF_WAIT)
     assert chunks * seconds <= waited <= 1.01 * measurement.chunks["coffea_process_seconds"].sum()
-    assert ledger["compute"] < 0.2
+    assert ledger["compute"] < 0.3 * waited
     assert ledger.certificate.complete, ledger.certificate.reasons
 
 
@@ -158,7 +160,9 @@ def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
     check_closes(measurement)
     (pause,) = measurement.pauses.to_dict("records")
     assert pause["worker"] == address
-    assert (pause["start"], pause["stop"]) == pytest.approx(told, abs=0.5)
+    # the scheduler learns of both later than they are
+    assert told[0] - 0.05 <= pause["start"] <= told[0] + LATE
+    assert told[1] - 0.05 <= pause["stop"] <= told[1] + LATE
     ran = measurement.tasks[measurement.tasks["worker"] == address]
     seen = pause["start"], pause["stop"]
     within = (ran["stop"].clip(*seen) - ran["start"].clip(*seen)).sum()
@@ -178,7 +182,7 @@ def test_failed_attempts_are_failed(client: Any, sample: Any, tmp_path: Path) ->
     assert (attempts["outcome"] == "error").sum() >= 4
     wall = attempts.loc[attempts["outcome"] == "error", "wall_seconds"].sum()
     failed = measurement.tasks[measurement.tasks["outcome"] == "error"]
-    # Dask's times of these tasks hold, beside the chunk's own, unpacking the processor and the traceback
+    # Dask's times of these tasks hold, besides the chunk's own, unpacking the processor and the traceback
     assert wall <= ledger["failed"] == pytest.approx((failed["stop"] - failed["start"]).sum(), rel=1e-3)
     assert set(ledger.failed) == {"error"}
     assert len(failed) == (attempts["outcome"] == "error").sum()
@@ -351,12 +355,14 @@ def test_a_worker_whose_clock_is_wrong_is_set_right(
         cluster.add_worker("7.5", started_by=[cluster.python, str(script)])
         own.wait_for_workers(2)
         measurement = measured(own, sample, Sleeping(0.05), 16)
-    offsets = measurement.lifetimes.set_index("worker")["clock_offset"]
-    assert offsets.pop(upright) == pytest.approx(0.0, abs=0.05)
-    assert offsets.iloc[0] == pytest.approx(7.5, abs=0.05)
     tasks = measurement.tasks.dropna(subset=["start"])
-    assert (tasks["start"] - tasks["assigned"]).between(-0.002, 3.0).all()
-    assert (tasks["seen"] - tasks["stop"]).between(-0.002, 3.0).all()
+    assert (tasks["start"] - tasks["assigned"]).between(-0.002, LATE).all()
+    assert (tasks["seen"] - tasks["stop"]).between(-0.002, LATE).all()
+    # as exact as the message that took least
+    slack = (tasks["start"] - tasks["assigned"] + tasks["seen"] - tasks["stop"]).groupby(tasks["worker"]).min()
+    offsets = measurement.lifetimes.set_index("worker")["clock_offset"]
+    for worker, offset in offsets.items():
+        assert offset == pytest.approx(0.0 if worker == upright else 7.5, abs=0.02 + slack[worker])
     assert np.isclose(measurement.time_ledger.total, 2 * measurement.metrics["elapsed_time_seconds"], rtol=0.01)
 
 

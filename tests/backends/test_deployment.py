@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 from analyses import Sleeping, runner_for
 from conftest import what_stays
 
-from roastcoffea.backends.connection import Connection
+from roastcoffea.backends import connection
+from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.deployment import Deployment
 from roastcoffea.collector import MetricsCollector
@@ -58,8 +60,16 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
-def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(client: Any, sample: Any, error: Exception | None) -> None:
-    blocked = ExitStack()
+def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(
+    client: Any, sample: Any, error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked, in_vain, lost = ExitStack(), [], connection.lost
+
+    def noted(problem: str) -> NoAnswerError:
+        in_vain.extend(float(seconds) for seconds in re.findall(r"no answer within (\S+) s", problem))
+        return lost(problem)
+
+    monkeypatch.setattr(connection, "lost", noted)
     with suppress(KeyError), MetricsCollector(client) as collector:
         client.gather(client.map(str, range(5), pure=False))
         time.sleep(1.2)
@@ -70,7 +80,8 @@ def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(client: Any, sample: 
             raise error
     seconds = time.monotonic() - began
     blocked.close()
-    assert 2 < seconds < 3
+    assert seconds > 2
+    assert sum(in_vain) <= 2.5  # seconds of all waits, however much longer a busy host makes them
     assert any("no answer within" in problem for problem in collector.measurement.problems)
     assert (collector.measurement.tasks["prefix"] == "str").sum() == 5
 

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client
 
@@ -41,7 +42,7 @@ def test_they_come_while_the_monitor_runs(client: Client) -> None:
     came = threading.Event()
     with TaskMonitor(client, on_transition=lambda key, start, finish: came.set()):
         client.submit(abs, 1, pure=False).result()
-        assert came.wait(10)
+        assert came.wait(PATIENCE)
 
 
 def test_errors_are_counted_and_reach_nobody(client: Client) -> None:
@@ -67,7 +68,7 @@ def test_the_function_may_stop_the_monitor(client: Client) -> None:
     monitors.append(TaskMonitor(client, on_transition=stop))
     monitors[0].start()
     client.submit(abs, -1, pure=False).result()
-    assert stopped.wait(10)
+    assert stopped.wait(PATIENCE)
     assert not monitors[0].running
 
 

@@ -310,7 +310,7 @@ class InTurns(ProcessorABC):
 
     def process(self, events: Any) -> dict[str, int]:
         InTurns.begun[self.name].set()
-        assert InTurns.go_on[self.name].wait(20)
+        assert InTurns.go_on[self.name].wait(PATIENCE)
         return {"events": len(events)}
 
 
@@ -332,7 +332,7 @@ def test_a_thread_that_calls_while_another_call_goes_on(
         threads = {dataset: threading.Thread(target=call, args=(dataset,)) for dataset in sample}
         for dataset, thread in threads.items():
             thread.start()
-            assert InTurns.begun[dataset].wait(20)
+            assert InTurns.begun[dataset].wait(PATIENCE)
         for dataset in sorted(threads, key=first_to_end.__ne__):
             InTurns.go_on[dataset].set()
             threads[dataset].join(PATIENCE)

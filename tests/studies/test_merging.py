@@ -219,7 +219,7 @@ def summary_of(measurement: Measurement) -> str:
     return printed.getvalue()
 
 
-def test_measurements_on_slow_storage_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_on_slow_storage_are_read_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {f"job-{number:02d}": job([1.0]) for number in range(12)}
     for name, run in runs.items():
         save_run(run, tmp_path, name)

@@ -30,7 +30,7 @@ def test_it_is_drawn_in_seconds(name: str, measurement: Measurement, tmp_path: P
     file, began = io.BytesIO(), time.process_time()
     figure = figure_alone(PLOTS[name], measurement)
     figure.savefig(file, format="pdf")
-    assert time.process_time() - began < 20  # 2 to 4 on a quiet machine, and minutes where it goes with each task
+    assert time.process_time() - began < 60  # 2 to 4 on a quiet machine, and minutes where it goes with each task
     assert file.tell() < 300_000
     ax = figure.axes[0]
     shapes = sum(len(line.get_xdata()) for line in ax.lines) + sum(len(one.get_paths()) for one in ax.collections)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter, process_time
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -29,10 +29,10 @@ Key = TypeVar("Key")
 Number = TypeVar("Number", int, float)
 
 HOST_FIELDS: Final = [each.name for each in fields(Host) if each.name != "name"]
-TRIED: Final = 8
-"""Measurements that are read one by one, to see how long storage is waited for."""
+TRIED: Final = 2
+"""Measurements that are read one by one first, to see how long reading waits for storage."""
 MOST_READERS: Final = 8
-"""Measurements that are read at a time, at most: threads only help while others wait for storage."""
+"""Most measurements that are read concurrently: threads only help while others wait for storage."""
 
 NOT_OF_SEVERAL: Final = {
     "coffea_report": "each of the merged runs has its own",
@@ -70,7 +70,7 @@ def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measu
     >>> campaign.save("roastcoffea-runs", "campaign")  # doctest: +SKIP
     """
     paths = [each for source in sources for each in _each(source)]
-    found = _all_measured(paths)
+    found = _measurements(paths)
     if not found:
         raise MeasurementError("there is nothing to merge; give measurements, or a folder that holds some")
     if len(found) == 1 and name is None:
@@ -121,10 +121,11 @@ def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
         yield source
 
 
-def _all_measured(sources: Sequence[Source]) -> list[Measurement]:
-    began, cpu = perf_counter(), thread_time()
+def _measurements(sources: Sequence[Source]) -> list[Measurement]:
+    """Measurements of all sources, in their order."""
+    began, cpu = perf_counter(), process_time()
     found = [_measured(source) for source in sources[:TRIED]]
-    taken, cpu = perf_counter() - began, thread_time() - cpu
+    taken, cpu = perf_counter() - began, process_time() - cpu
     readers = MOST_READERS if taken >= MOST_READERS * cpu else int(taken / cpu)
     if readers > 1:
         with ThreadPoolExecutor(readers) as pool:

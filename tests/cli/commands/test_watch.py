@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import PATIENCE
 from conftest import CommandLineCluster, wait_until
 from distributed import Client, Event, LocalCluster
 
@@ -123,7 +124,7 @@ def test_ctrl_c_ends_it_and_a_lost_scheduler_is_a_failure(command_line_cluster: 
             cluster.processes[0].kill()
         else:
             os.kill(process.pid, signal.SIGINT)
-        status = process.wait(60)
+        status = process.wait(PATIENCE)
         reader.join()
         errors = process.stderr.read() if process.stderr else ""
     assert (status, errors.strip()) == ((1, f"roastcoffea: the scheduler at {address} is gone") if lost else (0, ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
@@ -14,7 +15,7 @@ from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from stored import baskets_of, clusters_of, write_tree
 
 from roastcoffea import MetricsCollector, measured
-from roastcoffea.instrument.meter.files import TreeRead
+from roastcoffea.instrument.meter.files import OPEN, FilesMeter, TreeRead
 from roastcoffea.measurement import Measurement
 
 
@@ -184,3 +185,16 @@ def test_nanoevents_read_what_a_chunk_of_them_reads(folder: Path, name: str) -> 
     }
     assert found.byte_ledger["payload"] == truth[name]()
     assert found.byte_ledger.residual == 0
+
+
+def test_waiting_for_a_core_while_files_are_opened_is_a_part_of_that() -> None:
+    meter, queued = FilesMeter(), [0.0]
+    meter.in_process = True
+    waiting: Any = SimpleNamespace(seconds=lambda: queued[0])
+    meter.core_wait = waiting
+    for _ in range(5):
+        meter.begin(OPEN)
+        queued[0] += 0.001
+        meter.end(OPEN)
+        queued[0] += 0.5
+    assert meter.aside.delay == pytest.approx(0.005)

@@ -99,12 +99,12 @@ def test_others_are_not_metered_meanwhile(folder: Path) -> None:
 
     def waiting(path: Path) -> float:
         entered.set()
-        assert left.wait(10)
+        assert left.wait(PATIENCE)
         return total(path)
 
     with MetricsCollector() as collector, ThreadPoolExecutor(1) as pool:
         future = pool.submit(measured(waiting), folder / "tree.root")
-        assert entered.wait(10)
+        assert entered.wait(PATIENCE)
         total(folder / "tree.root", "f1")
         left.set()
         future.result()

@@ -85,6 +85,6 @@ def test_a_browser_shows_a_run_while_it_goes_on(client: Client, browser: Browser
             "window.text = (root) => [...root.querySelectorAll('*')].map((e) => e.shadowRoot ?"
             " window.text(e.shadowRoot) : e.tagName === 'TD' ? e.textContent : '').join(' ')"
         )
-        browser.wait(f"{inner}.length && window.text && window.text(document).includes('32 of 32')", 30)
+        browser.wait(f"{inner}.length && window.text && window.text(document).includes('32 of 32')")
         assert not browser.messages
     browser.call("Page.navigate", url="about:blank")

@@ -216,9 +216,9 @@ def test_prometheus_scrapes_what_the_measurement_has_and_the_dashboard_shows_it(
         labels = {value for family in families.values() for each in family.samples for value in each.labels.values()}
         assert not [value for value in labels if ".root" in value or str(tmp_path) in value]
         assert wait_until(
-            lambda: prometheus.value("sum(rate(roastcoffea_capacity_thread_seconds_total[4s]))") is not None, 10
+            lambda: prometheus.value("sum(rate(roastcoffea_capacity_thread_seconds_total[4s]))") is not None
         )
-        wait_until(lambda: all(map(prometheus.query, queries)), 10)
+        wait_until(lambda: all(map(prometheus.query, queries)), 60)
         empty = [each for each in queries if not prometheus.query(each)]
         scraped = {
             "events": prometheus.value("roastcoffea_events_total"),
@@ -229,7 +229,7 @@ def test_prometheus_scrapes_what_the_measurement_has_and_the_dashboard_shows_it(
         script.stdin.write("\n")
         script.stdin.flush()
         measured = json.loads(script.stdout.readline())
-        assert script.wait(60) == 0
+        assert script.wait(PATIENCE) == 0
         assert scraped == pytest.approx(measured)
         assert empty == []
     assert wait_until(lambda: "roastcoffea" not in metrics_of(cluster))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from browser import Browser
+from command_line import PATIENCE
 from handmade import empty_run
 from made_runs import made_run, plan
 from pictures import synthetic_run
@@ -35,7 +36,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     if npm is None:
         pytest.skip("npm is not installed")
     command = [npm, "pack", AXE, "--silent", "--prefer-offline"]
-    packed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    packed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     if packed.returncode:
         pytest.skip(f"npm does not give {AXE}: {packed.stderr.strip()[-200:]}")
     with tarfile.open(next(folder.glob("*.tgz"))) as archive:

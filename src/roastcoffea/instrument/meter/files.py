@@ -150,17 +150,17 @@ class FilesMeter(Meter):
         self._of_sources[id(source)] = file
 
     def _tree(self, owner: Any) -> tuple[FileRead, TreeRead]:
-        """A tree and its file, by the tree or one of its branches; the file may have been opened before the function
-        began.
-        """
-        known = self._trees.get(id(owner)) or self._learned(owner)
+        """File and tree of a TTree, an RNTuple or the parent of a branch."""
+        known = self._trees.get(id(owner)) or self._looked_up(owner)
         return known[0]
 
-    def _learned(self, owner: Any) -> tuple[tuple[FileRead, TreeRead], Any]:
+    def _looked_up(self, owner: Any) -> tuple[tuple[FileRead, TreeRead], Any]:
+        """The same, with its owner: else another one could get its identity."""
         is_ntuple = hasattr(type(owner), "page_link_list")
         tree = owner if is_ntuple else owner.tree
         source = tree.file.source
         if id(source) not in self._of_sources:
+            # it was opened before the function began
             self._watch(self._file(str(tree.file.file_path)), source)
         file = self._of_sources[id(source)]
         file.uuid, file.bytes = tree.file.fUUID.hex(), int(tree.file.fEND)
@@ -189,7 +189,7 @@ class FilesMeter(Meter):
 
     def reading(self, owner: Any, start: int, stop: int) -> None:
         """Take note of entries that are about to be read of a tree, or of one of its branches."""
-        # a branch finds its tree by a search, which is done once for all with the same parent
+        # climbing from a branch to its tree is done once for each parent
         self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].add(int(start), int(stop))
 
     def metered(self, decompression: Any, interpretation: Any) -> tuple[Any, Any]:
@@ -238,10 +238,9 @@ class FilesMeter(Meter):
 
     def times(self) -> Times:
         """Clocks of this thread, and what it has read so far."""
+        delay = self.core_wait.seconds() if self.core_wait is not None else None
         read = self.seconds()
-        wall, cpu = perf_counter(), thread_time()
-        self.waits(wall - cpu)
-        return Times(wall, cpu, self.delay, *read)
+        return Times(perf_counter(), thread_time(), delay or 0.0, *read)
 
     def begin(self, phase: str) -> str | None:
         """Begin a phase, which may be a part of another one; None on another thread than the function's."""
