@@ -27,6 +27,8 @@ MANY: Final = 6
 BASKETS: Final = 4
 EVENTS: Final = 1000
 FOREVER: Final = 1e3
+WARM: Final = 10
+"""Chunks that are read first: the interpreter specializes code that has run eight times."""
 
 VARIANTS: Final = ("plain", "probe", "function", "measured")
 """A chunk without and with the probe; a function without a Runner, without and with it."""
@@ -59,7 +61,8 @@ def read_chunks(path: str, way: str, times: int) -> None:
     gc.disable()  # else a collection falls into one count and not into another
     sys.setswitchinterval(FOREVER)  # else threads take the interpreter from one another as often as a tracer is slow
     chunk = probed if VARIANTS.index(way) % 2 else plain
-    chunk()
+    for _ in range(WARM):
+        chunk()
     exec("for _ in range(times): chunk()", {"times": times, "chunk": chunk})
 
 
@@ -98,7 +101,7 @@ def found(pattern: re.Pattern[str], text: str) -> str:
     return match.group(1)
 
 
-def count(before: str | None) -> None:
+def count(before: str | None, wanted: list[int]) -> None:
     """Print what the probe adds now, and what the probe of a commit added."""
     with tempfile.TemporaryDirectory() as folder:
         sources = {"now": REPOSITORY / "src"}
@@ -106,7 +109,7 @@ def count(before: str | None) -> None:
             archive = subprocess.run(["git", "archive", before, "src"], cwd=REPOSITORY, capture_output=True, check=True)
             subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
             sources[before] = Path(folder, "src")
-        for branches in BRANCHES:
+        for branches in wanted:
             path = Path(folder, f"{branches}.root")
             write_file(path, branches)
             for plain, probed in (VARIANTS[:2], VARIANTS[2:]):
@@ -127,9 +130,10 @@ def tell(what: str, counts: tuple[float, float] | np.ndarray) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", help="a commit whose probe is counted too")
+    parser.add_argument("--branches", nargs="+", type=int, default=list(BRANCHES), help="branches of the files")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.read:
         read_chunks(given.read[0], given.read[1], int(given.read[2]))
     else:
-        count(given.before)
+        count(given.before, given.branches)
