@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -56,7 +56,12 @@ def cluster_of(server: Slurm, **changes: Any) -> Iterator[tuple[Any, Client]]:
         "scheduler_options": {"dashboard_address": ":0", "interface": None, "host": "127.0.0.1"},
     }
     with SLURMCluster(**options | changes) as cluster, Client(cluster) as client:
-        yield cluster, client
+        try:
+            yield cluster, client
+        finally:
+            events = cluster.scheduler.get_events("all")
+            left = {event["worker"]: moment for moment, event in events if event.get("action") == "remove-worker"}
+            (server.folder / "left").write_text(json.dumps(left))
 
 
 def tasks(client: Client, number: int) -> Any:
@@ -86,17 +91,14 @@ def check(measurement: Measurement, log: dict[str, Ended]) -> list[dict[str, Any
     return rows
 
 
-def check_edges(
-    measurement: Measurement, server: Slurm, caplog: pytest.LogCaptureFixture
-) -> tuple[list[dict[str, Any]], dict[str, Ended]]:
+def check_edges(measurement: Measurement, server: Slurm) -> tuple[list[dict[str, Any]], dict[str, Ended]]:
     """Compare jobs of Dask's workers with the times that job and scheduler report; return them and SLURM's log.
 
     However busy the host: a job starts between SLURM's start and its own first line, and ends when the scheduler says
     that its last worker is gone. What is charged lies between these.
     """
     log = server.ended()
-    said = ((re.match(r"Remove worker addr: (\S+)", record.getMessage()), record.created) for record in caplog.records)
-    left = {found[1]: moment for found, moment in said if found}
+    left = json.loads((server.folder / "left").read_text())
     workers: dict[str, list[str]] = measurement.lifetimes.groupby("job")["worker"].agg(list).to_dict()
     rows = check(measurement, log)
     for row in rows:
@@ -109,13 +111,13 @@ def check_edges(
     return rows, log
 
 
-def test_jobs_that_last_as_long_as_the_run(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_that_last_as_long_as_the_run(server: Slurm) -> None:
     with cluster_of(server, cores=4, processes=2, memory="2 GiB") as (cluster, client):
         cluster.scale(jobs=2)
         client.wait_for_workers(4, timeout=PATIENCE)
         with MetricsCollector(client) as collector:
             client.gather(tasks(client, 40))
-    rows, _ = check_edges(collector.measurement, server, caplog)
+    rows, _ = check_edges(collector.measurement, server)
     assert [(row["workers"], row["job_memory"], row["ended"]) for row in rows] == [(2, 2048 * MIB, 0)] * 2
     # all cores have a thread, so that what is charged is thread time, and the time before the run
     metrics = collector.measurement.metrics
@@ -123,7 +125,7 @@ def test_jobs_that_last_as_long_as_the_run(server: Slurm, caplog: pytest.LogCapt
     assert metrics["job_memory_used"] < 0.5
 
 
-def test_a_job_that_is_cancelled(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_is_cancelled(server: Slurm) -> None:
     with cluster_of(server) as (cluster, client):
         cluster.scale(jobs=2)
         client.wait_for_workers(2, timeout=PATIENCE)
@@ -133,12 +135,12 @@ def test_a_job_that_is_cancelled(server: Slurm, caplog: pytest.LogCaptureFixture
             cancelled = server.queued()[0]
             server.run("scancel", cancelled)
             client.gather(futures)
-    rows, log = check_edges(collector.measurement, server, caplog)
+    rows, log = check_edges(collector.measurement, server)
     assert log[cancelled].state == "CANCELLED"
     assert {row["job"]: row["ended"] for row in rows}[cancelled] == 1
 
 
-def test_jobs_come_and_go_with_the_work(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_come_and_go_with_the_work(server: Slurm) -> None:
     with cluster_of(server) as (cluster, client):
         cluster.adapt(minimum=1, maximum=3, interval="500ms", wait_count=4, target_duration="2s")
         client.wait_for_workers(1, timeout=PATIENCE)
@@ -148,7 +150,7 @@ def test_jobs_come_and_go_with_the_work(server: Slurm, caplog: pytest.LogCapture
                 client.gather(tasks(client, 30))
             assert wait_until(lambda: number_of_workers(client) == 1)
             time.sleep(1)
-    rows, _ = check_edges(collector.measurement, server, caplog)
+    rows, _ = check_edges(collector.measurement, server)
     assert len(rows) == 3
     assert sum(row["ended"] for row in rows) == 2
     metrics = collector.measurement.metrics
@@ -156,7 +158,7 @@ def test_jobs_come_and_go_with_the_work(server: Slurm, caplog: pytest.LogCapture
     assert -RESOLUTION <= metrics["job_queue_seconds"] <= LATE  # the node is free
 
 
-def test_workers_with_a_lifetime(server: Slurm, caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_with_a_lifetime(server: Slurm) -> None:
     arguments = ["--lifetime", "14s", "--lifetime-stagger", "4s"]
     with cluster_of(server, worker_extra_args=arguments) as (cluster, client):
         cluster.adapt(minimum=2, maximum=2, interval="500ms")
@@ -167,7 +169,7 @@ def test_workers_with_a_lifetime(server: Slurm, caplog: pytest.LogCaptureFixture
             while len(seen) < 4 and time.monotonic() < deadline:
                 client.gather(tasks(client, 4))
                 seen |= {*client.scheduler_info(n_workers=-1)["workers"]}
-    rows, _ = check_edges(collector.measurement, server, caplog)
+    rows, _ = check_edges(collector.measurement, server)
     lives = collector.measurement.lifetimes
     left = lives[lives["stop"] < collector.measurement.run.stop]
     assert len(rows) >= 4
