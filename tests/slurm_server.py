@@ -8,14 +8,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from command_line import PATIENCE
+from command_line import PATIENCE, wait_until
 from ports import free_ports
 
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "scancel", "squeue", "sinfo")
@@ -78,13 +77,9 @@ class Slurm(NamedTuple):
         """Jobs that SLURM has not ended yet."""
         return self.run("squeue", "-h", "-o", "%i").split()
 
-    def ended(self, most: float = PATIENCE) -> dict[str, Ended]:
+    def ended(self) -> dict[str, Ended]:
         """SLURM's log of all jobs, once none is left."""
-        deadline = time.monotonic() + most
-        while self.queued():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"jobs {self.queued()} did not end")
-            time.sleep(0.2)
+        assert wait_until(lambda: not self.queued()), f"jobs {self.queued()} did not end"
         rows = [dict(field.split("=", 1) for field in line.split()) for line in self._log().splitlines()]
         return {
             row["JobId"]: Ended(
@@ -158,7 +153,7 @@ def _start(daemons: list[subprocess.Popen[bytes]], folder: Path) -> None:
         daemons.append(subprocess.Popen([str(word) for word in command], stdout=log, stderr=log))
         log.close()
         if number == 0:
-            _wait_until((munge / "socket").exists, "munged has no socket")
+            assert wait_until((munge / "socket").exists), "munged has no socket"
 
 
 def _wait_for_node(server: Slurm) -> None:
@@ -168,15 +163,7 @@ def _wait_for_node(server: Slurm) -> None:
         except subprocess.CalledProcessError:
             return False
 
-    _wait_until(idle, "the node of SLURM is not idle")
-
-
-def _wait_until(is_so: Any, lacks: str, most: float = PATIENCE) -> None:
-    deadline = time.monotonic() + most
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(lacks)
-        time.sleep(0.1)
+    assert wait_until(idle), "the node of SLURM is not idle"
 
 
 def _program(name: str) -> str | None:
