@@ -32,7 +32,8 @@ def on(workers: int, cores: float = MANY, threads: int = 1, **shared: float) -> 
 
 
 def seconds(load: Load, cluster: Cluster, costs: Costs = FREE, **more: object) -> float:
-    return replayed(load, cluster, costs, **more).seconds  # type: ignore[arg-type]
+    """Seconds of a simulation in which each chunk has one turn."""
+    return replayed(load, cluster, costs, **({"turns": 1} | more)).seconds  # type: ignore[arg-type]
 
 
 def parts(**given: np.ndarray) -> Parts:

@@ -49,7 +49,8 @@ def test_compiled_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(3)
     load = Load(before=random.random(2000), wait=3 * random.random(2000), after=random.gamma(4, 0.5, 2000))
     cluster = Cluster(threads=3, hosts=[(4, 5.0), (2, 2.0)], scheduler_here=True)
-    costs = Costs(gap=0.01, latency=0.02, scheduler=0.001, own=0.05, cold_cpu=2, cold_wait=1.0)
+    costs = Costs(gap=0.01, latency=0.02, scheduler=0.001, own=0.05, cold_before=2, cold_wait=1.0, cold_after=1.0)
+    costs = costs._replace(idle=0.05, crowded=0.1)
     merging = Merging(fan_in=20, cpu=0.01, wait=0.01, fetch=0.02)
 
     def run() -> list[Replayed]:

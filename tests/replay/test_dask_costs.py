@@ -12,7 +12,15 @@ from made_runs import made_run, plan
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.replay.dask_costs import TYPICAL_GAP, costs_of, first_tasks, late_start, merging_of, task_durations
+from roastcoffea.replay.dask_costs import (
+    IDLE_TASKS,
+    TYPICAL_GAP,
+    costs_of,
+    first_tasks,
+    late_start,
+    merging_of,
+    task_durations,
+)
 
 RUN = made_run([plan(1.0)] * 8, 1)
 
@@ -48,7 +56,12 @@ def test_the_event_loop_takes_what_the_process_took_beside_its_tasks() -> None:
     busy = RUN.lifetimes.set_column(
         RUN.lifetimes.schema.get_field_index("cpu_seconds"), "cpu_seconds", pa.array([12.0])
     )
-    assert costs_of(replace(RUN, lifetimes=busy), tasks_of(RUN)).own == pytest.approx(4.0 / 8)
+    found = costs_of(replace(RUN, lifetimes=busy), tasks_of(RUN))
+    # 4 s for 8 tasks, and for the seconds of the process, each of which takes as much as 8 tasks
+    (lifetime,) = RUN.lifetimes.to_pylist()
+    lasted = lifetime["stop"] - lifetime["start"]
+    assert found.own * (8 + IDLE_TASKS * lasted) == pytest.approx(4.0)
+    assert found.idle == pytest.approx(IDLE_TASKS * found.own)
 
 
 def test_merges_by_the_results_that_they_take() -> None:

@@ -103,7 +103,9 @@ def _decompression(_: Taken) -> Removal:
 
 def _start_up(_: Taken) -> Removal:
     scenario = _without_parts("first").scenario
-    return Removal(replace(scenario, costs=lambda costs: costs._replace(cold_cpu=0.0, cold_wait=0.0)))
+    return Removal(
+        replace(scenario, costs=lambda costs: costs._replace(cold_before=0.0, cold_wait=0.0, cold_after=0.0))
+    )
 
 
 def _metadata(taken: Taken) -> Removal:

@@ -232,12 +232,14 @@ class Calibrated:
         costs = costs._replace(
             # one scheduler has the tasks of all workers
             scheduler=costs.scheduler * fewer,
-            cold_cpu=costs.cold_cpu / size.rounds,
+            cold_before=costs.cold_before / size.rounds,
             cold_wait=costs.cold_wait / size.rounds,
+            cold_after=costs.cold_after / size.rounds,
         )
         cluster = change.cores(run.cluster(size.workers, run.threads, same_host=run.hosts == 1))
         some = _picked(load, size.chunks, size.workers * run.threads, seed)
-        done = replayed(some, _apart(cluster, own), costs, merging, compiled=False)
+        # what storage serves does not change: one turn is enough
+        done = replayed(some, _apart(cluster, own), costs, merging, turns=1, compiled=False)
         return done._replace(seconds=done.seconds * size.rounds, busy=done.busy * size.rounds * fewer)
 
 

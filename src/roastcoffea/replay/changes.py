@@ -118,7 +118,9 @@ def without_dask(*, outputs: bool = False) -> Scenario:
 
     With `outputs`, chunks have large results that take time to compress and fetch.
     """
-    scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0))
+    scenario = Scenario(
+        costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, idle=0.0, steal=0.0)
+    )
     if outputs:
         return scenario
     return replace(

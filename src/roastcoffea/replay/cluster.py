@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,6 +25,13 @@ SATURATION: Final = 1.1
 
 ROOTISH: Final = 2
 """Ratio of chunks to threads up to which Dask assigns all of them at once."""
+
+MOST_IDLE: Final = 0.9
+"""Largest share of a host's cores that its idle processes use: the rest of their work would be put off."""
+
+TURNS: Final = 4
+"""Turns in which a chunk reads, waits and computes: it reads one branch after another, so that some chunks read while
+others compute, even if all started together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,7 @@ def replayed(
     merging: Merging | None = None,
     *,
     serial: bool = False,
+    turns: int = TURNS,
     compiled: bool | None = None,
 ) -> Replayed:
     """Work through chunks and merges on a cluster.
@@ -106,15 +114,17 @@ def replayed(
     ----------
     serial
         Threads of a process compute serially, as if no work released the interpreter lock.
+    turns
+        Turns in which a chunk reads, waits and computes.
     compiled
         Whether to compile the simulation, which takes 5 s; by default for many chunks.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
     merging = merging or Merging()
-    setting, tasks = _work(load, cluster, merging, serial=serial)
+    setting, tasks = _work(load, cluster, merging, serial=serial, turns=turns)
     # one type of costs, even with integers among them: each type would be compiled separately
-    given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster)
+    given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster, costs.idle)
     done = _compiled()(*given) if (len(load) >= MANY if compiled is None else compiled) else _simulated(*given)
     return Replayed(
         seconds=done.wall,
@@ -147,7 +157,7 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
 
 
-def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tuple[Setting, Tasks]:
+def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool, turns: int) -> tuple[Setting, Tasks]:
     """Chunks and merges, and how many of them workers hold."""
     parent, inputs = tree(len(load), merging.fan_in)
     chunks, merges, workers = len(load), len(inputs), sum(workers for workers, _ in cluster.hosts)
@@ -161,7 +171,7 @@ def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tu
         missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
     )
     fetch, streams = float(merging.fetch), float(cluster.streams)
-    return Setting(chunks, workers, cluster.threads, limit, fetch, serial, streams), tasks
+    return Setting(chunks, workers, cluster.threads, turns, limit, fetch, serial, streams), tasks
 
 
 def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Outcome:
@@ -173,10 +183,11 @@ def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Ou
     return simulation.until_done()
 
 
-def _hosts(cluster: Cluster) -> Hosts:
-    """Hosts with their jobs; the scheduler has its own unless it shares one."""
-    jobs, cores = ([*column] for column in zip(*cluster.hosts, strict=True))
-    jobs = [workers * (cluster.threads + 1) for workers in jobs]
+def _hosts(cluster: Cluster, idle: float) -> Hosts:
+    """Hosts with their jobs and the cores that idle processes leave; the scheduler has its own unless it shares one."""
+    workers, cores = ([*column] for column in zip(*cluster.hosts, strict=True))
+    cores = [some - min(idle * each, MOST_IDLE * some) if some < inf else some for each, some in cluster.hosts]
+    jobs = [each * (cluster.threads + 1) for each in workers]
     if cluster.scheduler_here:
         jobs[-1] += 1
     else:
@@ -199,7 +210,7 @@ def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
     from numba.experimental import jitclass
 
     none, counts = np.zeros(0), np.zeros(0, np.int64)
-    setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, serial=False, streams=1.0)
+    setting = Setting(chunks=0, workers=1, threads=1, turns=1, limit=1, fetch=0.0, serial=False, streams=1.0)
     tasks = Tasks(before=none, read=none, wait=none, after=none, parent=counts, missing=counts)
     hosts = Hosts(cores=np.ones(1), others=np.zeros(1), first_job=np.array([0, 3]))
     example = Simulation(setting, Costs(), tasks, hosts)

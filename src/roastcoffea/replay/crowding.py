@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, linregress
 
-from roastcoffea.metrics.statistics import Flags, Numbers
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.replay.parts import Chunks, Parts, ratio
 
 FEWEST: Final = 20
@@ -19,6 +19,9 @@ VARIED: Final = 0.5
 
 CONFIDENCE: Final = 0.95
 """Confidence with which CPU time has to grow."""
+
+PAIR: Final = 2
+"""Runs up to which no scatter between runs shows: their chunks alone tell."""
 
 COMPARED: Final = 500
 """Chunks that are compared, each with each."""
@@ -46,13 +49,26 @@ def crowding_of(runs: Sequence[tuple[Chunks, Numbers]]) -> float:
     every = np.concatenate([doublings for _, doublings in runs])
     relative = np.concatenate([_of_event(chunks) for chunks, _ in runs])
     names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in runs])
+    number = np.repeat(np.arange(len(runs)), [len(doublings) for _, doublings in runs])
     usable = np.isfinite(every) & (relative > 0)
     if np.count_nonzero(usable) < FEWEST or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
         return 0.0
     every, relative, names = every[usable], relative[usable], names[usable]
     for name in dict.fromkeys(names):
         relative[names == name] /= np.median(relative[names == name])
+    if len(runs) > PAIR and not _grows_with_runs(every, relative, number[usable]):
+        return 0.0
     return _slope(every, relative)
+
+
+def _grows_with_runs(doublings: Numbers, relative: Numbers, number: Integers) -> bool:
+    """Whether CPU time is longer in the more crowded runs, beyond what runs differ by chance."""
+    of_runs = [number == each for each in np.unique(number)]
+    crowded = [float(doublings[rows].mean()) for rows in of_runs]
+    if len(of_runs) <= PAIR or not np.ptp(crowded):
+        return True
+    longer = [float(np.median(relative[rows])) for rows in of_runs]
+    return bool(linregress(crowded, longer, alternative="greater").pvalue < 1 - CONFIDENCE)
 
 
 def _of_event(chunks: Chunks) -> Numbers:

@@ -17,16 +17,19 @@ from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, co
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.tasks import MERGE_PREFIX
 from roastcoffea.replay.cluster import Merging, tree
-from roastcoffea.replay.engine import MOST_OWN
 from roastcoffea.replay.inputs import Costs
 
 SCHEDULER_SECONDS: Final = 1.1e-3
 """CPU time of Dask's scheduler per task: assumed, because no run records it."""
 
+
+IDLE_TASKS: Final = 8.0
+"""Tasks for which the event loop of a worker uses as much CPU as for a second without any: measured."""
+
 TYPICAL_GAP: Final = 1.5e-3
 """Seconds between two tasks of a thread if a run has too few to measure it."""
 
-OF_CHUNKS: Final = ("wall", "core_wait", "cpu", "helper_cpu")
+OF_CHUNKS: Final = ("wall", "cpu", "helper_cpu")
 
 FEWEST: Final = 3
 """Fewest tasks for a median."""
@@ -54,7 +57,7 @@ def costs_of(run: Run, tasks: pa.Table) -> Costs:
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
     own = _own(run, tasks, latency)
-    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own)
+    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own, idle=IDLE_TASKS * own)
 
 
 def _middle(tasks: pa.Table, later: str, earlier: str) -> float:
@@ -75,21 +78,20 @@ def _gap(tasks: pa.Table) -> float:
 
 
 def _own(run: Run, tasks: pa.Table, latency: float) -> float:
-    """CPU time of a worker's event loop per task: that of the process without tasks and start-up."""
+    """CPU time of a worker process per task, without that of the task, of start-up, and of the idle process."""
     if run.lifetimes is None or run.lifetimes["cpu_seconds"].null_count or not len(tasks):
         return 0.0
     busy = float(pc.sum(run.lifetimes["cpu_seconds"]).as_py())
     began = late_start(tasks.select(["worker", "assigned", "start"]).sort_by("start"), latency) * len(
         tasks["worker"].unique()
     )
-    of_tasks, longer = float(task_durations(tasks).sum()), 1.0
+    of_tasks = float(task_durations(tasks).sum())
     if run.chunks is not None:
-        wall, waited, *cpu = (float(amounts(run.chunks, f"{name}_seconds").sum()) for name in OF_CHUNKS)
+        wall, *cpu = (float(amounts(run.chunks, f"{name}_seconds").sum()) for name in OF_CHUNKS)
         # measured CPU time for chunks, and total time for everything else
         of_tasks += sum(cpu) - wall
-        # slow-down of chunks, as far as event loops compute more then
-        longer = min(wall / (wall - waited), MOST_OWN) if wall > waited else 1.0
-    return max(busy - began - of_tasks, 0.0) / len(tasks) / longer
+    idled = float(np.nansum(moments(run.lifetimes, "stop") - moments(run.lifetimes, "start")))
+    return max(busy - began - of_tasks, 0.0) / (len(tasks) + IDLE_TASKS * idled)
 
 
 def merging_of(run: Run, call: RunnerCall, results: int, merges: pa.Table) -> Merging:

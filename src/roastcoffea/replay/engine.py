@@ -10,7 +10,6 @@ too many.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import numpy as np
 
@@ -19,12 +18,6 @@ from roastcoffea.replay.shared_storage import INFINITY, SharedStorage
 
 BEFORE, READING, WAITING, AFTER, STARTING = range(5)
 """Stages of a task on its thread: computing, reading, waiting, computing, and waiting to start."""
-
-MOST_OWN: Final = 2.0
-"""Extra computing of an event loop while tasks wait for cores, relative to its usual amount.
-
-It runs every 10 ms, but gets the interpreter only while the task's thread computes.
-"""
 
 
 class Simulation(SharedStorage):
@@ -44,8 +37,9 @@ class Simulation(SharedStorage):
         count, jobs, places, workers = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores), setting.workers
         # of each job
         self.target = np.full(jobs, INFINITY)
-        self.began, self.pending, self.started = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
-        self.task, self.stage, self.host = np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
+        self.began, self.pending = np.zeros(jobs), np.zeros(jobs)
+        self.task, self.stage, self.turns = np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
+        self.host = np.zeros(jobs, np.int64)
         for host in range(places):
             self.host[hosts.first_job[host] : hosts.first_job[host + 1]] = host
         # of each worker
@@ -148,36 +142,42 @@ class Simulation(SharedStorage):
 
     def _step(self, job: int, time: float) -> None:
         """Take a task to its next stage, skipping those without time."""
-        worker, task = job // (self.threads + 1), self.task[job]
+        worker, task, turns = job // (self.threads + 1), self.task[job], self.setting.turns
         if self.stage[job] == STARTING:
             seconds = self.before[task]
             if self.cold[worker] == 1:
-                seconds += self.costs.cold_cpu
+                seconds += self.costs.cold_before
                 self.cold[worker] = 2
-            self.stage[job] = BEFORE
-            self.started[job] = time
+            self.stage[job], self.turns[job] = BEFORE, turns
             if seconds > 0.0:
                 self._take_core(job, seconds, time)
                 return
-        if self.stage[job] == BEFORE:
-            self.stage[job] = READING
-            if self.read[task] > 0.0:
-                self._read(job, self.read[task], time)
-                return
-        if self.stage[job] == READING:
-            seconds = self.wait[task]
-            if self.cold[worker] == 2:
-                seconds += self.costs.cold_wait
-                self.cold[worker] = 0
-            self.stage[job] = WAITING
-            if seconds > 0.0:
-                self._set_clock(job, time + seconds)
-                return
-        if self.stage[job] == WAITING:
-            self.stage[job] = AFTER
-            if self.after[task] > 0.0:
-                self._take_core(job, self.after[task], time)
-                return
+        while self.turns[job] > 0:
+            if self.stage[job] == BEFORE:
+                self.stage[job] = READING
+                if self.read[task] > 0.0:
+                    self._read(job, self.read[task] / turns, time)
+                    return
+            if self.stage[job] == READING:
+                seconds = self.wait[task] / turns
+                if self.cold[worker] == 2:
+                    seconds += self.costs.cold_wait
+                    self.cold[worker] = 3
+                self.stage[job] = WAITING
+                if seconds > 0.0:
+                    self._set_clock(job, time + seconds)
+                    return
+            if self.stage[job] == WAITING:
+                seconds = self.after[task] / turns
+                if self.cold[worker] == 3:
+                    seconds += self.costs.cold_after
+                    self.cold[worker] = 0
+                self.stage[job] = AFTER
+                if seconds > 0.0:
+                    self._take_core(job, seconds, time)
+                    return
+            self.stage[job] = BEFORE
+            self.turns[job] -= 1
         self._end(job, time)
 
     def _end(self, job: int, time: float) -> None:
@@ -188,10 +188,7 @@ class Simulation(SharedStorage):
         self.ended_last += 1
         self._take_note(time)
         loop = worker * (self.threads + 1) + self.threads
-        needed = self.before[task] + self.read[task] + self.wait[task] + self.after[task]
-        # slow-down of the task, as far as the event loop computes more then
-        longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
-        self.pending[loop] += self.costs.own * longer
+        self.pending[loop] += self.costs.own
         self._loop(loop, time)
         self.idle[worker] += 1
         self._go_on(worker, time, self.costs.gap)

@@ -17,31 +17,35 @@ class Costs(NamedTuple):
     """Costs of Dask and of starting processes, in seconds.
 
     `gap` is between two tasks of a thread, `latency` between an assignment and its start on a free thread; the
-    scheduler takes `scheduler` CPU per task, the event loop of a worker `own` for a task with its own core. `cold_cpu`
-    and `cold_wait` are the extra time of a process's first task. `crowded` is not a time but the increase of CPU time
-    for each doubling of the jobs on a core.
+    scheduler takes `scheduler` CPU per task, the event loop of a worker `own`. The first task of a process takes
+    `cold_before`, `cold_wait` and `cold_after` longer: CPU, waiting, CPU. Two are no times: `crowded` is the increase
+    of CPU time for each doubling of the jobs on a core, `idle` the share of a core that a worker process always uses.
     """
 
     gap: float = 0.0
     latency: float = 0.0
     scheduler: float = 0.0
     own: float = 0.0
-    cold_cpu: float = 0.0
+    cold_before: float = 0.0
     cold_wait: float = 0.0
+    cold_after: float = 0.0
     steal: float = STEAL_SECONDS
     crowded: float = 0.0
+    idle: float = 0.0
 
 
 class Setting(NamedTuple):
     """Size of a simulation: `chunks` on `workers` with `threads` each.
 
-    A worker holds at most `limit` tasks. A merge has its inputs `fetch` seconds after its assignment. With `serial` the
-    threads of a process compute serially. Storage serves up to `streams` readers at their full rate; more share it.
+    Each chunk reads, waits and computes in `turns`. A worker holds at most `limit` tasks. A merge has its inputs
+    `fetch` seconds after its assignment. With `serial` the threads of a process compute serially. Storage serves up to
+    `streams` readers at their full rate; more share it.
     """
 
     chunks: int
     workers: int
     threads: int
+    turns: int
     limit: int
     fetch: float
     serial: bool

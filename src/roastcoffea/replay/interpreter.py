@@ -56,6 +56,30 @@ def share_of(parts: Parts, threads: int) -> float:
     return 1.0 if surplus(1.0) <= 0 else float(brentq(surplus, 0.0, 1.0, xtol=1e-4))
 
 
+def blocked_alone(runs: Sequence[tuple[Chunks, int]]) -> float | None:
+    """Seconds of an event in which chunks neither computed nor read, with one thread per process; None if unknown."""
+    alone = [chunks for chunks, threads in runs if threads == 1]
+    events = sum(float(chunks.events.sum()) for chunks in alone)
+    return sum(_blocked(chunks.parts) for chunks in alone) / events if events else None
+
+
+def _blocked(parts: Parts) -> float:
+    return float(parts.lock.sum() + parts.wait.sum())
+
+
+def with_least_lock(chunks: Chunks, alone: float | None) -> Chunks:
+    """Chunks that wait for the interpreter no longer than they wait more than with one thread per process.
+
+    What is recorded is the longest that it can have been: a thread that sleeps while others compute waits as well.
+    """
+    parts = chunks.parts
+    if alone is None or not parts.lock.any():
+        return chunks
+    more = max(_blocked(parts) - alone * float(chunks.events.sum()), 0.0)
+    lock = parts.lock * min(more / float(parts.lock.sum()), 1.0)
+    return chunks.with_parts(lock=lock, wait=parts.wait + parts.lock - lock)
+
+
 def _sums(parts: Parts) -> tuple[float, float, float]:
     """Seconds of computing, of waiting for the interpreter, and of everything else."""
     computing, lock = float(parts.computing.sum()), float(parts.lock.sum())

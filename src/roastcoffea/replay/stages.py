@@ -91,14 +91,16 @@ def _preprocessing(call: RunnerCall, records: Records, tasks: pa.Table) -> Stage
         seconds=_lasted(tasks),
         load=Load(before=np.zeros(len(cpu)), wait=first.warm(wall - cpu), after=first.warm(cpu)),
         merging=merging_of(records.run, call, len(opening), merges),
-        costs=_with_start(records.costs, first, opening, cpu, wall - cpu),
+        costs=_with_start(records.costs, first, opening, cpu, wall - cpu, 0 * cpu),
     )
 
 
-def _with_start(costs: Costs, first: FirstTasks, tasks: pa.Table, cpu: Numbers, wait: Numbers) -> Costs:
+def _with_start(  # noqa: PLR0917
+    costs: Costs, first: FirstTasks, tasks: pa.Table, before: Numbers, wait: Numbers, after: Numbers
+) -> Costs:
     """Costs with the extra time of a process's first task."""
-    cold_cpu = first.excess(cpu) + late_start(tasks, costs.latency)
-    return costs._replace(cold_cpu=cold_cpu, cold_wait=first.excess(wait))
+    cold_before = first.excess(before) + late_start(tasks, costs.latency)
+    return costs._replace(cold_before=cold_before, cold_wait=first.excess(wait), cold_after=first.excess(after))
 
 
 def _preprocessing_cpu(run: Run, tasks: pa.Table, wall: Numbers) -> Numbers:
@@ -126,7 +128,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     merging = merging_of(records.run, call, len(tasks), merges)
     if records.failed is None:
         activity = activity_of(own, tasks, doublings, reading_seconds(chunks) > 0)
-        chunks, costs = _warm(_on_own_cores(chunks), tasks, costs)
+        chunks, costs = _warm(chunks.with_cores(1.0), tasks, costs)
     else:
         costs = costs._replace(crowded=crowding_of([(chunks, doublings)]))
         failed = _during(call, records.failed)
@@ -145,12 +147,6 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     )
 
 
-def _on_own_cores(chunks: Chunks) -> Chunks:
-    """Chunks as if each had its own core; threads that hold the interpreter then hold it for less time as well."""
-    cpu, contention = chunks.parts.computing, chunks.parts.contention
-    return chunks.with_parts(lock=chunks.parts.lock * (1 - ratio(contention, cpu + contention))).with_cores(1.0)
-
-
 OF_TASKS: Final = ("worker", "assigned", "start", "stop")
 """Columns of tasks that describe their chunks."""
 
@@ -161,8 +157,8 @@ def _warm(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks, Costs]
     first = first_tasks(tasks, chunks.dataset, chunks.events, parts.total)
     warm = replace(chunks, parts=parts.each(first.warm))
     warm.factor[list(first.alike)] = 1.0
-    cpu = parts.computing + parts.overhead
-    return warm, _with_start(costs, first, tasks, cpu, parts.total - cpu)
+    load = chunks.load()
+    return warm, _with_start(costs, first, tasks, load.before, load.wait, load.after)
 
 
 def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:

@@ -18,14 +18,16 @@ class Lock(NamedTuple):
 
 
 class Assumed(NamedTuple):
-    """One set of assumptions: streams that storage serves, the interpreter lock, and cores for other programs.
+    """One set of assumptions: streams that storage serves, the interpreter lock, cores for other programs, and the
+    increase of CPU time for each doubling of the jobs on a core.
 
-    Without `others`, each run has those that were fitted to it.
+    Without `others` and `crowded`, each run has those that were fitted to it.
     """
 
     streams: float
     lock: Lock
     others: float | None = None
+    crowded: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

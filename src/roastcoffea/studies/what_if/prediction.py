@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from statistics import mean, median, stdev
-from typing import Final
+from typing import Final, NamedTuple
 
 from scipy.stats import t as students_t
 
@@ -39,8 +39,11 @@ SCHEDULER_LIMIT: Final = 0.7
 TOO_WIDE: Final = 1.3
 """Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
 
-STORAGE, INTERPRETER, OTHERS, BRACKET = "storage", "interpreter", "others", "chunk size"
+STORAGE, INTERPRETER, OTHERS, CROWDING, BRACKET = "storage", "interpreter", "others", "crowding", "chunk size"
 """What runs may leave open."""
+
+MOST_CROWDED: Final = 0.2
+"""Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
 
 Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
 """The likeliest assumptions, and others that differ in one of them."""
@@ -68,6 +71,17 @@ class Prediction:
     rechunked: bool = False
     reason: str | None = None
     doubts: tuple[str, ...] = ()
+
+
+class Place(NamedTuple):
+    """What shares what: threads of each process, and processes of each core."""
+
+    threads: int
+    processes: float
+
+
+def _place_of(run: Recorded) -> Place:
+    return Place(run.threads, run.workers_of_host / (run.cores or inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,8 @@ class Predictor:
     scenarios: Mapping[str, Scenario]
 
     def __post_init__(self) -> None:
-        self.runs = on_own_cores(self.runs)
+        self._recorded = self.runs
+        self.runs = on_own_cores(self._recorded)
         self._scales = {ALL: 1.0}
 
     @cached_property
@@ -181,12 +196,12 @@ class Predictor:
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
         """Middle of the range of a run, predicted from another one."""
-        base, others = self._assumptions(source, run.threads)
+        base, others = self._assumptions(source, _place_of(run))
 
         def seconds(assumed: Assumed) -> float:
             cluster = self._shared(source, run.own_cluster, assumed)
-            made = replay(source, cluster, assumed.lock.change, serial=assumed.lock.serial).seconds
-            return made * self._scale(assumed.streams)
+            made = replay(self._as_assumed(source, assumed), cluster, assumed.lock.change, serial=assumed.lock.serial)
+            return made.seconds * self._scale(assumed.streams)
 
         return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
 
@@ -207,22 +222,30 @@ class Predictor:
             clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
             lock = assumed.lock.change.then(change)
             made = (
-                replay(run, self._shared(run, cluster, assumed), lock, serial=assumed.lock.serial)
+                replay(
+                    self._as_assumed(run, assumed),
+                    self._shared(run, cluster, assumed),
+                    lock,
+                    serial=assumed.lock.serial,
+                )
                 for run, cluster in zip(self.repeats, clusters, strict=True)
             )
             return self._scaled(made, assumed)
 
         run = self.runs[0]
+        on_host = workers if self.same_host else min(workers, run.workers_of_host)
+        place = Place(threads, on_host / (run.cores or inf))
         doubts = (
-            *unknown.doubts_of_cores(run, workers, threads, self.same_host),
+            *self._doubts_of_cores(workers, place),
             *unknown.doubts_of_threads(run, self._lock, threads),
         )
-        made = self._prediction(replays, self._assumptions(run, threads), threads, doubts)
+        made = self._prediction(replays, self._assumptions(run, place), place, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        base, others = self._assumptions(self.runs[0], self.runs[0].threads)
+        place = _place_of(self.runs[0])
+        base, others = self._assumptions(self.runs[0], place)
         law_or_reason = self.law(base.streams)
 
         def replays(assumed: Assumed) -> list[Replayed]:
@@ -234,22 +257,45 @@ class Predictor:
         if not isinstance(law_or_reason, str):
             largest = max(int(chunks.events.max()) for chunks in self.chunks())
             doubts = unknown.doubts_of_size(size, largest)
-            made = self._prediction(replays, (base, others), self.runs[0].threads, doubts)
+            made = self._prediction(replays, (base, others), place, doubts)
             return replace(made, chunksize=size, rechunked=True)
         fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
-        made = self._prediction(replays, (base, others), self.runs[0].threads, (), fixed)
+        made = self._prediction(replays, (base, others), place, (), fixed)
         return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
 
-    def _assumptions(self, run: Recorded, threads: int) -> Assumptions:
-        """The likeliest assumptions for a number of threads, and others that the runs allow as well."""
-        storage, locks = self.storage, self._locks(run, threads)
+    def _assumptions(self, run: Recorded, place: Place) -> Assumptions:
+        """The likeliest assumptions, and others that the runs allow as well."""
+        storage, locks = self.storage, self._locks(run, place.threads)
         base = Assumed(storage.streams, locks[0])
         jobs = {min(self.others.values()), max(self.others.values())}
         return base, {
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
             INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
             OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
+            CROWDING: [base._replace(crowded=MOST_CROWDED)] if self._leaves_crowding_open(place) else [],
         }
+
+    def _as_assumed(self, run: Recorded, assumed: Assumed) -> Recorded:
+        """A run whose chunks compute as on cores of their own, according to the assumed increase of CPU time."""
+        if assumed.crowded is None:
+            return run
+        (place,) = (at for at, one in enumerate(self.runs) if one is run)
+        return on_own_cores(self._recorded, assumed.crowded)[place]
+
+    @property
+    def _crowded(self) -> float:
+        """Increase of CPU time for each doubling of the jobs on a core, as the runs show it."""
+        return max(stage.costs.crowded for stage in self.runs[0].stages)
+
+    def _leaves_crowding_open(self, place: Place) -> bool:
+        """Whether more processes share a core than in any run: threads of one process share its memory as well."""
+        most = max(1.0, *(_place_of(run).processes for run in self.runs))
+        return place.processes > most and self._crowded < MOST_CROWDED
+
+    def _doubts_of_cores(self, workers: int, place: Place) -> Iterable[str]:
+        if self._leaves_crowding_open(place):
+            return [unknown.doubts_of_crowding(place.processes, self._crowded, MOST_CROWDED)]
+        return unknown.doubts_of_cores(self.runs[0], workers, place.threads, self.same_host)
 
     def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
         """A cluster with storage and cores that are shared as assumed."""
@@ -291,20 +337,22 @@ class Predictor:
     def _scaled(self, replays: Iterable[Replayed], assumed: Assumed) -> list[Replayed]:
         return [one._replace(seconds=one.seconds * self._scale(assumed.streams)) for one in replays]
 
-    def _unknown(self, widest: str | None, threads: int) -> str:
+    def _unknown(self, widest: str | None, place: Place) -> str:
         """Why there is no number."""
         run = self.runs[0]
         if widest == OTHERS:
             return unknown.of_others(run, self.others.values())
         if widest == INTERPRETER:
-            return unknown.of_interpreter(run, self._lock, threads)
+            return unknown.of_interpreter(run, self._lock, place.threads)
+        if widest == CROWDING:
+            return unknown.of_crowding(place.processes, self._crowded, MOST_CROWDED)
         return unknown.of_storage(self.storage)
 
     def _prediction(
         self,
         replays: Callable[[Assumed], list[Replayed]],
         assumptions: Assumptions,
-        threads: int,
+        place: Place,
         doubts: Iterable[str],
         instead: Sequence[Replayed] = (),
     ) -> Prediction:
@@ -324,7 +372,7 @@ class Predictor:
         found = left_open(median_of(usual), {name: [*map(median_of, some)] for name, some in made.items()})
         wide, reason = found.factor * (1 + self.error), None
         if found.factor**2 > TOO_WIDE and not instead:
-            reason = self._unknown(found.widest, threads)
+            reason = self._unknown(found.widest, place)
         return Prediction(
             *self.runs[0].configuration,
             AS_RECORDED,

@@ -14,6 +14,7 @@ from roastcoffea.replay.changes import UNCHANGED, Scenario
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
 from roastcoffea.replay.crowding import crowding_of
 from roastcoffea.replay.fitted_storage import ALL, with_own_storage
+from roastcoffea.replay.interpreter import blocked_alone, with_least_lock
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
@@ -45,20 +46,32 @@ def own_chunks(stage: Stage, streams: float) -> Chunks | None:
     return None if stage.chunks is None else with_own_storage(stage.chunks, stage.activity, streams)
 
 
-def on_own_cores(runs: Sequence[Recorded]) -> list[Recorded]:
-    """Runs whose chunks take the CPU time that they would on cores of their own; those of one size show how much."""
-    alike = [stage for run in runs if run.chunksize == runs[0].chunksize for stage in run.stages]
-    crowded = crowding_of(
-        [(stage.chunks, stage.activity.doublings) for stage in alike if stage.chunks and stage.activity]
-    )
-    return [replace(run, stages=tuple(_on_own_cores(stage, crowded) for stage in run.stages)) for run in runs]
+def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list[Recorded]:
+    """Runs whose chunks compute, and wait for the interpreter, as on cores of their own; those of one size tell how."""
+    if crowded is None:
+        alike = [stage for run in runs if run.chunksize == runs[0].chunksize for stage in run.stages]
+        crowded = crowding_of(
+            [(stage.chunks, stage.activity.doublings) for stage in alike if stage.chunks and stage.activity]
+        )
+    return [_on_own_cores(run, crowded, _blocked_alone(run, runs)) for run in runs]
 
 
-def _on_own_cores(stage: Stage, crowded: float) -> Stage:
-    costs = stage.costs._replace(crowded=crowded)
-    if stage.chunks is None or stage.activity is None:
-        return replace(stage, costs=costs)
-    return replace(stage, costs=costs, chunks=stage.chunks.uncrowded(np.nan_to_num(stage.activity.doublings), crowded))
+def _blocked_alone(run: Recorded, runs: Sequence[Recorded]) -> float | None:
+    alike = [one for one in runs if one.chunksize == run.chunksize and one.threads < run.threads]
+    return blocked_alone([(stage.chunks, one.threads) for one in alike for stage in one.stages if stage.chunks])
+
+
+def _on_own_cores(run: Recorded, crowded: float, alone: float | None) -> Recorded:
+    stages = []
+    for stage in run.stages:
+        chunks, activity = stage.chunks, stage.activity
+        if chunks is not None and activity is not None:
+            doublings = np.nan_to_num(activity.doublings)
+            chunks = with_least_lock(chunks.uncrowded(doublings, crowded), alone)
+            # threads that hold the interpreter hold it for less time as well
+            chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
+        stages.append(replace(stage, costs=stage.costs._replace(crowded=crowded), chunks=chunks))
+    return replace(run, stages=tuple(stages))
 
 
 def median_of(replays: Sequence[Replayed]) -> float:

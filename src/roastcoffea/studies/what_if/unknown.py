@@ -22,6 +22,16 @@ def of_others(run: Recorded, others: Collection[float]) -> str:
     return f"other programs needed {low} to {high} cores, which differed too much between the runs"
 
 
+def of_crowding(processes: float, known: float, most: float) -> str:
+    """CPU time of more processes on a core than in any run, which may take from `known` to `most` more of it."""
+    return f"{_crowding(processes, known, most)} may be needed for each doubling; add a run with more workers on a host"
+
+
+def _crowding(processes: float, known: float, most: float) -> str:
+    low, high = (FRACTION.text(share) for share in (known, most))
+    return f"{processes:.3g} processes share a core and its caches, more than in any run: {low} to {high} more CPU time"
+
+
 def of_storage(known: Storage) -> str:
     """Readers that saturate storage."""
     another = "add a run with another number of threads or workers"
@@ -46,6 +56,11 @@ def of_interpreter(run: Recorded, known: Interpreter | None, threads: int) -> st
 
 
 # Caveats
+
+
+def doubts_of_crowding(processes: float, known: float, most: float) -> str:
+    """Caveat on more processes on a core than in any run."""
+    return f"{_crowding(processes, known, most)} is assumed for each doubling"
 
 
 def doubts_of_cores(run: Recorded, workers: int, threads: int, same_host: bool) -> Iterator[str]:
