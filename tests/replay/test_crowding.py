@@ -50,6 +50,18 @@ def test_runs_on_more_and_on_fewer_workers_show_it_together() -> None:
     assert increase_of(alone, shared) == pytest.approx(0.25, abs=0.03)
 
 
+def test_runs_that_differ_as_much_as_their_repeats_do_not_show_it() -> None:
+    """Two runs without contention, and two with a doubling, of which one was slower: so may a repeat have been."""
+
+    def run(cpu: float, doublings: float) -> Chunks:
+        made = crowded(0.0, 0.1)
+        return made.with_parts(cpu=made.parts.cpu * cpu, contention=made.parts.cpu * cpu * (2**doublings - 1))
+
+    alone = [run(1.0, 0.0), run(1.1, 0.0)]
+    assert increase_of(*alone, run(1.05, 1.0), run(1.2, 1.0)) == 0.0
+    assert increase_of(*alone, run(1.3, 1.0), run(1.35, 1.0)) == pytest.approx(0.27, abs=0.05)
+
+
 def test_early_tasks_tell_nothing_and_others_are_taken_back() -> None:
     chunks = crowded(0.25, 2.0, noise=0.0)
     doublings = doublings_of(chunks.parts, np.arange(200) < 3)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from schedules import chunks_of
 
-from roastcoffea.replay.interpreter import Interpreter, interpreter_of, share_of, waited, with_threads
+from roastcoffea.replay.interpreter import (
+    Interpreter,
+    blocked_alone,
+    interpreter_of,
+    share_of,
+    waited,
+    with_least_lock,
+    with_threads,
+)
 from roastcoffea.replay.parts import Chunks
 
 
@@ -57,3 +65,20 @@ def test_chunks_wait_as_long_as_threads_make_them() -> None:
     one, two, four = (with_threads(1.0, threads).chunks(chunks(0.3)).parts.lock for threads in (1, 2, 4))
     assert (one.tolist(), two.tolist()) == ([0.0] * 8, pytest.approx([1.0] * 8))
     assert four.tolist() == pytest.approx([3.0] * 8)
+
+
+def test_sleeping_while_others_compute_is_no_waiting_for_the_interpreter() -> None:
+    """Chunks of 100 events that sleep for 2 s, of which up to 1.5 s could have been waiting for the interpreter."""
+    alone = blocked_alone([(chunks(0.5, wait=1.5), 1), (chunks(9.0), 2)])
+    assert alone == pytest.approx(2.0 / 100)
+    found = with_least_lock(chunks(1.5, wait=0.75), alone)
+    assert found.parts.lock.tolist() == pytest.approx([0.25] * 8)
+    assert found.parts.wait.tolist() == pytest.approx([2.0] * 8)
+
+
+def test_waiting_for_the_interpreter_stays_where_it_made_chunks_longer_or_nothing_tells() -> None:
+    longer = chunks(1.5, wait=2.0)
+    assert with_least_lock(longer, 2.0 / 100).parts.lock.tolist() == pytest.approx([1.5] * 8)
+    assert with_least_lock(longer, 9.0 / 100).parts.lock.tolist() == [0.0] * 8
+    assert blocked_alone([(longer, 2)]) is None
+    assert with_least_lock(longer, None) is longer
