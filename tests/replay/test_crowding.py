@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from schedules import chunks_of
 
-from roastcoffea.replay.crowding import crowding_of, doublings_of
+from roastcoffea.replay.crowding import RUN_SCATTER, UNUSUAL, crowding_of, doublings_of
 from roastcoffea.replay.parts import Chunks
 
 
@@ -50,16 +50,28 @@ def test_runs_on_more_and_on_fewer_workers_show_it_together() -> None:
     assert increase_of(alone, shared) == pytest.approx(0.25, abs=0.03)
 
 
-def test_runs_that_differ_as_much_as_their_repeats_do_not_show_it() -> None:
-    """Two runs without contention, and two with a doubling, of which one was slower: so may a repeat have been."""
-
-    def run(cpu: float, doublings: float) -> Chunks:
+@pytest.mark.parametrize(
+    ("slower", "slope", "residuals"),
+    [
+        ((1.0, 1.1, 1.05, 1.2), 0.075, (0.05, 0.05, 0.075, 0.075)),
+        ((1.0, 1.1, 1.3, 1.35), 0.275, (0.05, 0.05, 0.025, 0.025)),
+    ],
+)
+def test_what_runs_differ_by_anyway_is_left_out_of_the_increase(
+    slower: tuple[float, ...], slope: float, residuals: tuple[float, ...]
+) -> None:
+    """Two runs with cores of their own and two with a doubling: a line through them, by hand."""
+    runs = []
+    for cpu, doublings in zip(slower, (0.0, 0.0, 1.0, 1.0), strict=True):
         made = crowded(0.0, 0.1)
-        return made.with_parts(cpu=made.parts.cpu * cpu, contention=made.parts.cpu * cpu * (2**doublings - 1))
-
-    alone = [run(1.0, 0.0), run(1.1, 0.0)]
-    assert increase_of(*alone, run(1.05, 1.0), run(1.2, 1.0)) == 0.0
-    assert increase_of(*alone, run(1.3, 1.0), run(1.35, 1.0)) == pytest.approx(0.27, abs=0.05)
+        seconds = made.parts.cpu * cpu
+        runs.append(made.with_parts(cpu=seconds, contention=seconds * (2**doublings - 1)))
+    alone = 1.05
+    error = (sum(each**2 for each in residuals) / 2) ** 0.5  # two degrees of freedom, and a sum of squares of 1
+    uncertain = (error / alone) ** 2 + RUN_SCATTER**2
+    expected = slope / alone * UNUSUAL**2 / (UNUSUAL**2 + uncertain)
+    assert increase_of(*runs) == pytest.approx(expected, rel=1e-3)
+    assert increase_of(*runs) < slope / alone
 
 
 def test_early_tasks_tell_nothing_and_others_are_taken_back() -> None:

@@ -33,6 +33,10 @@ TURNS: Final = 4
 """Turns in which a chunk reads, waits and computes: it reads one branch after another, so that some chunks read while
 others compute, even if all started together."""
 
+OUT_OF_STEP: Final = 100_000
+"""Chunks from which one turn is enough: so many are out of step for most of the run, and turns would double the time
+of a simulation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -105,7 +109,7 @@ def replayed(
     merging: Merging | None = None,
     *,
     serial: bool = False,
-    turns: int = TURNS,
+    turns: int | None = None,
     compiled: bool | None = None,
 ) -> Replayed:
     """Work through chunks and merges on a cluster.
@@ -115,13 +119,14 @@ def replayed(
     serial
         Threads of a process compute serially, as if no work released the interpreter lock.
     turns
-        Turns in which a chunk reads, waits and computes.
+        Turns in which a chunk reads, waits and computes; by default TURNS unless there are very many chunks.
     compiled
         Whether to compile the simulation, which takes 5 s; by default for many chunks.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
     merging = merging or Merging()
+    turns = turns or (TURNS if len(load) < OUT_OF_STEP else 1)
     setting, tasks = _work(load, cluster, merging, serial=serial, turns=turns)
     # one type of costs, even with integers among them: each type would be compiled separately
     given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster, costs.idle)

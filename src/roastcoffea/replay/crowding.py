@@ -20,8 +20,14 @@ VARIED: Final = 0.5
 CONFIDENCE: Final = 0.95
 """Confidence with which CPU time has to grow."""
 
-PAIR: Final = 2
-"""Runs up to which no scatter between runs shows: their chunks alone tell."""
+FEWEST_RUNS: Final = 3
+"""Fewest runs that show how much they scatter."""
+
+RUN_SCATTER: Final = 0.02
+"""Relative scatter of the CPU time of runs that is assumed at least, as a few runs may agree by chance."""
+
+UNUSUAL: Final = 0.1
+"""Increase for a doubling that is no longer usual."""
 
 COMPARED: Final = 500
 """Chunks that are compared, each with each."""
@@ -56,19 +62,24 @@ def crowding_of(runs: Sequence[tuple[Chunks, Numbers]]) -> float:
     every, relative, names = every[usable], relative[usable], names[usable]
     for name in dict.fromkeys(names):
         relative[names == name] /= np.median(relative[names == name])
-    if len(runs) > PAIR and not _grows_with_runs(every, relative, number[usable]):
-        return 0.0
-    return _slope(every, relative)
+    of_runs = _of_runs(every, relative, number[usable])
+    return _slope(every, relative) if of_runs is None else of_runs
 
 
-def _grows_with_runs(doublings: Numbers, relative: Numbers, number: Integers) -> bool:
-    """Whether CPU time is longer in the more crowded runs, beyond what runs differ by chance."""
-    of_runs = [number == each for each in np.unique(number)]
-    crowded = [float(doublings[rows].mean()) for rows in of_runs]
-    if len(of_runs) <= PAIR or not np.ptp(crowded):
-        return True
-    longer = [float(np.median(relative[rows])) for rows in of_runs]
-    return bool(linregress(crowded, longer, alternative="greater").pvalue < 1 - CONFIDENCE)
+def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float | None:
+    """Increase according to the medians of runs; None if these are too few, or differ too little.
+
+    Runs scatter more than their chunks tell, because a machine is not always as fast: a slope that may be chance is
+    reduced as if UNUSUAL were the standard deviation of true ones about 0.
+    """
+    rows = [number == each for each in np.unique(number)]
+    crowded, longer = (np.array([np.median(some[own]) for own in rows]) for some in (doublings, relative))
+    spread = float(np.ptp(crowded))
+    if len(rows) < FEWEST_RUNS or spread < VARIED / 2:
+        return None
+    line = linregress(crowded, longer)
+    slope, error = line.slope / line.intercept, np.hypot(line.stderr / line.intercept, RUN_SCATTER / spread)
+    return max(float(slope * UNUSUAL**2 / (UNUSUAL**2 + error**2)), 0.0)
 
 
 def _of_event(chunks: Chunks) -> Numbers:

@@ -169,9 +169,10 @@ class Simulation(SharedStorage):
                     return
             if self.stage[job] == WAITING:
                 seconds = self.after[task] / turns
-                if self.cold[worker] == 3:
-                    seconds += self.costs.cold_after
-                    self.cold[worker] = 0
+                if self.cold[worker] >= 3:
+                    # what is loaded when it is first used is spread over the turns
+                    seconds += self.costs.cold_after / turns
+                    self.cold[worker] = (self.cold[worker] + 1) % (3 + turns)
                 self.stage[job] = AFTER
                 if seconds > 0.0:
                     self._take_core(job, seconds, time)

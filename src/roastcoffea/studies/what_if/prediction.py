@@ -39,7 +39,14 @@ SCHEDULER_LIMIT: Final = 0.7
 TOO_WIDE: Final = 1.3
 """Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
 
-STORAGE, INTERPRETER, OTHERS, CROWDING, BRACKET = "storage", "interpreter", "others", "crowding", "chunk size"
+STORAGE, INTERPRETER, OTHERS, CROWDING, BRACKET, MISFIT = (
+    "storage",
+    "interpreter",
+    "others",
+    "crowding",
+    "chunk size",
+    "misfit",
+)
 """What runs may leave open."""
 
 MOST_CROWDED: Final = 0.2
@@ -120,6 +127,7 @@ class Predictor:
         self._recorded = self.runs
         self.runs = on_own_cores(self._recorded)
         self._scales = {ALL: 1.0}
+        self._crowded_runs: dict[float, list[Recorded]] = {}
 
     @cached_property
     def repeats(self) -> list[Recorded]:
@@ -143,7 +151,12 @@ class Predictor:
     @property
     def _misfit(self) -> float:
         """Relative error of replaying the repeats themselves."""
-        return exp(abs(log(median(self._seconds(run, run) / run.seconds for run in self.repeats)))) - 1
+        return exp(abs(log(self._calibration))) - 1
+
+    @cached_property
+    def _calibration(self) -> float:
+        """Ratio of the repeats' wall times to those of replaying them."""
+        return median(run.seconds / self._seconds(run, run) for run in self.repeats)
 
     @property
     def _chance(self) -> float:
@@ -279,8 +292,10 @@ class Predictor:
         """A run whose chunks compute as on cores of their own, according to the assumed increase of CPU time."""
         if assumed.crowded is None:
             return run
+        if assumed.crowded not in self._crowded_runs:
+            self._crowded_runs[assumed.crowded] = on_own_cores(self._recorded, assumed.crowded)
         (place,) = (at for at, one in enumerate(self.runs) if one is run)
-        return on_own_cores(self._recorded, assumed.crowded)[place]
+        return self._crowded_runs[assumed.crowded][place]
 
     @property
     def _crowded(self) -> float:
@@ -369,7 +384,12 @@ class Predictor:
         if use >= SCHEDULER_LIMIT:
             busy = f"beyond the scheduler's throughput: it would be busy {FRACTION.text(use)} of the time"
             doubts = (busy, *doubts)
-        found = left_open(median_of(usual), {name: [*map(median_of, some)] for name, some in made.items()})
+        seconds = median_of(usual)
+        # what the replay of the recorded run misses may belong to its cluster, or to the replay
+        ranges = {name: [*map(median_of, some)] for name, some in made.items()} | {
+            MISFIT: [seconds * self._calibration]
+        }
+        found = left_open(seconds, ranges)
         wide, reason = found.factor * (1 + self.error), None
         if found.factor**2 > TOO_WIDE and not instead:
             reason = self._unknown(found.widest, place)
