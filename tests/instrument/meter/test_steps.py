@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import time
 from threading import get_ident
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from metered import branch_named
 
-from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERPRETED, INTERRUPTED, BranchRead
+from roastcoffea.instrument.meter.formats import EXECUTORS, metered_executor
+from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERPRETED, INTERRUPTED, WHOLE, BranchRead
 from roastcoffea.instrument.meter.tally import Tally
+
+
+def basket_of(branch: Any) -> SimpleNamespace:
+    return SimpleNamespace(parent=branch, uncompressed_bytes=400, is_embedded=False)
+
+
+def chunk_of(size: int) -> SimpleNamespace:
+    return SimpleNamespace(start=0, stop=size)
 
 
 def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() -> None:
@@ -37,17 +48,19 @@ def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() 
     assert (tally.payload, tally.helper_cpu, tally.problems) == (200, 0.0, ())
 
 
-def of_small_basket(began: float, *, delayed: float = 0.0, way_round: bool = False) -> Tally:
+def of_small_basket(began: float, *, delayed: float = 0.0, whole: bool = False) -> Tally:
     """A basket asked for at 10 s of wall and 1 s of CPU time, and turned into an array at 14 s and 2 s.
 
-    With `way_round` a step of no duration keeps it from being added up at once.
+    With `whole` that is one step.
     """
     tally = Tally()
     tally.in_line = True
     me, branch = get_ident(), branch_named("a")
+    if whole:
+        tally.steps.extend((WHOLE, me, 1.0, 10.0, branch, 0, 100, began))
+        tally.steps.extend((13.75, 2.0, 14.0, 400, None, None, None, None))
+        return tally
     tally.steps.extend((ASKED, me, None, 1, 0, None, 1.0, 10.0))
-    if way_round:
-        tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.0, 0.0))
     tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, began, None, 13.75))
     if delayed:
         tally.steps.extend((DELAYED, me, None, 0, 0, None, 0.0, delayed))
@@ -55,21 +68,53 @@ def of_small_basket(began: float, *, delayed: float = 0.0, way_round: bool = Fal
     return tally
 
 
-@pytest.mark.parametrize("way_round", [False, True])
-def test_a_small_basket_is_waited_for_before_its_steps(way_round: bool) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_small_basket_is_waited_for_before_its_steps(whole: bool) -> None:
     """Of 4 s a thread had its core for 1 s, of which its steps are at most 0.75 s."""
-    tally = of_small_basket(13.25, way_round=way_round)
+    tally = of_small_basket(13.25, whole=whole)
     assert tally.seconds() == (3.0, 0.5, 0.25)
     columns = tally.branch_columns()
     names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
     assert [list(columns[name]) for name in names] == [["a"], [100], [0], [400], [1], [3.0]]
 
 
-@pytest.mark.parametrize("way_round", [False, True])
-def test_what_takes_longer_than_the_core_was_had_is_no_waiting(way_round: bool) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_takes_longer_than_the_core_was_had_is_no_waiting(whole: bool) -> None:
     """It waits for 1.5 s at most, and has its core for 1 of the other 2.5 s: so have all parts of them."""
-    tally = of_small_basket(11.5, way_round=way_round)
+    tally = of_small_basket(11.5, whole=whole)
     assert tally.seconds() == pytest.approx((1.5, 2.25 * 0.4, 0.25 * 0.4))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_small_basket_comes_after_steps_that_are_not_settled(whole: bool) -> None:
+    """Another basket was decompressed from 8 s to 9 s, and what it took of the core is known at 10 s: all of it."""
+    tally = of_small_basket(13.25, whole=whole)
+    before, me = Tally(), get_ident()
+    before.in_line = True
+    before.steps.extend((ASKED, me, None, 1, 0, None, 0.0, 8.0))
+    before.steps.extend((DECOMPRESSED, me, branch_named("b"), 0, 10, 8.0, None, 9.0))
+    before.steps.extend(tally.steps)
+    assert before.seconds() == pytest.approx((3.0, 0.5 + 0.5, 0.25))
+    assert before.payload == 110
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_small_basket_that_a_thread_reads_alone_is_one_step(other: bool) -> None:
+    """As the executors record it; another basket in between makes steps of it, for the same result."""
+    tally, branch = Tally(), branch_named("a")
+    tally.in_line, here = True, tally.places[get_ident()]
+    here.begun += (WHOLE, get_ident(), cpu := time.thread_time(), wall := time.perf_counter())
+    tally.waits(wall - cpu)
+    decompression, interpretation = (metered_executor(tally, kind, None) for _, kind in EXECUTORS)
+    basket = decompression.submit(lambda *_: basket_of(branch), chunk_of(100), branch, 0).result()
+    if other:
+        decompression.submit(lambda *_: None, chunk_of(10), branch, 1)
+    assert interpretation.submit(lambda _: "array", basket).result() == "array"
+    assert (tally.steps[0] == WHOLE, len(tally.steps)) == ((False, 4 * 8) if other else (True, 2 * 8))
+    assert here.begun == []
+    tally.add_up(ended=True)
+    columns = tally.branch_columns()
+    assert [list(columns[name]) for name in ("bytes_payload", "bytes_uncompressed")] == [[100 + 10 * other], [400]]
 
 
 def test_time_in_the_queue_for_a_core_is_no_waiting_for_a_small_basket() -> None:

@@ -114,8 +114,6 @@ class FilesMeter(Meter):
         self.files: dict[str | None, FileRead] = {}
         self.dataset: str | None = None
         self.ntuples = False
-        self.keeps_baskets = False
-        """Whether uproot keeps baskets of one step for the next."""
         self.phases = {OPEN: 0.0, BUILD: 0.0}
         self.aside = Times()
         """What the thread did while it opened files and built events."""
@@ -181,8 +179,6 @@ class FilesMeter(Meter):
         return str(file.path), str(tree.name), branch_path(branch)
 
     def is_new(self, basket: Any) -> bool:
-        if not (self.keeps_baskets or basket.is_embedded):
-            return True
         new = self._baskets.get(id(basket)) is not basket
         self._baskets[id(basket)] = basket
         return new

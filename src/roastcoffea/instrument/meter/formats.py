@@ -12,7 +12,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.steps import DECOMPRESSED, INTERPRETED, SMALL, BranchRead
+from roastcoffea.instrument.meter.steps import BEGUN, BRANCH, DECOMPRESSED, INTERPRETED, REQUESTED, SMALL, BranchRead
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Remembered
 
@@ -72,9 +72,14 @@ class Decompression(MeteredExecutor):
         ended, wall = None if shared else thread_time(), perf_counter()
         try:
             tally.stepping = thread = get_ident()
-            if ended is not None:
-                tally.without_core(thread, wall - ended)
-            tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
+            here = tally.places[thread]
+            if shared and len(here.begun) == REQUESTED:
+                here.begun += (branch, basket, size, began, wall)
+            else:
+                tally.note_begun(thread, here)
+                if ended is not None:
+                    tally.without_core(thread, wall - ended)
+                tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
@@ -96,19 +101,27 @@ class Interpretation(MeteredExecutor):
         try:
             (basket,) = args
             number, size = None, basket.uncompressed_bytes
-            if basket.is_embedded:
+            embedded = basket.is_embedded
+            if embedded:
                 # a basket that came with the tree has the size of its buffer, used or not, in its header
                 parts = basket.data, basket.byte_offsets
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
-            if not tally.is_new(basket):
+            if (embedded or tally.keeps_baskets) and not tally.is_new(basket):
                 size = 0
-            tally.stepping = thread
-            if thread == tally.places.own:
+            tally.stepping, here, branch = thread, tally.places[thread], basket.parent
+            if here.own:
                 off_core = wall - ended
                 if off_core - tally.waits_since > tally.shortest:
                     tally.without_core(thread, off_core)
                 tally.waits_since = off_core
-            tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
+            begun = here.begun
+            if len(begun) == BEGUN and began is number is None and begun[BRANCH] is branch:
+                begun += (ended, wall, size, None, None, None, None)
+                tally.steps.extend(begun)
+                begun.clear()
+            else:
+                tally.note_begun(thread, here)
+                tally.steps.extend((INTERPRETED, thread, branch, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)

@@ -83,6 +83,8 @@ class Meter(Tally):
             executor.tally = None
         self.requested_at_end = self.requested()
         with self.lock:
+            for thread, here in [*self.places.items()]:
+                self.note_begun(thread, here)
             self.add_up(ended=True)
             self.closed = True
         self.sources.clear()

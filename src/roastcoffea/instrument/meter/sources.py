@@ -12,7 +12,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.instrument.meter.servers import watch_handles, watch_own
-from roastcoffea.instrument.meter.steps import ASKED, MOST_VALUES
+from roastcoffea.instrument.meter.steps import ASKED, MOST_VALUES, WHOLE
 from roastcoffea.instrument.meter.tally import WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
@@ -125,7 +125,12 @@ class ChunksShadow(Shadow):
                 wall, cpu = perf_counter() if baskets else None, thread_time()
                 if wall is not None and here.own:
                     tally.waits(wall - cpu)
-                tally.steps.extend((ASKED, thread, None, baskets, 0, None, cpu, wall))
+                if here.begun:
+                    tally.note_begun(thread, here)
+                if baskets == 1:
+                    here.begun += (WHOLE, thread, cpu, wall)
+                else:
+                    tally.steps.extend((ASKED, thread, None, baskets, 0, None, cpu, wall))
                 return self.original(*args, **kwargs)
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             queues = [each for each in (*args, *kwargs.values()) if type(each) is Queue]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-ASKED, INTERRUPTED, DELAYED, DECOMPRESSED, INTERPRETED = range(5)
+ASKED, INTERRUPTED, DELAYED, DECOMPRESSED, INTERPRETED, WHOLE = range(6)
 """Steps of reading branches of a TTree.
 
-The last two are recorded as: step, thread, branch, number of the basket (None: already recorded), its bytes in the file
-or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and at the end, wall time
-at the end. The first has the number of baskets, CPU and wall time; the wall time is None if waiting is not recorded.
-The second has its seconds of CPU and of wall time, the third its seconds without a core.
+Decompression and interpretation are recorded as: step, thread, branch, number of the basket (None: already recorded),
+its bytes in the file or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and
+at the end, wall time at the end. The first has the number of baskets, CPU and wall time; the wall time is None if
+waiting is not recorded. The second has its seconds of CPU and of wall time, the third its seconds without a core.
 
 A thread that also interprets what it decompresses reads its CPU clock, which is a system call, at the end of both if
 the basket is small: the first of them then has its wall time at the start, and no CPU time at the end.
+
+Almost always a thread asks for a single small basket, and does nothing else until it has made an array of it. All of
+that is one step, which takes the values of two: step, thread, CPU and wall time of the request, branch, number of the
+basket, its bytes in the file, wall time at the start of its decompression; then that at its end, CPU and wall time at
+the end of all, and its uncompressed bytes. Until then `Place.begun` has the first of these values.
 """
 
 SMALL: Final = 32768
@@ -24,7 +29,12 @@ SMALL: Final = 32768
 that a second reading makes no difference."""
 
 VALUES_OF_STEP: Final = 8
-NO_STEP: Final[tuple[Any, ...]] = ()
+REQUESTED: Final = 4
+BEGUN: Final = 9
+"""Values of `Place.begun` for a basket that was asked for, and for one that has been decompressed."""
+BRANCH: Final = 4
+"""Where its branch is among them."""
+
 MOST_VALUES: Final = 40_000
 """Values recorded before they are added up."""
 
@@ -86,6 +96,8 @@ class Place:
     def __init__(self, *, own: bool) -> None:
         self.own = own
         """Whether it is the thread that made the meter."""
+        self.begun: list[Any] = []
+        """First values of a step with a whole basket, which was asked for alone."""
         self.steps: list[tuple[BranchRead, float, float | None]] = []
         """Decompression since that reading: branch, duration, and time since the previous step, if it was awaited."""
 
@@ -151,58 +163,42 @@ class Steps:
         return self.branches.get(name) or self.branches.setdefault(name, BranchRead())
 
     def add_steps(self, noted: Iterable[Any]) -> None:
-        """Add up steps in order, `VALUES_OF_STEP` values each.
-
-        Almost all are those of a single small basket, three at a time: these take a shorter way, for the same result.
-        """
-        steps = iter([*zip(*[iter(noted)] * VALUES_OF_STEP, strict=True)])
-        for step in steps:
-            first: tuple[Any, ...] | None = step
-            while first is not None and first[0] == ASKED and first[3] == 1 and first[7] is not None:
-                first = self._add_basket(first, steps)
-            if first is not None:
-                self._add_step(*first)
-
-    def _add_basket(self, asked: tuple[Any, ...], steps: Iterator[tuple[Any, ...]]) -> tuple[Any, ...] | None:
-        """Add the steps of a basket that was asked for; the next step if these are others."""
-        _, thread, _, _, _, _, cpu, wall = asked
-        here, rest = self.places[thread], (NO_STEP, NO_STEP)
-        if not here.steps and (made := next(steps, NO_STEP)) is not NO_STEP:
-            step, by, branch, basket, size, began, none, end = made
-            rest = made, NO_STEP
-            if step == DECOMPRESSED and by == thread and none is None and (last := next(steps, NO_STEP)) is not NO_STEP:
-                step, by, same, number, uncompressed, before, ended, now = last
-                rest = made, last
-                if step == INTERPRETED and by == thread and same is branch and number is before is None:
-                    name = self.name_of_branch(branch)
-                    read = self.branches.get(name)
-                    if read is None:
-                        read = self.branches[name] = BranchRead()
-                    if basket in read.sizes:
-                        read.again += size
-                    else:
-                        read.sizes[basket] = size
-                    read.uncompressed += uncompressed
-                    had, passed, between = ended - cpu, now - wall, began - wall
-                    waited = passed - had
-                    waited = between if waited > between else waited if waited > 0.0 else 0.0
-                    busy = had / (passed - waited) if passed > waited + had else 1.0
-                    read.read = waited if read.read is None else read.read + waited
-                    if here.own:
-                        self.read += waited
-                        read.decompress += (end - began) * busy
-                        read.interpret += (now - end) * busy
-                    else:
-                        self.helper_cpu += (now - began) * busy
-                    here.mark = here.cpu = ended
-                    here.wall = here.last = now
-                    here.delay, here.awaited = 0.0, 0
-                    return None
-        self._add_step(*asked)
-        for step in rest[:-1]:
-            if step is not NO_STEP:
-                self._add_step(*step)
-        return None if rest[-1] is NO_STEP else rest[-1]
+        """Add up steps in order, `VALUES_OF_STEP` values each."""
+        places, branches, name_of = self.places, self.branches, self.name_of_branch
+        steps = zip(*[iter(noted)] * VALUES_OF_STEP, strict=True)
+        for values in steps:
+            if values[0] != WHOLE:
+                self._add_step(*values)
+                continue
+            # the same as all of its steps one after the other, in a shorter way
+            _, thread, cpu, asked, branch, basket, size, began = values
+            made, ended, wall, uncompressed, _, _, _, _ = next(steps)
+            here = places[thread]
+            if here.steps:
+                self._settle(here, cpu, asked)
+            name = name_of(branch)
+            read = branches.get(name)
+            if read is None:
+                read = branches[name] = BranchRead()
+            if basket in read.sizes:
+                read.again += size
+            else:
+                read.sizes[basket] = size
+            read.uncompressed += uncompressed
+            had, passed, between = ended - cpu, wall - asked, began - asked
+            waited = passed - had
+            waited = between if waited > between else waited if waited > 0.0 else 0.0
+            busy = had / (passed - waited) if passed > waited + had else 1.0
+            read.read = waited if read.read is None else read.read + waited
+            if here.own:
+                self.read += waited
+                read.decompress += (made - began) * busy
+                read.interpret += (wall - made) * busy
+            else:
+                self.helper_cpu += (wall - began) * busy
+            here.mark = here.cpu = ended
+            here.wall = here.last = wall
+            here.delay, here.awaited = 0.0, 0
 
     def _add_step(  # noqa: PLR0917
         self, step: int, thread: int, branch: Any, basket: Any, size: int, began: Any, ended: Any, wall: Any

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.gauges import Delays
-from roastcoffea.instrument.meter.steps import DELAYED, INTERRUPTED, BranchRead, Steps
+from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERRUPTED, BranchRead, Place, Steps
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -54,6 +54,8 @@ class Tally(Delays, Steps):
     """What was asked of XRootD servers; None where the file was not read from one."""
     handler: Any = None
     """The user's own class for sources."""
+    keeps_baskets = False
+    """Whether uproot keeps baskets of one step for the next."""
     name_of: Callable[[Any], Any] = attrgetter("path")
     """Returns the name of a field or column for coffea's handle."""
     closed = False
@@ -199,6 +201,7 @@ class Tally(Delays, Steps):
             cpu, wall = ended - cpu, now - wall
             waited = max(wall - cpu - (self.delayed(now - ended) if here.own else 0.0), 0.0)
             if self.in_line:
+                self.note_begun(get_ident(), here)
                 self.steps.extend((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
             here.source_cpu += cpu
             here.waited += waited
@@ -209,11 +212,25 @@ class Tally(Delays, Steps):
     def without_core(self, thread: int, off_core: float) -> None:
         """Record for how long a thread had no core during a long wait that ends now; `off_core` as for `delayed`."""
         if off_core - self.waits_since > self.shortest and thread == self.places.own:
+            self.note_begun(thread, self.places[thread])
             self.steps.extend((DELAYED, thread, None, 0, 0, None, 0.0, self.delayed(off_core)))
+
+    def note_begun(self, thread: int, here: Place) -> None:
+        """Record the steps of a basket of which another step of this thread keeps it from being recorded as a whole."""
+        if not here.begun:
+            return
+        _, _, cpu, wall, *made = here.begun
+        here.begun.clear()
+        self.steps.extend((ASKED, thread, None, 1, 0, None, cpu, wall))
+        if made:
+            branch, basket, size, began, ended = made
+            self.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, None, ended))
 
     def add_up(self, *, ended: bool = False) -> None:
         """Add up the recorded steps of threads, which may have `ended` or go on."""
         with self.lock:
+            if ended:
+                self.note_begun(get_ident(), self.places[get_ident()])
             noted = self.steps[:]
             del self.steps[: len(noted)]
             if not self.closed:
