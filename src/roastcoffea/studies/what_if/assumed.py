@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, log
-from typing import NamedTuple
+from math import exp, hypot, inf, log
+from typing import Final, NamedTuple
 
 from roastcoffea.replay.changes import Scenario
+from roastcoffea.replay.recorded import Recorded
+
+STORAGE, INTERPRETER, OTHERS, CROWDING = "storage", "interpreter", "others", "crowding"
+BRACKET, MISFIT = "chunk size", "misfit"
+"""What runs may leave open."""
+
+MOST_CROWDED: Final = 0.2
+"""Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
+
+
+class Place(NamedTuple):
+    """What shares what: threads of each process, and processes of each core."""
+
+    threads: int
+    processes: float
+
+
+def place_of(run: Recorded) -> Place:
+    """Those of a recorded run."""
+    return Place(run.threads, run.workers_of_host / (run.cores or inf))
 
 
 class Lock(NamedTuple):

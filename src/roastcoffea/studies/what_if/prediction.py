@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, hypot, inf, log, sqrt
 from statistics import mean, median, stdev
-from typing import Final, NamedTuple
+from typing import Final
 
 from scipy.stats import t as students_t
 
@@ -18,7 +18,20 @@ from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_thr
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.studies.what_if import unknown
-from roastcoffea.studies.what_if.assumed import Assumed, Lock, left_open
+from roastcoffea.studies.what_if.assumed import (
+    BRACKET,
+    CROWDING,
+    INTERPRETER,
+    MISFIT,
+    MOST_CROWDED,
+    OTHERS,
+    STORAGE,
+    Assumed,
+    Lock,
+    Place,
+    left_open,
+    place_of,
+)
 from roastcoffea.studies.what_if.replays import (
     foreign_load,
     median_of,
@@ -38,19 +51,6 @@ SCHEDULER_LIMIT: Final = 0.7
 
 TOO_WIDE: Final = 1.3
 """Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
-
-STORAGE, INTERPRETER, OTHERS, CROWDING, BRACKET, MISFIT = (
-    "storage",
-    "interpreter",
-    "others",
-    "crowding",
-    "chunk size",
-    "misfit",
-)
-"""What runs may leave open."""
-
-MOST_CROWDED: Final = 0.2
-"""Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
 
 Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
 """The likeliest assumptions, and others that differ in one of them."""
@@ -78,17 +78,6 @@ class Prediction:
     rechunked: bool = False
     reason: str | None = None
     doubts: tuple[str, ...] = ()
-
-
-class Place(NamedTuple):
-    """What shares what: threads of each process, and processes of each core."""
-
-    threads: int
-    processes: float
-
-
-def _place_of(run: Recorded) -> Place:
-    return Place(run.threads, run.workers_of_host / (run.cores or inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +198,7 @@ class Predictor:
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
         """Middle of the range of a run, predicted from another one."""
-        base, others = self._assumptions(source, _place_of(run))
+        base, others = self._assumptions(source, place_of(run))
 
         def seconds(assumed: Assumed) -> float:
             cluster = self._shared(source, run.own_cluster, assumed)
@@ -248,16 +237,13 @@ class Predictor:
         run = self.runs[0]
         on_host = workers if self.same_host else min(workers, run.workers_of_host)
         place = Place(threads, on_host / (run.cores or inf))
-        doubts = (
-            *self._doubts_of_cores(workers, place),
-            *unknown.doubts_of_threads(run, self._lock, threads),
-        )
+        doubts = *self._doubts_of_cores(workers, place), *unknown.doubts_of_threads(run, self._lock, threads)
         made = self._prediction(replays, self._assumptions(run, place), place, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        place = _place_of(self.runs[0])
+        place = place_of(self.runs[0])
         base, others = self._assumptions(self.runs[0], place)
         law_or_reason = self.law(base.streams)
 
@@ -304,7 +290,7 @@ class Predictor:
 
     def _leaves_crowding_open(self, place: Place) -> bool:
         """Whether more processes share a core than in any run: threads of one process share its memory as well."""
-        most = max(1.0, *(_place_of(run).processes for run in self.runs))
+        most = max(1.0, *(place_of(run).processes for run in self.runs))
         return place.processes > most and self._crowded < MOST_CROWDED
 
     def _doubts_of_cores(self, workers: int, place: Place) -> Iterable[str]:
