@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from schedules import chunks_of
@@ -11,7 +13,7 @@ from roastcoffea.replay.parts import Chunks
 
 
 def increase_of(*runs: Chunks) -> float:
-    return crowding_of([(chunks, doublings_of(chunks.parts, np.zeros(len(chunks), np.bool_))) for chunks in runs])
+    return crowding_of([[(chunks, doublings_of(chunks.parts, np.zeros(len(chunks), np.bool_)))] for chunks in runs])
 
 
 def crowded(increase: float, most: float, noise: float = 0.02, chunks: int = 200) -> Chunks:
@@ -72,6 +74,23 @@ def test_what_runs_differ_by_anyway_is_left_out_of_the_increase(
     expected = slope / alone * UNUSUAL**2 / (UNUSUAL**2 + uncertain)
     assert increase_of(*runs) == pytest.approx(expected, rel=1e-3)
     assert increase_of(*runs) < slope / alone
+
+
+def test_runs_that_took_as_long_on_crowded_cores_show_no_increase() -> None:
+    alone, made = crowded(0.0, 0.0, noise=0.0), crowded(0.0, 0.1, noise=0.0)
+    shared = made.with_parts(contention=made.parts.cpu)
+    assert increase_of(alone, alone, shared) == 0.0
+    faster = shared.with_parts(cpu=shared.parts.cpu * 0.9)
+    assert increase_of(alone, alone, faster) == 0.0
+
+
+def test_stages_of_one_run_are_not_runs() -> None:
+    """Three datasets on more and more crowded cores: medians of each are alike by definition, its chunks are not."""
+    stages = []
+    for number, most in enumerate((0.5, 1.0, 2.0)):
+        chunks = replace(crowded(0.25, most), datasets=(f"data {number}",))
+        stages.append((chunks, doublings_of(chunks.parts, np.zeros(len(chunks), np.bool_))))
+    assert 0.1 < crowding_of([stages]) < 0.25
 
 
 def test_early_tasks_tell_nothing_and_others_are_taken_back() -> None:

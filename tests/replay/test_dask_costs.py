@@ -12,8 +12,10 @@ from made_runs import made_run, plan
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.replay.dask_costs import (
     IDLE_TASKS,
+    MOST_IDLE,
     TYPICAL_GAP,
     costs_of,
     first_tasks,
@@ -59,9 +61,26 @@ def test_the_event_loop_takes_what_the_process_took_beside_its_tasks() -> None:
     found = costs_of(replace(RUN, lifetimes=busy), tasks_of(RUN))
     # 4 s for 8 tasks, and for the seconds of the process, each of which takes as much as 8 tasks
     (lifetime,) = RUN.lifetimes.to_pylist()
-    lasted = lifetime["stop"] - lifetime["start"]
-    assert found.own * (8 + IDLE_TASKS * lasted) == pytest.approx(4.0)
-    assert found.idle == pytest.approx(IDLE_TASKS * found.own)
+    lived = lifetime["stop"] - lifetime["start"]
+    assert 4.0 * IDLE_TASKS / (8 + IDLE_TASKS * lived) > MOST_IDLE == found.idle
+    # more than an idle process takes is due to tasks
+    assert found.own * 8 + found.idle * lived == pytest.approx(4.0)
+    less = busy.set_column(busy.schema.get_field_index("cpu_seconds"), "cpu_seconds", pa.array([8.1]))
+    little = costs_of(replace(RUN, lifetimes=less), tasks_of(RUN))
+    assert little.idle == pytest.approx(IDLE_TASKS * little.own)
+    assert little.own * 8 + little.idle * lived == pytest.approx(0.1)
+
+
+def test_workers_that_share_the_process_of_the_client_take_its_time_once() -> None:
+    rows = [row | {"cpu_seconds": 8.4} for row in RUN.lifetimes.to_pylist()]  # type: ignore[union-attr]
+    shared = [row | {"worker": f"inproc://host/{number}", "process": 1} for row in rows for number in range(4)]
+    found, once = (
+        costs_of(replace(RUN, lifetimes=table_of_rows(LIFETIME_COLUMNS, some)), tasks_of(RUN))
+        for some in (shared, [shared[0]])
+    )
+    lived = rows[0]["stop"] - rows[0]["start"]
+    assert found.own * 8 + found.idle * 4 * lived == pytest.approx(0.4)
+    assert once.own * 8 + once.idle * lived == pytest.approx(0.4)
 
 
 def test_merges_by_the_results_that_they_take() -> None:

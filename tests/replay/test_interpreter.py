@@ -8,7 +8,7 @@ from schedules import chunks_of
 
 from roastcoffea.replay.interpreter import (
     Interpreter,
-    blocked_alone,
+    blocked_per_event,
     interpreter_of,
     share_of,
     waited,
@@ -69,7 +69,7 @@ def test_chunks_wait_as_long_as_threads_make_them() -> None:
 
 def test_sleeping_while_others_compute_is_no_waiting_for_the_interpreter() -> None:
     """Chunks of 100 events that sleep for 2 s, of which up to 1.5 s could have been waiting for the interpreter."""
-    alone = blocked_alone([(chunks(0.5, wait=1.5), 1), (chunks(9.0), 2)])
+    alone = blocked_per_event([chunks(0.5, wait=1.5)])
     assert alone == pytest.approx(2.0 / 100)
     found = with_least_lock(chunks(1.5, wait=0.75), alone)
     assert found.parts.lock.tolist() == pytest.approx([0.25] * 8)
@@ -80,5 +80,5 @@ def test_waiting_for_the_interpreter_stays_where_it_made_chunks_longer_or_nothin
     longer = chunks(1.5, wait=2.0)
     assert with_least_lock(longer, 2.0 / 100).parts.lock.tolist() == pytest.approx([1.5] * 8)
     assert with_least_lock(longer, 9.0 / 100).parts.lock.tolist() == [0.0] * 8
-    assert blocked_alone([(longer, 2)]) is None
+    assert blocked_per_event([]) is None
     assert with_least_lock(longer, None) is longer

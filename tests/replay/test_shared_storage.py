@@ -39,7 +39,7 @@ def test_storage_is_shared_by_its_readers(load: Load, cluster: Cluster, expected
 @pytest.mark.slow
 @pytest.mark.parametrize(("load", "cluster", "expected"), SCHEDULES)
 def test_storage_is_shared_in_compiled_code_too(load: Load, cluster: Cluster, expected: float) -> None:
-    assert replayed(load, cluster, FREE, compiled=True).seconds == pytest.approx(expected)
+    assert replayed(load, cluster, FREE, turns=1, compiled=True).seconds == pytest.approx(expected)
 
 
 def test_many_readers_end_in_the_order_of_their_amounts() -> None:

@@ -26,8 +26,8 @@ SATURATION: Final = 1.1
 ROOTISH: Final = 2
 """Ratio of chunks to threads up to which Dask assigns all of them at once."""
 
-MOST_IDLE: Final = 0.9
-"""Largest share of a host's cores that its idle processes use: the rest of their work would be put off."""
+LEAST_LEFT: Final = 0.1
+"""Share of a host's cores that its idle processes leave at least, however many there are."""
 
 TURNS: Final = 4
 """Turns in which a chunk reads, waits and computes: it reads one branch after another, so that some chunks read while
@@ -190,18 +190,15 @@ def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Ou
 
 def _hosts(cluster: Cluster, idle: float) -> Hosts:
     """Hosts with their jobs and the cores that idle processes leave; the scheduler has its own unless it shares one."""
-    workers, cores = ([*column] for column in zip(*cluster.hosts, strict=True))
-    cores = [some - min(idle * each, MOST_IDLE * some) if some < inf else some for each, some in cluster.hosts]
-    jobs = [each * (cluster.threads + 1) for each in workers]
+    jobs = [workers * (cluster.threads + 1) for workers, _ in cluster.hosts]
+    cores = [max(some - idle * workers, LEAST_LEFT * some) if some < inf else some for workers, some in cluster.hosts]
+    others = [cluster.others * some if some < inf else 0.0 for _, some in cluster.hosts]
     if cluster.scheduler_here:
         jobs[-1] += 1
     else:
-        jobs, cores = [*jobs, 1], [*cores, 1.0]
-    others = np.where(np.isinf(cores), 0.0, cluster.others * np.nan_to_num(np.asarray(cores, np.float64), posinf=0.0))
-    if not cluster.scheduler_here:
-        others[-1] = 0.0
+        jobs, cores, others = [*jobs, 1], [*cores, 1.0], [*others, 0.0]
     own = np.where(np.isinf(cores), np.asarray(jobs, np.float64), cores)
-    return Hosts(cores=own, others=others, first_job=np.concatenate([[0], np.cumsum(jobs)]))
+    return Hosts(cores=own, others=np.array(others), first_job=np.concatenate([[0], np.cumsum(jobs)]))
 
 
 @cache

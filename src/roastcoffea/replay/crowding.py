@@ -23,6 +23,9 @@ CONFIDENCE: Final = 0.95
 FEWEST_RUNS: Final = 3
 """Fewest runs that show how much they scatter."""
 
+RUNS_VARIED: Final = 0.25
+"""Doublings between the least and the most crowded runs from which their medians are compared."""
+
 RUN_SCATTER: Final = 0.02
 """Relative scatter of the CPU time of runs that is assumed at least, as a few runs may agree by chance."""
 
@@ -42,20 +45,21 @@ def doublings_of(parts: Parts, early: Flags) -> Numbers:
     return np.where(early | (parts.computing <= 0), np.nan, doublings)
 
 
-def crowding_of(runs: Sequence[tuple[Chunks, Numbers]]) -> float:
+def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
     """Increase of a chunk's CPU time for each doubling of the jobs on its core; 0 if the runs do not show any.
 
     Parameters
     ----------
     runs
-        Chunks of runs of the same analysis, and the doublings of each.
+        Runs of the same analysis on the same files: chunks of each stage, and the doublings of each.
     """
-    if not runs:
+    pairs = [pair for run in runs for pair in run]
+    if not pairs:
         return 0.0
-    every = np.concatenate([doublings for _, doublings in runs])
-    relative = np.concatenate([_of_event(chunks) for chunks, _ in runs])
-    names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in runs])
-    number = np.repeat(np.arange(len(runs)), [len(doublings) for _, doublings in runs])
+    every = np.concatenate([doublings for _, doublings in pairs])
+    relative = np.concatenate([_of_event(chunks) for chunks, _ in pairs])
+    names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in pairs])
+    number = np.repeat(np.arange(len(runs)), [sum(len(doublings) for _, doublings in run) for run in runs])
     usable = np.isfinite(every) & (relative > 0)
     if np.count_nonzero(usable) < FEWEST or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
         return 0.0
@@ -67,7 +71,7 @@ def crowding_of(runs: Sequence[tuple[Chunks, Numbers]]) -> float:
 
 
 def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float | None:
-    """Increase according to the medians of runs; None if these are too few, or differ too little.
+    """Increase according to the medians of runs; None if these are too few, or their contention differs too little.
 
     Runs scatter more than their chunks tell, because a machine is not always as fast: a slope that may be chance is
     reduced as if UNUSUAL were the standard deviation of true ones about 0.
@@ -75,11 +79,13 @@ def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float |
     rows = [number == each for each in np.unique(number)]
     crowded, longer = (np.array([np.median(some[own]) for own in rows]) for some in (doublings, relative))
     spread = float(np.ptp(crowded))
-    if len(rows) < FEWEST_RUNS or spread < VARIED / 2:
+    if len(rows) < FEWEST_RUNS or spread < RUNS_VARIED:
         return None
     line = linregress(crowded, longer)
+    if not (line.slope > 0 and line.intercept > 0):
+        return 0.0
     slope, error = line.slope / line.intercept, np.hypot(line.stderr / line.intercept, RUN_SCATTER / spread)
-    return max(float(slope * UNUSUAL**2 / (UNUSUAL**2 + error**2)), 0.0)
+    return float(slope * UNUSUAL**2 / (UNUSUAL**2 + error**2))
 
 
 def _of_event(chunks: Chunks) -> Numbers:

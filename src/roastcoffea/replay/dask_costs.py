@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments
+from roastcoffea.metrics.workflow import worker_cpu_time_seconds
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.tasks import MERGE_PREFIX
 from roastcoffea.replay.cluster import Merging, tree
@@ -22,9 +22,12 @@ from roastcoffea.replay.inputs import Costs
 SCHEDULER_SECONDS: Final = 1.1e-3
 """CPU time of Dask's scheduler per task: assumed, because no run records it."""
 
-
 IDLE_TASKS: Final = 8.0
-"""Tasks for which the event loop of a worker uses as much CPU as for a second without any: measured."""
+"""Tasks that cost a worker process as much CPU, beside what they compute, as a second of its life: measured."""
+
+MOST_IDLE: Final = 0.1
+"""Largest share of a core that a process takes if it does nothing: more is due to tasks, such as threads that receive
+what these read."""
 
 TYPICAL_GAP: Final = 1.5e-3
 """Seconds between two tasks of a thread if a run has too few to measure it."""
@@ -56,8 +59,8 @@ def costs_of(run: Run, tasks: pa.Table) -> Costs:
     """Dask's costs for started tasks, including failed ones, on which worker processes spend CPU time as well."""
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
-    own = _own(run, tasks, latency)
-    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own, idle=IDLE_TASKS * own)
+    own, idle = _own_and_idle(run, tasks, latency)
+    return Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, own=own, idle=idle)
 
 
 def _middle(tasks: pa.Table, later: str, earlier: str) -> float:
@@ -77,11 +80,11 @@ def _gap(tasks: pa.Table) -> float:
     return max(float(np.median(gaps)), 0.0) if len(gaps) >= FEWEST else TYPICAL_GAP
 
 
-def _own(run: Run, tasks: pa.Table, latency: float) -> float:
-    """CPU time of a worker process per task, without that of the task, of start-up, and of the idle process."""
+def _own_and_idle(run: Run, tasks: pa.Table, latency: float) -> tuple[float, float]:
+    """CPU time of a worker process beside its tasks and start-up: for each task, and for each second of its life."""
     if run.lifetimes is None or run.lifetimes["cpu_seconds"].null_count or not len(tasks):
-        return 0.0
-    busy = float(pc.sum(run.lifetimes["cpu_seconds"]).as_py())
+        return 0.0, 0.0
+    busy = worker_cpu_time_seconds(run.lifetimes)
     began = late_start(tasks.select(["worker", "assigned", "start"]).sort_by("start"), latency) * len(
         tasks["worker"].unique()
     )
@@ -90,8 +93,10 @@ def _own(run: Run, tasks: pa.Table, latency: float) -> float:
         wall, *cpu = (float(amounts(run.chunks, f"{name}_seconds").sum()) for name in OF_CHUNKS)
         # measured CPU time for chunks, and total time for everything else
         of_tasks += sum(cpu) - wall
-    idled = float(np.nansum(moments(run.lifetimes, "stop") - moments(run.lifetimes, "start")))
-    return max(busy - began - of_tasks, 0.0) / (len(tasks) + IDLE_TASKS * idled)
+    lived = float(np.nansum(moments(run.lifetimes, "stop") - moments(run.lifetimes, "start")))
+    beside = max(busy - began - of_tasks, 0.0)
+    idle = min(IDLE_TASKS * beside / (len(tasks) + IDLE_TASKS * lived), MOST_IDLE)
+    return max(beside - idle * lived, 0.0) / len(tasks), idle
 
 
 def merging_of(run: Run, call: RunnerCall, results: int, merges: pa.Table) -> Merging:

@@ -38,13 +38,14 @@ class Simulation(SharedStorage):
         # of each job
         self.target = np.full(jobs, INFINITY)
         self.began, self.pending = np.zeros(jobs), np.zeros(jobs)
-        self.task, self.stage, self.turns = np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
-        self.host = np.zeros(jobs, np.int64)
+        self.task, self.stage, self.host = np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
+        self.turns_left = np.zeros(jobs, np.int64)
         for host in range(places):
             self.host[hosts.first_job[host] : hosts.first_job[host + 1]] = host
         # of each worker
         self.idle, self.turn = np.full(workers, setting.threads), np.full(workers, NOTHING)
         self.held, self.ready = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
+        # 0: warm; 1 to 3: its first task is about to compute, to wait, to compute again; from then on one per turn
         self.cold = np.ones(workers, np.int64)
         # the chunks held by each worker, then the merges
         self.head, self.tail = np.full(2 * workers, NOTHING), np.full(2 * workers, NOTHING)
@@ -148,11 +149,11 @@ class Simulation(SharedStorage):
             if self.cold[worker] == 1:
                 seconds += self.costs.cold_before
                 self.cold[worker] = 2
-            self.stage[job], self.turns[job] = BEFORE, turns
+            self.stage[job], self.turns_left[job] = BEFORE, turns
             if seconds > 0.0:
                 self._take_core(job, seconds, time)
                 return
-        while self.turns[job] > 0:
+        while self.turns_left[job] > 0:
             if self.stage[job] == BEFORE:
                 self.stage[job] = READING
                 if self.read[task] > 0.0:
@@ -178,7 +179,7 @@ class Simulation(SharedStorage):
                     self._take_core(job, seconds, time)
                     return
             self.stage[job] = BEFORE
-            self.turns[job] -= 1
+            self.turns_left[job] -= 1
         self._end(job, time)
 
     def _end(self, job: int, time: float) -> None:

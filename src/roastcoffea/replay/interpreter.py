@@ -56,11 +56,10 @@ def share_of(parts: Parts, threads: int) -> float:
     return 1.0 if surplus(1.0) <= 0 else float(brentq(surplus, 0.0, 1.0, xtol=1e-4))
 
 
-def blocked_alone(runs: Sequence[tuple[Chunks, int]]) -> float | None:
-    """Seconds of an event in which chunks neither computed nor read, with one thread per process; None if unknown."""
-    alone = [chunks for chunks, threads in runs if threads == 1]
-    events = sum(float(chunks.events.sum()) for chunks in alone)
-    return sum(_blocked(chunks.parts) for chunks in alone) / events if events else None
+def blocked_per_event(runs: Sequence[Chunks]) -> float | None:
+    """Seconds of an event in which chunks neither computed nor read; None without any."""
+    events = sum(float(chunks.events.sum()) for chunks in runs)
+    return sum(_blocked(chunks.parts) for chunks in runs) / events if events else None
 
 
 def _blocked(parts: Parts) -> float:

@@ -130,7 +130,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
         activity = activity_of(own, tasks, doublings, reading_seconds(chunks) > 0)
         chunks, costs = _warm(chunks.with_cores(1.0), tasks, costs)
     else:
-        costs = costs._replace(crowded=crowding_of([(chunks, doublings)]))
+        costs = costs._replace(crowded=crowding_of([[(chunks, doublings)]]))
         failed = _during(call, records.failed)
         chunks = _as_recorded(chunks, tasks)
         chunks = _with_failed(chunks, moments(tasks, "start"), failed)

@@ -105,6 +105,7 @@ def test_a_small_basket_that_a_thread_reads_alone_is_one_step(other: bool) -> No
     tally.in_line, here = True, tally.places[get_ident()]
     here.begun += (WHOLE, get_ident(), cpu := time.thread_time(), wall := time.perf_counter())
     tally.waits(wall - cpu)
+    tally.shortest = float("inf")  # a busy host makes no step of its own
     decompression, interpretation = (metered_executor(tally, kind, None) for _, kind in EXECUTORS)
     basket = decompression.submit(lambda *_: basket_of(branch), chunk_of(100), branch, 0).result()
     if other:
@@ -120,6 +121,19 @@ def test_a_small_basket_that_a_thread_reads_alone_is_one_step(other: bool) -> No
 def test_time_in_the_queue_for_a_core_is_no_waiting_for_a_small_basket() -> None:
     tally = of_small_basket(13.0, delayed=2.0)
     assert tally.seconds() == pytest.approx((1.0, 0.75 / 3, 0.25 / 3))
+
+
+def test_a_basket_that_another_thread_is_about_to_record_is_left_to_it() -> None:
+    """It may be anywhere between taking note of the array and handing the step over."""
+    tally = Tally()
+    here = tally.places[get_ident() + 1]
+    for known in (4, 9):
+        here.begun = [WHOLE, get_ident() + 1, 1.0, 10.0, branch_named("a"), 0, 100, 13.0, 13.5][:known]
+        tally.note_begun(get_ident() + 1, here)
+        assert (len(tally.steps), here.begun) == (8 if known == 4 else 24, [])
+    here.begun = [*range(16)]
+    tally.note_begun(get_ident() + 1, here)
+    assert len(tally.steps) == 24
 
 
 def test_what_never_came_was_waited_for() -> None:

@@ -111,6 +111,7 @@ class ChunksShadow(Shadow):
         tally, thread = self.tally, get_ident()
         tally.stepping = None
         if not tally.in_process:
+            tally.note_begun(thread, tally.places[thread])
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             return self.original(*args, **kwargs)
         here = tally.places[thread]
@@ -119,14 +120,14 @@ class ChunksShadow(Shadow):
         try:
             if len(tally.steps) > MOST_VALUES:
                 tally.add_up()
+            if here.begun:
+                tally.note_begun(thread, here)
             if tally.in_line:
                 ranges = args[0] if args else None
                 baskets = len(ranges) if type(ranges) is list else 0
                 wall, cpu = perf_counter() if baskets else None, thread_time()
                 if wall is not None and here.own:
                     tally.waits(wall - cpu)
-                if here.begun:
-                    tally.note_begun(thread, here)
                 if baskets == 1:
                     here.begun += (WHOLE, thread, cpu, wall)
                 else:

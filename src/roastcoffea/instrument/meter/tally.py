@@ -12,7 +12,17 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.gauges import Delays
-from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERRUPTED, BranchRead, Place, Steps
+from roastcoffea.instrument.meter.steps import (
+    ASKED,
+    BEGUN,
+    DECOMPRESSED,
+    DELAYED,
+    INTERRUPTED,
+    REQUESTED,
+    BranchRead,
+    Place,
+    Steps,
+)
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -219,8 +229,11 @@ class Tally(Delays, Steps):
         """Record the steps of a basket of which another step of this thread keeps it from being recorded as a whole."""
         if not here.begun:
             return
-        _, _, cpu, wall, *made = here.begun
-        here.begun.clear()
+        # another thread may be about to record it as a whole
+        begun, here.begun = here.begun[:], []
+        if len(begun) not in {REQUESTED, BEGUN}:
+            return
+        _, _, cpu, wall, *made = begun
         self.steps.extend((ASKED, thread, None, 1, 0, None, cpu, wall))
         if made:
             branch, basket, size, began, ended = made

@@ -18,16 +18,16 @@ MOST_CROWDED: Final = 0.2
 """Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
 
 
-class Place(NamedTuple):
-    """What shares what: threads of each process, and processes of each core."""
+class Sharing(NamedTuple):
+    """Numbers of what shares something: threads of a process, and processes per core."""
 
     threads: int
     processes: float
 
 
-def place_of(run: Recorded) -> Place:
+def sharing_of(run: Recorded) -> Sharing:
     """Those of a recorded run."""
-    return Place(run.threads, run.workers_of_host / (run.cores or inf))
+    return Sharing(run.threads, run.workers_of_host / (run.cores or inf))
 
 
 class Lock(NamedTuple):

@@ -28,9 +28,9 @@ from roastcoffea.studies.what_if.assumed import (
     STORAGE,
     Assumed,
     Lock,
-    Place,
+    Sharing,
     left_open,
-    place_of,
+    sharing_of,
 )
 from roastcoffea.studies.what_if.replays import (
     foreign_load,
@@ -198,7 +198,7 @@ class Predictor:
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
         """Middle of the range of a run, predicted from another one."""
-        base, others = self._assumptions(source, place_of(run))
+        base, others = self._assumptions(source, sharing_of(run))
 
         def seconds(assumed: Assumed) -> float:
             cluster = self._shared(source, run.own_cluster, assumed)
@@ -236,15 +236,15 @@ class Predictor:
 
         run = self.runs[0]
         on_host = workers if self.same_host else min(workers, run.workers_of_host)
-        place = Place(threads, on_host / (run.cores or inf))
-        doubts = *self._doubts_of_cores(workers, place), *unknown.doubts_of_threads(run, self._lock, threads)
-        made = self._prediction(replays, self._assumptions(run, place), place, doubts)
+        sharing = Sharing(threads, on_host / (run.cores or inf))
+        doubts = *self._doubts_of_cores(workers, sharing), *unknown.doubts_of_threads(run, self._lock, threads)
+        made = self._prediction(replays, self._assumptions(run, sharing), sharing, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        place = place_of(self.runs[0])
-        base, others = self._assumptions(self.runs[0], place)
+        sharing = sharing_of(self.runs[0])
+        base, others = self._assumptions(self.runs[0], sharing)
         law_or_reason = self.law(base.streams)
 
         def replays(assumed: Assumed) -> list[Replayed]:
@@ -256,22 +256,22 @@ class Predictor:
         if not isinstance(law_or_reason, str):
             largest = max(int(chunks.events.max()) for chunks in self.chunks())
             doubts = unknown.doubts_of_size(size, largest)
-            made = self._prediction(replays, (base, others), place, doubts)
+            made = self._prediction(replays, (base, others), sharing, doubts)
             return replace(made, chunksize=size, rechunked=True)
         fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
-        made = self._prediction(replays, (base, others), place, (), fixed)
+        made = self._prediction(replays, (base, others), sharing, (), fixed)
         return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
 
-    def _assumptions(self, run: Recorded, place: Place) -> Assumptions:
+    def _assumptions(self, run: Recorded, sharing: Sharing) -> Assumptions:
         """The likeliest assumptions, and others that the runs allow as well."""
-        storage, locks = self.storage, self._locks(run, place.threads)
+        storage, locks = self.storage, self._locks(run, sharing.threads)
         base = Assumed(storage.streams, locks[0])
         jobs = {min(self.others.values()), max(self.others.values())}
         return base, {
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
             INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
             OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
-            CROWDING: [base._replace(crowded=MOST_CROWDED)] if self._leaves_crowding_open(place) else [],
+            CROWDING: [base._replace(crowded=MOST_CROWDED)] if self._leaves_crowding_open(sharing) else [],
         }
 
     def _as_assumed(self, run: Recorded, assumed: Assumed) -> Recorded:
@@ -280,23 +280,23 @@ class Predictor:
             return run
         if assumed.crowded not in self._crowded_runs:
             self._crowded_runs[assumed.crowded] = on_own_cores(self._recorded, assumed.crowded)
-        (place,) = (at for at, one in enumerate(self.runs) if one is run)
-        return self._crowded_runs[assumed.crowded][place]
+        (index,) = (index for index, one in enumerate(self.runs) if one is run)
+        return self._crowded_runs[assumed.crowded][index]
 
     @property
     def _crowded(self) -> float:
         """Increase of CPU time for each doubling of the jobs on a core, as the runs show it."""
         return max(stage.costs.crowded for stage in self.runs[0].stages)
 
-    def _leaves_crowding_open(self, place: Place) -> bool:
+    def _leaves_crowding_open(self, sharing: Sharing) -> bool:
         """Whether more processes share a core than in any run: threads of one process share its memory as well."""
-        most = max(1.0, *(place_of(run).processes for run in self.runs))
-        return place.processes > most and self._crowded < MOST_CROWDED
+        most = max(1.0, *(sharing_of(run).processes for run in self.runs))
+        return sharing.processes > most and self._crowded < MOST_CROWDED
 
-    def _doubts_of_cores(self, workers: int, place: Place) -> Iterable[str]:
-        if self._leaves_crowding_open(place):
-            return [unknown.doubts_of_crowding(place.processes, self._crowded, MOST_CROWDED)]
-        return unknown.doubts_of_cores(self.runs[0], workers, place.threads, self.same_host)
+    def _doubts_of_cores(self, workers: int, sharing: Sharing) -> Iterable[str]:
+        if self._leaves_crowding_open(sharing):
+            return [unknown.doubts_of_crowding(sharing.processes, self._crowded, MOST_CROWDED)]
+        return unknown.doubts_of_cores(self.runs[0], workers, sharing.threads, self.same_host)
 
     def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
         """A cluster with storage and cores that are shared as assumed."""
@@ -338,22 +338,22 @@ class Predictor:
     def _scaled(self, replays: Iterable[Replayed], assumed: Assumed) -> list[Replayed]:
         return [one._replace(seconds=one.seconds * self._scale(assumed.streams)) for one in replays]
 
-    def _unknown(self, widest: str | None, place: Place) -> str:
+    def _unknown(self, widest: str | None, sharing: Sharing) -> str:
         """Why there is no number."""
         run = self.runs[0]
         if widest == OTHERS:
             return unknown.of_others(run, self.others.values())
         if widest == INTERPRETER:
-            return unknown.of_interpreter(run, self._lock, place.threads)
+            return unknown.of_interpreter(run, self._lock, sharing.threads)
         if widest == CROWDING:
-            return unknown.of_crowding(place.processes, self._crowded, MOST_CROWDED)
+            return unknown.of_crowding(sharing.processes, self._crowded, MOST_CROWDED)
         return unknown.of_storage(self.storage)
 
     def _prediction(
         self,
         replays: Callable[[Assumed], list[Replayed]],
         assumptions: Assumptions,
-        place: Place,
+        sharing: Sharing,
         doubts: Iterable[str],
         instead: Sequence[Replayed] = (),
     ) -> Prediction:
@@ -371,14 +371,13 @@ class Predictor:
             busy = f"beyond the scheduler's throughput: it would be busy {FRACTION.text(use)} of the time"
             doubts = (busy, *doubts)
         seconds = median_of(usual)
+        ranges = {name: [*map(median_of, some)] for name, some in made.items()}
+        told = left_open(seconds, ranges)
         # what the replay of the recorded run misses may belong to its cluster, or to the replay
-        ranges = {name: [*map(median_of, some)] for name, some in made.items()} | {
-            MISFIT: [seconds * self._calibration]
-        }
-        found = left_open(seconds, ranges)
+        found = left_open(seconds, ranges | {MISFIT: [seconds * self._calibration]})
         wide, reason = found.factor * (1 + self.error), None
-        if found.factor**2 > TOO_WIDE and not instead:
-            reason = self._unknown(found.widest, place)
+        if told.factor**2 > TOO_WIDE and not instead:
+            reason = self._unknown(told.widest, sharing)
         return Prediction(
             *self.runs[0].configuration,
             AS_RECORDED,

@@ -10,11 +10,12 @@ from typing import Final
 
 import numpy as np
 
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.changes import UNCHANGED, Scenario
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
 from roastcoffea.replay.crowding import crowding_of
 from roastcoffea.replay.fitted_storage import ALL, with_own_storage
-from roastcoffea.replay.interpreter import blocked_alone, with_least_lock
+from roastcoffea.replay.interpreter import blocked_per_event, with_least_lock
 from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
@@ -47,31 +48,47 @@ def own_chunks(stage: Stage, streams: float) -> Chunks | None:
 
 
 def on_own_cores(runs: Sequence[Recorded], crowded: float | None = None) -> list[Recorded]:
-    """Runs whose chunks compute, and wait for the interpreter, as on cores of their own; those of one size tell how."""
+    """Runs whose chunks compute, and wait for the interpreter, as if each had a core of its own.
+
+    Without `crowded`, the increase of CPU time on crowded cores is that of the runs with chunks of the same size.
+    """
     if crowded is None:
-        alike = [stage for run in runs if run.chunksize == runs[0].chunksize for stage in run.stages]
+        alike = [run.stages for run in runs if run.chunksize == runs[0].chunksize]
         crowded = crowding_of(
-            [(stage.chunks, stage.activity.doublings) for stage in alike if stage.chunks and stage.activity]
+            [
+                [(one.chunks, one.activity.doublings) for one in stages if one.chunks and one.activity]
+                for stages in alike
+            ]
         )
-    return [_on_own_cores(run, crowded, _blocked_alone(run, runs)) for run in runs]
+    return [_on_own_cores(run, crowded, runs) for run in runs]
 
 
-def _blocked_alone(run: Recorded, runs: Sequence[Recorded]) -> float | None:
-    alike = [one for one in runs if one.chunksize == run.chunksize and one.threads < run.threads]
-    return blocked_alone([(stage.chunks, one.threads) for one in alike for stage in one.stages if stage.chunks])
-
-
-def _on_own_cores(run: Recorded, crowded: float, alone: float | None) -> Recorded:
+def _on_own_cores(run: Recorded, crowded: float, runs: Sequence[Recorded]) -> Recorded:
     stages = []
-    for stage in run.stages:
+    for place, stage in enumerate(run.stages):
         chunks, activity = stage.chunks, stage.activity
         if chunks is not None and activity is not None:
-            doublings = np.nan_to_num(activity.doublings)
-            chunks = with_least_lock(chunks.uncrowded(doublings, crowded), alone)
+            doublings = _known(activity.doublings)
+            chunks = with_least_lock(chunks.uncrowded(doublings, crowded), _blocked_alone(run, place, runs))
             # threads that hold the interpreter hold it for less time as well
             chunks = chunks.with_parts(lock=chunks.parts.lock / 2**doublings)
         stages.append(replace(stage, costs=stage.costs._replace(crowded=crowded), chunks=chunks))
     return replace(run, stages=tuple(stages))
+
+
+def _known(doublings: Numbers) -> Numbers:
+    """Doublings with the usual ones for first tasks of processes, whose parts are those of usual tasks as well."""
+    known = doublings[np.isfinite(doublings)]
+    return np.where(np.isfinite(doublings), doublings, np.median(known) if len(known) else 0.0)
+
+
+def _blocked_alone(run: Recorded, place: int, runs: Sequence[Recorded]) -> float | None:
+    """Seconds of an event in which chunks of a stage neither computed nor read, if one thread per process was told."""
+    if run.threads == 1:
+        return None
+    wanted = 1, run.chunksize, len(run.stages)
+    alike = [one.stages[place] for one in runs if (one.threads, one.chunksize, len(one.stages)) == wanted]
+    return blocked_per_event([stage.chunks for stage in alike if stage.chunks is not None])
 
 
 def median_of(replays: Sequence[Replayed]) -> float:

@@ -28,8 +28,9 @@ def of_crowding(processes: float, known: float, most: float) -> str:
 
 
 def _crowding(processes: float, known: float, most: float) -> str:
-    low, high = (FRACTION.text(share) for share in (known, most))
-    return f"{processes:.3g} processes share a core and its caches, more than in any run: {low} to {high} more CPU time"
+    low = f"{FRACTION.text(known)} to" if known else "up to"
+    shared = f"{processes:.3g} processes share a core and its caches, more than in any run"
+    return f"{shared}: {low} {FRACTION.text(most)} more CPU time"
 
 
 def of_storage(known: Storage) -> str:
