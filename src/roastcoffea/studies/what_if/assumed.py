@@ -11,7 +11,7 @@ from roastcoffea.replay.changes import Scenario
 from roastcoffea.replay.recorded import Recorded
 
 STORAGE, INTERPRETER, OTHERS, CROWDING = "storage", "interpreter", "others", "crowding"
-BRACKET, MISFIT = "chunk size", "misfit"
+BRACKET, SIZE, MISFIT = "fixed cost of a chunk", "chunk size", "misfit"
 """What runs may leave open."""
 
 MOST_CROWDED: Final = 0.2
@@ -48,6 +48,10 @@ class Assumed(NamedTuple):
     lock: Lock
     others: float | None = None
     crowded: float | None = None
+
+
+Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
+"""The likeliest assumptions, and others that differ in one of them."""
 
 
 @dataclass(frozen=True, slots=True)

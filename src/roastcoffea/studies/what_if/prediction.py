@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, hypot, inf, log, sqrt
+from math import exp, hypot, inf, log, log2, sqrt
 from statistics import mean, median, stdev
 from typing import Final
 
+import numpy as np
 from scipy.stats import t as students_t
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
@@ -25,8 +26,10 @@ from roastcoffea.studies.what_if.assumed import (
     MISFIT,
     MOST_CROWDED,
     OTHERS,
+    SIZE,
     STORAGE,
     Assumed,
+    Assumptions,
     Lock,
     Sharing,
     left_open,
@@ -52,11 +55,9 @@ SCHEDULER_LIMIT: Final = 0.7
 TOO_WIDE: Final = 1.3
 """Ratio of what the runs leave open, slowest to fastest, above which there is no number: it could be off by 15 %."""
 
-Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
-"""The likeliest assumptions, and others that differ in one of them."""
-
-WRONG: Final = 0.15
-"""Error of replaying a recorded run itself above which it is reported."""
+BEYOND_SIZES: Final = 0.1
+"""Relative excess over the law of chunks, for each doubling beyond the recorded sizes, that is possible: arrays that
+outgrow the caches, or a fixed cost from large chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,8 @@ class Predictor:
         found = [doubt for run in self.repeats for doubt in run.doubts]
         found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
         found += filter(None, (foreign_load(run, self.others[id(run)]) for run in self.repeats))
-        found += filter(None, map(_misfit, self.checks))
+        for one in self.checks:
+            found += unknown.doubts_of_check(one.name, one.measured, one.error, from_itself=one.from_itself)
         return list(dict.fromkeys(found))
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
@@ -254,13 +256,18 @@ class Predictor:
             return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
 
         if not isinstance(law_or_reason, str):
-            largest = max(int(chunks.events.max()) for chunks in self.chunks())
-            doubts = unknown.doubts_of_size(size, largest)
-            made = self._prediction(replays, (base, others), sharing, doubts)
+            doubts = unknown.doubts_of_size(size, max(int(chunks.events.max()) for chunks in self.chunks()))
+            made = self._prediction(replays, (base, others), sharing, doubts, beyond=self._beyond(size))
             return replace(made, chunksize=size, rechunked=True)
         fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
         made = self._prediction(replays, (base, others), sharing, (), fixed)
         return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
+
+    def _beyond(self, size: int) -> float:
+        """Doublings between a chunk size and the nearest recorded one; 0 between recorded ones."""
+        sizes = [float(np.median(chunks.events)) for chunks in self.chunks()]
+        sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
+        return max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
 
     def _assumptions(self, run: Recorded, sharing: Sharing) -> Assumptions:
         """The likeliest assumptions, and others that the runs allow as well."""
@@ -356,10 +363,12 @@ class Predictor:
         sharing: Sharing,
         doubts: Iterable[str],
         instead: Sequence[Replayed] = (),
+        *,
+        beyond: float = 0.0,
     ) -> Prediction:
         """Prediction for the cluster of the run; its range has its error, and what the runs leave open.
 
-        `instead` are replays with chunks that are as likely.
+        `instead` are replays with chunks that are as likely, `beyond` the doublings from recorded chunk sizes.
         """
         base, others = assumptions
         made = {name: [replays(assumed) for assumed in some] for name, some in others.items()}
@@ -374,7 +383,8 @@ class Predictor:
         ranges = {name: [*map(median_of, some)] for name, some in made.items()}
         told = left_open(seconds, ranges)
         # what the replay of the recorded run misses may belong to its cluster, or to the replay
-        found = left_open(seconds, ranges | {MISFIT: [seconds * self._calibration]})
+        ranges |= {MISFIT: [seconds * self._calibration], SIZE: [seconds * (1 + BEYOND_SIZES * beyond)]}
+        found = left_open(seconds, ranges)
         wide, reason = found.factor * (1 + self.error), None
         if told.factor**2 > TOO_WIDE and not instead:
             reason = self._unknown(told.widest, sharing)
@@ -388,11 +398,3 @@ class Predictor:
             reason=reason,
             doubts=tuple(doubts),
         )
-
-
-def _misfit(check: Check) -> str | None:
-    if abs(check.error) < WRONG:
-        return None
-    what = "the replay" if check.from_itself else "the prediction from the other runs"
-    off = f"{FRACTION.text(abs(check.error))} {'more' if check.error > 0 else 'less'}"
-    return f"{what} of {check.name} gives {off} than the {check.measured:.3g} s that were measured"

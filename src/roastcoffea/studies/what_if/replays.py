@@ -83,7 +83,7 @@ def _known(doublings: Numbers) -> Numbers:
 
 
 def _blocked_alone(run: Recorded, place: int, runs: Sequence[Recorded]) -> float | None:
-    """Seconds of an event in which chunks of a stage neither computed nor read, if one thread per process was told."""
+    """The same stage in runs with one thread per process: seconds of an event in which it neither computed nor read."""
     if run.threads == 1:
         return None
     wanted = 1, run.chunksize, len(run.stages)

@@ -13,6 +13,9 @@ from roastcoffea.units import FRACTION, number
 FAR: Final = 2
 """Chunks up to this many times the largest recorded one are still near it."""
 
+WRONG: Final = 0.15
+"""Error of a recorded run's own prediction above which it is reported."""
+
 # Why there is no number
 
 
@@ -100,6 +103,14 @@ def doubts_of_threads(run: Recorded, known: Interpreter | None, threads: int) ->
             f"{shared}: at worst, {number(threads)} of them run serially; "
             "how much of their work releases the lock is unknown"
         )
+
+
+def doubts_of_check(name: str, measured: float, error: float, *, from_itself: bool) -> Iterator[str]:
+    """Caveat on a measured run that is predicted badly."""
+    if abs(error) >= WRONG:
+        what = "the replay" if from_itself else "the prediction from the other runs"
+        off = f"{FRACTION.text(abs(error))} {'more' if error > 0 else 'less'}"
+        yield f"{what} of {name} gives {off} than the {measured:.3g} s that were measured"
 
 
 def doubts_of_size(size: int, largest: int) -> Iterator[str]:
