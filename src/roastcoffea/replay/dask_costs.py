@@ -25,9 +25,9 @@ SCHEDULER_SECONDS: Final = 1.1e-3
 IDLE_TASKS: Final = 8.0
 """Tasks that cost a worker process as much CPU, beside what they compute, as a second of its life: measured."""
 
-MOST_IDLE: Final = 0.1
-"""Largest share of a core that a process takes if it does nothing: more is due to tasks, such as threads that receive
-what these read."""
+MOST_IDLE: Final = 0.05
+"""Largest share of a core that a process takes if it does nothing, as measured: more is due to tasks, such as threads
+that receive what these read."""
 
 TYPICAL_GAP: Final = 1.5e-3
 """Seconds between two tasks of a thread if a run has too few to measure it."""
