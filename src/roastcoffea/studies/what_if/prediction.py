@@ -265,7 +265,7 @@ class Predictor:
 
     def _beyond(self, size: int) -> float:
         """Doublings between a chunk size and the nearest recorded one; 0 between recorded ones."""
-        sizes = [float(np.median(chunks.events)) for chunks in self.chunks()]
+        sizes = [max(float(np.median(chunks.events)), 1.0) for chunks in self.chunks()]
         sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
         return max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
 
