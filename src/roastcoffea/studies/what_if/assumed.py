@@ -38,16 +38,16 @@ class Lock(NamedTuple):
 
 
 class Assumed(NamedTuple):
-    """One set of assumptions: streams that storage serves, the interpreter lock, cores for other programs, and the
-    increase of CPU time for each doubling of the jobs on a core.
+    """One set of assumptions: streams that storage serves, the interpreter lock, and cores for other programs.
 
-    Without `others` and `crowded`, each run has those that were fitted to it.
+    Without `others`, each run has those that were fitted to it. With `crowded`, CPU time grows by MOST_CROWDED for each
+    doubling of the jobs on a core, otherwise as the runs show it.
     """
 
     streams: float
     lock: Lock
     others: float | None = None
-    crowded: float | None = None
+    crowded: bool = False
 
 
 Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]

@@ -117,7 +117,6 @@ class Predictor:
         self._recorded = self.runs
         self.runs = on_own_cores(self._recorded)
         self._scales = {ALL: 1.0}
-        self._crowded_runs: dict[float, list[Recorded]] = {}
 
     @cached_property
     def repeats(self) -> list[Recorded]:
@@ -278,17 +277,17 @@ class Predictor:
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
             INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
             OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
-            CROWDING: [base._replace(crowded=MOST_CROWDED)] if self._leaves_crowding_open(sharing) else [],
+            CROWDING: [base._replace(crowded=True)] if self._leaves_crowding_open(sharing) else [],
         }
 
     def _as_assumed(self, run: Recorded, assumed: Assumed) -> Recorded:
         """A run whose chunks compute as on cores of their own, according to the assumed increase of CPU time."""
-        if assumed.crowded is None:
-            return run
-        if assumed.crowded not in self._crowded_runs:
-            self._crowded_runs[assumed.crowded] = on_own_cores(self._recorded, assumed.crowded)
-        (index,) = (index for index, one in enumerate(self.runs) if one is run)
-        return self._crowded_runs[assumed.crowded][index]
+        return self._most_crowded[[*map(id, self.runs)].index(id(run))] if assumed.crowded else run
+
+    @cached_property
+    def _most_crowded(self) -> list[Recorded]:
+        """The runs, if CPU time grows as much as is assumed at most."""
+        return on_own_cores(self._recorded, MOST_CROWDED)
 
     @property
     def _crowded(self) -> float:
