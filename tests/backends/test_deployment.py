@@ -58,6 +58,25 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
     # the fixture checks that the plugins go all the same
 
 
+@pytest.mark.parametrize("ahead", [0.0, -100.0])
+def test_late_answers_do_not_move_a_clock_that_may_be_equal(
+    client: Any, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Deployment.ask
+
+    def ask_late(self: Deployment, *args: Any, **arguments: Any) -> dict[str, Any]:
+        answer = ask(self, *args, **arguments)
+        time.sleep(0.05)
+        return {**answer, "time": answer["time"] + ahead} if "time" in answer else answer
+
+    monkeypatch.setattr(Deployment, "ask", ask_late)
+    with MetricsCollector(client) as collector:
+        client.gather(client.map(str, range(5), pure=False))
+    offset = collector.measurement.run.scheduler_clock_offset
+    assert offset == pytest.approx(ahead, abs=30)
+    assert (offset == 0) == (ahead == 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
 def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(

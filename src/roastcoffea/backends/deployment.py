@@ -246,8 +246,10 @@ class Deployment(LoggedPeriod):
         if not self.is_open:  # nobody waits for it any more
             return None
         if answered - asked < self._round_trip:
-            self._round_trip = answered - asked
-            self.clock_offset = answer["time"] - (asked + answered) / 2
+            # equal clocks are likelier than a request that took as long as its answer
+            low, high = answer["time"] - answered, answer["time"] - asked
+            self.clock_offset = 0.0 if low <= 0 <= high else (low + high) / 2
+            self._round_trip = high - low
         self._take(answer)
         return answer
 
