@@ -12,7 +12,7 @@ import pytest
 from conftest import wait_until
 from local_work import cpu_of_children
 
-from roastcoffea.backends.processes import ProcessTree, Sample
+from roastcoffea.backends.processes import ProcessTree, Sample, WatchedProcess
 
 
 @pytest.mark.slow
@@ -119,6 +119,28 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
         child.kill()
         child.wait()
         assert before - 0.05 < process.born < began + 0.05
+
+
+def test_a_process_that_begins_during_a_long_look_is_as_old_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, tree, begun = WatchedProcess.read, ProcessTree(), []
+
+    def read_slowly(self: WatchedProcess, *, sample: bool) -> None:
+        if not begun:
+            before = time.time()
+            begun.append(
+                (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), before, time.time())
+            )
+            time.sleep(0.5)
+        read(self, sample=sample)
+
+    monkeypatch.setattr(WatchedProcess, "read", read_slowly)
+    tree.scan(sample=False)
+    ((child, before, after),) = begun
+    with child:
+        tree.scan(sample=False)
+        child.kill()
+    (found,) = (process for process in tree.seen if process.pid == child.pid)
+    assert before - 0.05 <= found.born <= after + 0.05
 
 
 def test_a_daemon_that_an_ancestor_started_is_another_program() -> None:

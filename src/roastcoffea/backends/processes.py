@@ -167,13 +167,14 @@ class ProcessTree:
     def scan(self, *, sample: bool) -> None:
         """Find processes that started and ended, and read their use; take a sample of each if requested."""
         with self._lock:
+            began = time.time()
             self._add_newcomers(set(psutil.pids()))
             for process in self._living.values():
                 process.read(sample=sample)
             gone = self._remove_ended()
             for parent in self._living.values():
                 parent.settle([process for process in gone if process.parent == parent.pid])
-            self._scanned = time.time()
+            self._scanned = began
 
     def _remove_ended(self) -> list[WatchedProcess]:
         """Remove and return the processes that have ended, whose parents' times are read after the end of each."""
@@ -203,9 +204,10 @@ class ProcessTree:
             is_child = parent in self._living and parent not in self._ancestors
             if not is_child and os.getsid(pid) != os.getsid(0):
                 return None
-            born, now = float(handle.create_time()), time.time()
+            born, boot = float(handle.create_time()), float(psutil.boot_time())
+            now = time.time()
             if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot time of Linux, and so this, only to the second
-                born += now - float(psutil.boot_time()) - time.clock_gettime(time.CLOCK_BOOTTIME)
+                born += now - boot - time.clock_gettime(time.CLOCK_BOOTTIME)
             born = min(max(born, self._scanned or 0.0), now)
             return WatchedProcess(handle, parent, born, is_new=self._scanned is not None)
         except (psutil.Error, OSError):
