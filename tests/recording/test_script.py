@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import signal
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from handmade import handmade_run
 from scripts_run import MEASURED, PYTHON, START, TOLD, own_words, printed, run_in, saved_in
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.recording import script
 
 ENDS = [
     "",
@@ -95,6 +101,17 @@ def test_a_name_given_to_run_is_that_of_its_measurements(folder: Path) -> None:
     assert re.search(r"^zmumu\b", measured.stderr, re.MULTILINE)
 
 
+def test_a_slow_host_makes_the_page_of_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = [Measurement(handmade_run()).save(tmp_path, name) for name in "ab"]
+    opened: list[str] = []
+    monkeypatch.setattr(script, "LONGEST_PAGES", -1.0)
+    monkeypatch.setattr(webbrowser, "open", lambda page: opened.append(page) or True)
+    recorder: Any = SimpleNamespace(recording=True, saved=saved)
+    script.print_summaries(recorder, pages=True, open_page=True)
+    assert [path.name for path in saved if (path / "report.html").exists()] == ["a"]
+    assert opened == [(saved[0] / "report.html").as_uri()]
+
+
 @pytest.mark.slow
 def test_the_page_of_the_last_call_is_opened_on_demand(folder: Path) -> None:
     (folder / "script.py").write_text(f"{START}\ncall(analyses.count_events)\n")
@@ -105,4 +122,6 @@ def test_the_page_of_the_last_call_is_opened_on_demand(folder: Path) -> None:
     assert measured.returncode == 0
     (measurement,) = saved_in(folder)
     assert measurement.path is not None
-    assert (folder / "opened").read_text().strip() == (measurement.path / "report.html").as_uri()
+    opened = folder / "opened"
+    assert opened.exists(), measured.stderr
+    assert opened.read_text().strip() == (measurement.path / "report.html").as_uri()
