@@ -239,7 +239,7 @@ def test_small_requests_to_a_server_far_away_are_told(client: Any, tmp_path: Pat
 
 def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) -> None:
     wide = Ground(tmp_path).flat(2, 40_000, 400)  # as in NanoAOD, the tree of each file takes a request of 100 kB
-    with data_server(rate="2m") as origin, cache_of(origin) as cache:
+    with data_server(rate="1m") as origin, cache_of(origin) as cache:
         for number in range(2):
             shutil.copy(wide / f"file{number}.root", origin.files)
         urls = fileset_of([cache.url(f"file{number}.root") for number in range(2)])
