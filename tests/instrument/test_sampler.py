@@ -315,3 +315,50 @@ def test_a_thread_that_cannot_start_costs_the_profile_alone(monkeypatch: pytest.
 )
 def test_files_of_packages_are_relative(file: str, place: str) -> None:
     assert place_of(file) == place
+
+
+COLLECTING = """
+    import gc
+    import sys
+    import threading
+    import time
+
+    from roastcoffea.instrument.sampler import Stacks
+    from roastcoffea.instrument.switching import uncollected
+
+    def let_go_on(phase, _):
+        if threading.get_ident() != main:
+            time.sleep(0.0003)
+
+    def deep(depth):
+        return deep(depth - 1) + 1 if depth else 0
+
+    def work():
+        threading.Thread(target=visit).start()
+        calls = 0
+        while time.monotonic() < end:
+            calls += 1
+            deep(calls * 37 % 900)
+
+    def visit():
+        while time.monotonic() < end:
+            with uncollected():
+                frame = sys._current_frames().get(main)
+            stacks.sample(frame, time.perf_counter(), 0.1)
+            time.sleep(0.0005)
+
+    main, end, stacks = threading.get_ident(), time.monotonic() + 3, Stacks(print)
+    sys.setrecursionlimit(5000)
+    gc.set_threshold(3, 1000, 1000)
+    gc.callbacks.append(let_go_on)
+    stacks.run(work)
+    print("alive", gc.isenabled())
+"""
+
+
+@pytest.mark.slow
+def test_a_thread_goes_on_while_the_sampler_collects_garbage() -> None:
+    """Python 3.11 may collect as it makes the object of another thread's frame, which is gone afterwards."""
+    call = [sys.executable, "-c", textwrap.dedent(COLLECTING)]
+    done = subprocess.run(call, check=False, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "alive True\n"), done.stderr

@@ -1,17 +1,18 @@
-"""How soon the interpreter is handed over, while it is made prompt, afterwards, and in forked children."""
+"""How soon the interpreter is handed over, and whether it collects garbage: meanwhile, afterwards, in children."""
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from roastcoffea.backends.byvalue import packed_by_value
-from roastcoffea.instrument.switching import PROMPT, prompt, usual_interval
+from roastcoffea.instrument.switching import COLLECTS_FOR_FRAMES, PROMPT, prompt, uncollected, usual_interval
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 USUAL = 0.007
@@ -26,13 +27,13 @@ def usual() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def in_child() -> float:
-    """Interval of a child that is forked now."""
+def in_child(tell: Callable[[], float] = sys.getswitchinterval) -> float:
+    """What a child that is forked now tells, by default its interval."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
-            os.write(writing, str(sys.getswitchinterval()).encode())
+            os.write(writing, str(float(tell())).encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -88,3 +89,32 @@ def test_copies_that_were_pickled_by_value_know_of_each_other(monkeypatch: pytes
         assert sys.getswitchinterval() == pytest.approx(PROMPT)
     assert sys.getswitchinterval() == pytest.approx(USUAL)
     assert registered == []
+
+
+def test_garbage_is_collected_again_after_the_last_visit_of_frames() -> None:
+    copies: list[Any] = [pickle.loads(packed_by_value([uncollected])) for _ in range(2)]
+    (first,), (second,) = copies
+    assert first is not second
+    with first():
+        with second():
+            assert gc.isenabled() is not COLLECTS_FOR_FRAMES
+        assert gc.isenabled() is not COLLECTS_FOR_FRAMES
+    assert gc.isenabled()
+
+
+def test_who_collects_no_garbage_does_not_after_a_visit_of_frames() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@FORK
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_collects_garbage() -> None:
+    with uncollected():
+        assert in_child(gc.isenabled) == 1
+        assert gc.isenabled() is not COLLECTS_FOR_FRAMES

@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.instrument.switching import prompt
+from roastcoffea.instrument.switching import prompt, uncollected
 from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, packed_stacks
 from roastcoffea.redaction import Added
 
@@ -121,7 +121,9 @@ class Stacks:
     def sample(self, frame: FrameType | None, now: float, seconds: float) -> None:
         """Count the thread's current stack for this many seconds."""
         shares = self._shares(now)
-        self._count(self._stack(frame), seconds, shares)
+        with uncollected():
+            stack = self._stack(frame)
+        self._count(stack, seconds, shares)
 
     def delayed(self, seconds: float) -> None:
         """Count time in which the sampler could not run."""
@@ -287,7 +289,8 @@ class Sampler:
         with self._lock:
             gap, last = now - self._last, self._last
             self._last = now
-            frames = sys._current_frames()
+            with uncollected():
+                frames = sys._current_frames()
             try:
                 for stacks in self._open:
                     began_since = stacks.began > last

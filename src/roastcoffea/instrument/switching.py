@@ -1,10 +1,11 @@
-"""The interpreter's switch interval: shortened for moments, and its usual value.
+"""The interpreter's switch interval: shortened for moments, and its usual value; and moments without collections.
 
 All copies of this code in a process share state: copies pickled by value have no globals in common.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,10 @@ ROUNDING: Final = 5e-7
 
 STATE: Final = "__roastcoffea_switching__"
 """Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered."""
+
+
+COLLECTS_FOR_FRAMES: Final = sys.version_info < (3, 12)
+"""Whether making the object of a frame may begin a garbage collection."""
 
 
 @contextmanager
@@ -54,11 +59,33 @@ def usual_interval() -> float:
     return interval if state is None or interval > PROMPT else max(interval, state.usual)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Context in which frames of other threads can be visited; Python 3.11 collects no garbage in it.
+
+    There a collection may begin when the object of a frame is made, and runs callbacks and finalizers. While they run,
+    the other thread may leave that frame: the new object would be of a frame that is gone, and visiting it ends the
+    process.
+    """
+    state = _shared()
+    if not COLLECTS_FOR_FRAMES or not (gc.isenabled() or state.visitors):
+        yield
+        return
+    state.visitors += 1
+    gc.disable()
+    try:
+        yield
+    finally:
+        state.visitors -= 1
+        if not state.visitors:
+            gc.enable()
+
+
 def _shared() -> Any:
     state: Any = sys.modules.get(STATE)
     if state is None:
         fresh = ModuleType(STATE)
-        fresh.__dict__.update(usual=0.0, is_prompt=False)
+        fresh.__dict__.update(usual=0.0, is_prompt=False, visitors=0)
         state = sys.modules.setdefault(STATE, fresh)
         if state is fresh and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=lambda: _end_in_child(fresh))
@@ -66,7 +93,10 @@ def _shared() -> Any:
 
 
 def _end_in_child(state: Any) -> None:
-    """Restore the interval in a forked child: the parent's thread that would do so does not exist there."""
+    """Restore both in a forked child: the parent's thread that would do so does not exist there."""
+    if state.visitors:
+        state.visitors = 0
+        gc.enable()
     if state.is_prompt:
         state.is_prompt = False
         if sys.getswitchinterval() <= PROMPT:
