@@ -22,7 +22,6 @@ ROUNDING: Final = 5e-7
 STATE: Final = "__roastcoffea_switching__"
 """Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered."""
 
-
 COLLECTS_FOR_FRAMES: Final = sys.version_info < (3, 12)
 """Whether making the object of a frame may begin a garbage collection."""
 
