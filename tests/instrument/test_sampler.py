@@ -127,11 +127,17 @@ def yielding() -> Iterator[int]:
 
 
 def test_deep_stacks_keep_both_ends(often: float) -> None:
-    (row,) = (row for row in rows_of([packed_profile(down, 700)]) if row["functions"][-1] == "nap")
+    (row,) = (row for row in rows_of([packed_profile(down, 700)]) if row["functions"][-1:] == ["nap"])
     assert len(row["functions"]) == sampler.OUTERMOST + sampler.INNERMOST + 1
     assert row["functions"][0] == "down"
     assert row["functions"][sampler.OUTERMOST] == DEEPER
     assert (row["files"][sampler.OUTERMOST], row["lines"][sampler.OUTERMOST]) == ("", 0)
+
+
+def test_of_a_function_without_frames_the_stack_is_empty(often: float) -> None:
+    """As it is before the function starts, which a sample on a busy host may hit."""
+    rows = rows_of([packed_profile(time.sleep, 0.2)])
+    assert {*(tuple(row["functions"]) for row in rows)} - {(NOT_SAMPLED,)} == {()}
 
 
 def test_a_generator_stands_in_what_reads_it(often: float) -> None:
