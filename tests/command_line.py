@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -24,6 +25,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool
             return True
         time.sleep(0.02)
     return condition()
+
+
+def collected_until(condition: Callable[[], bool]) -> bool:
+    """Whether garbage collections make the condition true; one does nothing while another thread is in one."""
+
+    def holds() -> bool:
+        gc.collect()
+        return condition()
+
+    return wait_until(holds)
 
 
 class CommandLineCluster:

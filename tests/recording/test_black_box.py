@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import collected_until
 
 from roastcoffea import MetricsCollector
 from roastcoffea.log import journals
@@ -73,8 +74,7 @@ def test_it_stays_until_the_measurement_is_saved_or_dropped(tmp_path: Path) -> N
     assert len(journals_of(place)) == 1
     assert measurement.outcome == "finished"
     del measurement
-    gc.collect()
-    assert list(place.iterdir()) == []
+    assert collected_until(lambda: not list(place.iterdir()))
 
 
 def test_two_at_once_have_one_each(tmp_path: Path) -> None:
