@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,7 +21,6 @@ import psutil
 import pytest
 from command_line import PATIENCE
 from conftest import wait_until
-from evidence import stolen
 
 from roastcoffea.instrument import attempt, track
 from roastcoffea.instrument.attempt import Attempt, Clocks
@@ -276,31 +275,44 @@ def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> 
     assert (hangs, child.exitcode) == (False, 0)
 
 
+COMPUTING = """
+    import json
+    import os
+    import time
+
+    from evidence import stolen
+    from roastcoffea.instrument.gauges import CoreWait
+
+    (core,) = os.sched_getaffinity(0)
+    core_wait, before = CoreWait(), stolen(core)
+    # the thread may lose its core between two clocks: what it waited lies between two pairs of them
+    around, wall, cpu, inside = core_wait.seconds(), time.perf_counter(), time.thread_time(), core_wait.seconds()
+    while time.perf_counter() < wall + 0.5:
+        pass
+    least, cpu, wall, most = (
+        core_wait.seconds(), time.thread_time() - cpu, time.perf_counter() - wall, core_wait.seconds()
+    )
+    print(json.dumps([least - inside, most - around, wall - cpu, stolen(core) - before]))
+"""
+
+
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 def test_who_computes_has_a_core_or_waits_for_one() -> None:
-    """Three processes on one core: what is not CPU time is waiting for a core."""
-    cores = os.sched_getaffinity(0)
-    spin = f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\nwhile True: pass"
-    spinners = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
+    """Three processes on one core: what is not CPU time is waiting for a core. None has a second thread to wait for."""
+    core = min(os.sched_getaffinity(0))
+    scripts = ["while True: pass", "while True: pass", textwrap.dedent(COMPUTING)]
+    there = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    started: list[subprocess.Popen[str]] = []
     try:
-        os.sched_setaffinity(0, {min(cores)})
-        core_wait, before = CoreWait(), stolen(min(cores))
-        # the thread may lose its core between two clocks: what it waited lies between two pairs of them
-        around, wall, cpu, inside = core_wait.seconds(), time.perf_counter(), time.thread_time(), core_wait.seconds()
-        while time.perf_counter() < wall + 0.5:
-            pass
-        least, cpu, wall, most = (
-            core_wait.seconds(),
-            time.thread_time() - cpu,
-            time.perf_counter() - wall,
-            core_wait.seconds(),
-        )
-        taken = stolen(min(cores)) - before
+        for script in scripts:
+            pinned = f"import os\nos.sched_setaffinity(0, {{{core}}})\n{script}"
+            call = [sys.executable, "-c", pinned]
+            started.append(subprocess.Popen(call, env=there, stdout=subprocess.PIPE, text=True))
+        answer, _ = started[-1].communicate(timeout=PATIENCE)
     finally:
-        os.sched_setaffinity(0, cores)
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait()
-    assert None not in (around, inside, least, most)
-    assert least - inside <= wall - cpu + 0.01  # type: ignore[operator]
-    assert most - around >= wall - cpu - taken - 0.1  # type: ignore[operator]
+        for process in started:
+            process.kill()
+            process.communicate()
+    least, most, not_cpu, taken = json.loads(answer)
+    assert least <= not_cpu + 0.01
+    assert most >= not_cpu - taken - 0.1
