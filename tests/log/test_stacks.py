@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiled import rows_of
 
-from roastcoffea.log.stacks import IN_BETWEEN, UNSAMPLED, packed_stacks
+from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, packed_stacks
 from roastcoffea.records.profile import DEEPER, NOT_SAMPLED
 
 
@@ -43,3 +43,4 @@ def test_what_was_packed_is_unpacked() -> None:
 
 def test_without_samples_nothing_travels() -> None:
     assert packed_stacks({}, CODES) == []
+    assert packed_stacks({UNSAMPLED: [0.0, 2e-5, 0.0, 0.0, 0.0], IN_OTHERS: [0.0] * 5}, CODES) == []

@@ -20,7 +20,9 @@ from roastcoffea import Measurement, MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.sampler import PERIOD
 from roastcoffea.metrics.profile import is_own
-from roastcoffea.metrics.stacks import Place
+from roastcoffea.metrics.stacks import STATE_SECONDS, Place
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.profile import PROFILE_COLUMNS
 
 
 def by_hand() -> Measurement:
@@ -81,6 +83,14 @@ def test_it_shows_itself() -> None:
     assert "<table" in profile._repr_html_()
     assert profile.states == {"core": 17.0, "contention": 1.0, "blocked": 1.0, "unknown": 1.0}
     assert profile.tree("dy").seconds == 4.0
+
+
+def test_stacks_without_time_are_no_profile(tmp_path: Path) -> None:
+    nothing = profile_table()[:1].to_pylist()[0] | dict.fromkeys(("samples", "seconds", *STATE_SECONDS), 0)
+    measurement = Measurement(replace(handmade_run(), profile=table_of_rows(PROFILE_COLUMNS, [nothing])))
+    assert "No chunk was in process() when its thread was sampled." in str(measurement.profile)
+    assert measurement.hot_functions.empty
+    assert measurement.report(tmp_path / "page.html").exists()
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ NAMES: Final = {1: OTHER, 2: DEEPER, 3: NOT_SAMPLED}
 def packed_stacks(
     counts: Mapping[Stack, list[float]], codes: Mapping[int, CodeType | None], added: Added | None = None
 ) -> list[Any]:
-    """Texts, frames and stacks, as numbers in lists; empty if nothing was sampled.
+    """Texts, frames and stacks with any time, as numbers in lists; empty if nothing was sampled.
 
     Frames are a tree: for each its parent (-1: none), function and file (numbers of texts) and line. For each stack:
     its innermost frame, samples, seconds, and those by state.
@@ -58,6 +58,8 @@ def packed_stacks(
     others = [0.0] * 5
     room = MOST_BYTES
     for stack, sums in sorted(counts.items(), key=lambda each: -each[1][1]):
+        if not _units(sums[1]):
+            break
         taken = tree.add(stack, room) if room > 0 and stack != IN_OTHERS else None
         if taken is None:
             others = [one + other for one, other in zip(others, sums, strict=True)]
@@ -65,13 +67,17 @@ def packed_stacks(
         frame, used = taken
         room -= used
         stacks += _row(frame, sums)
-    if any(others):
+    if _units(others[1]):
         stacks += _row(tree.add(IN_OTHERS, MOST_BYTES)[0], others)  # type: ignore[index]
     return [list(tree.texts), tree.frames, stacks] if stacks else []
 
 
 def _row(frame: int, sums: list[float]) -> list[int]:
-    return [frame, int(sums[0]), *(round(seconds * PROFILE_UNITS) for seconds in sums[1:])]
+    return [frame, int(sums[0]), *map(_units, sums[1:])]
+
+
+def _units(seconds: float) -> int:
+    return round(seconds * PROFILE_UNITS)
 
 
 class _Tree:

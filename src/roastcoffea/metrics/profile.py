@@ -193,8 +193,7 @@ class Profile(Presented):
             row["seconds"] += stack.seconds
             _add(row, stack)
         for row in sums.values():
-            total = of_dataset[row["dataset"]]
-            row["share"] = row["seconds"] / total if total else None
+            row["share"] = row["seconds"] / of_dataset[row["dataset"]]
         return sorted(sums.values(), key=lambda row: -row["seconds"])
 
     def sheets(self) -> list[Sheet]:

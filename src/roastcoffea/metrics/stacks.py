@@ -127,7 +127,7 @@ def tree_of(stacks: Iterable[Stack]) -> Node:
 
 
 def stacks_of(rows: pa.Table) -> Iterator[Stack]:
-    """Stacks of a table with PROFILE_COLUMNS, summed over Runner calls."""
+    """Stacks with any time of a table with PROFILE_COLUMNS, summed over Runner calls."""
     sums: dict[tuple[Any, ...], list[float]] = {}
     names = ("samples", "seconds", *STATE_SECONDS)
     for row in rows.to_pylist():
@@ -136,6 +136,8 @@ def stacks_of(rows: pa.Table) -> Iterator[Stack]:
         for at, name in enumerate(names):
             known[at] += row[name]
     for (dataset, places), (samples, seconds, *states) in sums.items():
+        if not seconds:
+            continue
         unknown = max(seconds - sum(states), 0.0)
         # a rounding difference is no time in an unknown state
         by_state = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
