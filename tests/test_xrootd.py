@@ -253,12 +253,13 @@ def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) ->
 
 
 def test_a_slow_server_alone_is_told(client: Any, folder: Path) -> None:
+    """Chunks are whole files: each request waits for such a server, so that smaller ones are a cause as well."""
     with data_server(rate="3m") as server:
-        for number in range(2):
+        for number in range(6):
             shutil.copy(folder / f"file{number}.root", server.files)
         plan = Analysis(branches=10, cpu=0.002)
-        urls = fileset_of([server.url(f"file{number}.root") for number in range(2)])
-        measurement = measured(client, urls, plan, chunksize=25_000, schema=BaseSchema)
+        urls = fileset_of([server.url(f"file{number}.root") for number in range(6)])
+        measurement = measured(client, urls, plan, chunksize=100_000, schema=BaseSchema)
     print(measurement.verdict, measurement.endpoints.T)
     (found,) = [finding for finding in measurement.verdict if finding.cause == "storage"]
     assert [culprit.name for culprit in found.culprits] == [server.endpoint]
