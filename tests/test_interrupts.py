@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import interrupted
 import pyarrow as pa
 import pytest
@@ -23,6 +25,7 @@ from conftest import wait_until, what_stays
 from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
 
 import roastcoffea
+from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.interrupts import interrupts_held, uninterrupted, whole
 from roastcoffea.log.received import Growing
@@ -128,6 +131,17 @@ def test_an_interrupt_while_rows_become_a_table_loses_none() -> None:
         growing.table()
     assert growing.table()["number"].to_pylist() == [0, 1, 2]
     assert growing.problems() == []
+
+
+def test_an_interrupt_while_our_code_is_pickled_leaves_nothing_registered() -> None:
+    interrupts = []
+    while not interrupts or interrupts[-1]:
+        steps = Steps("before", len(interrupts) + 1)
+        with suppress(KeyboardInterrupt), traced(steps.step):
+            packed_by_value(Steps)
+        assert roastcoffea.__name__ not in cloudpickle.list_registry_pickle_by_value()
+        interrupts.append(steps.interrupts)
+    assert len(interrupts) > 20
 
 
 class Noting:

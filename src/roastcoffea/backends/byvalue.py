@@ -9,13 +9,14 @@ from typing import Any
 import cloudpickle
 
 import roastcoffea
+from roastcoffea.interrupts import interrupts_held
 
 _lock = threading.Lock()
 
 
 def packed_by_value(thing: Any) -> bytes:
     """Pickle of an object of this package that loads without the package installed."""
-    with _lock:
+    with interrupts_held(), _lock:
         if roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value():
             return bytes(cloudpickle.dumps(thing))
         cloudpickle.register_pickle_by_value(roastcoffea)

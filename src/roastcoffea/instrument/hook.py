@@ -110,7 +110,7 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
 def _watch_own_copy(executor: type) -> None:
     """Patch the class of an executor that has its own `copy`, unless it is patched already."""
     owner = next((base for base in executor.__mro__ if "copy" in base.__dict__), None)
-    with calls.lock:
+    with interrupts_held(), calls.lock:
         if owner is not None and calls.active and all(patched is not owner for patched, *_ in _patches):
             _patch(owner, "copy", _watched_copy)
 
