@@ -91,30 +91,42 @@ def test_copies_that_were_pickled_by_value_know_of_each_other(monkeypatch: pytes
     assert registered == []
 
 
+def collects() -> bool:
+    return gc.isenabled() and gc.get_threshold()[0] > 0
+
+
 def test_garbage_is_collected_again_after_the_last_visit_of_frames() -> None:
     copies: list[Any] = [pickle.loads(packed_by_value([uncollected])) for _ in range(2)]
     (first,), (second,) = copies
     assert first is not second
+    before = gc.get_threshold()
     with first():
         with second():
-            assert gc.isenabled() is not COLLECTS_FOR_FRAMES
-        assert gc.isenabled() is not COLLECTS_FOR_FRAMES
-    assert gc.isenabled()
+            assert collects() is not COLLECTS_FOR_FRAMES
+        assert collects() is not COLLECTS_FOR_FRAMES
+    assert gc.get_threshold() == before
 
 
-def test_who_collects_no_garbage_does_not_after_a_visit_of_frames() -> None:
-    gc.disable()
+@pytest.mark.parametrize("threshold", [0, 123])
+def test_what_the_user_sets_for_garbage_stays(threshold: int) -> None:
+    before = gc.get_threshold()
     try:
+        gc.set_threshold(threshold)
         with uncollected():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
+            assert gc.isenabled()  # who saves that, and restores it later, switches nothing off
+            gc.disable()
+        assert (gc.isenabled(), gc.get_threshold()[0]) == (False, threshold)
+        with uncollected():
+            gc.set_threshold(456)
+        assert gc.get_threshold()[0] == 456
     finally:
         gc.enable()
+        gc.set_threshold(*before)
 
 
 @FORK
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_collects_garbage() -> None:
     with uncollected():
-        assert in_child(gc.isenabled) == 1
-        assert gc.isenabled() is not COLLECTS_FOR_FRAMES
+        assert in_child(collects) == 1
+        assert collects() is not COLLECTS_FOR_FRAMES

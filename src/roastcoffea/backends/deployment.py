@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import socket
@@ -26,6 +25,7 @@ from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.clocks import ClockBounds
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.units import moment
 
@@ -110,7 +110,7 @@ class Deployment(LoggedPeriod):
         self._look = look
         self._keep = keep
         self._resumes = log is None  # parts of a log may number what they write, and begin anew
-        self._round_trip = math.inf
+        self._clock = ClockBounds()
         self._received = 0
         self._is_silent = False
         self._scheduler_package: str | None = None
@@ -245,11 +245,8 @@ class Deployment(LoggedPeriod):
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
             return None
-        if answered - asked < self._round_trip:
-            # equal clocks are likelier than a request that took as long as its answer
-            low, high = answer["time"] - answered, answer["time"] - asked
-            self.clock_offset = 0.0 if low <= 0 <= high else (low + high) / 2
-            self._round_trip = high - low
+        self._clock.narrow(answer["time"] - answered, answer["time"] - asked)
+        self.clock_offset = self._clock.offset
         self._take(answer)
         return answer
 

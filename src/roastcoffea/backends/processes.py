@@ -205,7 +205,7 @@ class ProcessTree:
             if not is_child and os.getsid(pid) != os.getsid(0):
                 return None
             born, boot = float(handle.create_time()), float(psutil.boot_time())
-            now = time.time()
+            now = time.time()  # right before the clock that it is compared with
             if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot time of Linux, and so this, only to the second
                 born += now - boot - time.clock_gettime(time.CLOCK_BOOTTIME)
             born = min(max(born, self._scanned or 0.0), now)

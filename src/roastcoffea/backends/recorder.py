@@ -51,8 +51,7 @@ class Period:
     is_open, was_open : bool
         Whether it is active, and whether anything was recorded.
     clock_offset : float
-        The scheduler's clock minus the client's, in seconds: 0 if the shortest answer allows it, else the middle of
-        what it allows.
+        The scheduler's clock minus the client's, in seconds: 0 if its bounds allow it, otherwise their middle.
     dropped : dict
         Rows lost so far on the scheduler, by table.
     refused : int

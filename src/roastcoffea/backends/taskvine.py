@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.backends.taskvine_log import Row, TransactionLog
+from roastcoffea.log.clocks import offset_within
 from roastcoffea.log.marks import TASKVINE
 from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
@@ -227,8 +228,7 @@ def _host(address: str | None) -> str | None:
 def _clock_offsets(attempts: list[Row]) -> dict[str, float]:
     """Seconds by which the clock of each worker is ahead of the manager's.
 
-    No task begins before it is sent, and none is reported before it ends: that bounds them. They are 0 if that is
-    within the bounds, otherwise the middle.
+    No task begins before it is sent, and none is reported before it ends: that bounds them.
     """
     bounds: dict[str, tuple[float, float]] = {}
     for attempt in attempts:
@@ -236,4 +236,4 @@ def _clock_offsets(attempts: list[Row]) -> dict[str, float]:
             low, high = bounds.get(attempt["worker"], (-math.inf, math.inf))
             low, high = max(low, attempt["stop"] - attempt["seen"]), min(high, attempt["start"] - attempt["assigned"])
             bounds[attempt["worker"]] = low, high
-    return {worker: 0.0 if low <= 0 <= high else (low + high) / 2 for worker, (low, high) in bounds.items()}
+    return {worker: offset_within(low, high) for worker, (low, high) in bounds.items()}

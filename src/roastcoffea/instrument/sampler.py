@@ -122,8 +122,8 @@ class Stacks:
         """Count the thread's current stack for this many seconds."""
         shares = self._shares(now)
         with uncollected():
-            stack = self._stack(frame)
-        self._count(stack, seconds, shares)
+            frames = self._frames(frame)
+        self._count(self._stack(frames), seconds, shares)
 
     def delayed(self, seconds: float) -> None:
         """Count time in which the sampler could not run."""
@@ -189,10 +189,18 @@ class Stacks:
             self._files[place] = os.open(f"/proc/self/task/{self._native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._files[place], LONGEST_LINE, 0)
 
-    def _stack(self, frame: FrameType | None) -> Stack:
-        """Functions and lines from the innermost to the user's function; ours are left out."""
+    def _frames(self, frame: FrameType | None) -> list[FrameType]:
+        """Frames from the innermost to that of the user's function."""
         frames: list[FrameType] = []
         while frame is not None and frame.f_code is not self._inside and len(frames) < DEEPEST:
+            frames.append(frame)
+            frame = frame.f_back
+        return frames
+
+    def _stack(self, every: list[FrameType]) -> Stack:
+        """Functions and lines of frames; ours are left out."""
+        frames: list[FrameType] = []
+        for frame in every:
             code = frame.f_code
             key = id(code)
             if key not in self._codes:
@@ -200,7 +208,6 @@ class Stacks:
                 self._codes[key] = None if str(frame.f_globals.get("__name__")).startswith(OURS) else code
             if self._codes[key] is not None:
                 frames.append(frame)
-            frame = frame.f_back
         if len(frames) <= OUTERMOST + INNERMOST:
             return tuple([(id(each.f_code), each.f_lineno or 0) for each in frames])
         inner = [(id(each.f_code), each.f_lineno or 0) for each in frames[:INNERMOST]]

@@ -1,4 +1,4 @@
-"""The interpreter's switch interval: shortened for moments, and its usual value; and moments without collections.
+"""Moments of the sampler in which the interpreter is handed over sooner, or collects no garbage.
 
 All copies of this code in a process share state: copies pickled by value have no globals in common.
 """
@@ -19,8 +19,10 @@ PROMPT: Final = 5e-4
 ROUNDING: Final = 5e-7
 """Python truncates to microseconds, so that an interval set to the value just read may become one less."""
 
-STATE: Final = "__roastcoffea_switching__"
-"""Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered."""
+STATE: Final = "__roastcoffea_switching_2__"
+"""Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered.
+
+It changes with the fields: another version may have made one."""
 
 COLLECTS_FOR_FRAMES: Final = sys.version_info < (3, 12)
 """Whether making the object of a frame may begin a garbage collection."""
@@ -64,27 +66,37 @@ def uncollected() -> Iterator[None]:
 
     There a collection may begin when the object of a frame is made, and runs callbacks and finalizers. While they run,
     the other thread may leave that frame: the new object would be of a frame that is gone, and visiting it ends the
-    process.
+    process. While it lists the frames of all threads, Python also holds a lock for which the other thread may wait, for
+    ever: https://github.com/python/cpython/issues/106883.
+
+    Others save and restore whether collections are enabled, but hardly their threshold.
     """
-    state = _shared()
-    if not COLLECTS_FOR_FRAMES or not (gc.isenabled() or state.visitors):
+    if not COLLECTS_FOR_FRAMES:
         yield
         return
+    state = _shared()
+    if not state.visitors:
+        state.threshold = gc.get_threshold()[0]
     state.visitors += 1
-    gc.disable()
+    gc.set_threshold(0)
     try:
         yield
     finally:
+        if state.visitors == 1:
+            _collect_again(state)
         state.visitors -= 1
-        if not state.visitors:
-            gc.enable()
+
+
+def _collect_again(state: Any) -> None:
+    if not gc.get_threshold()[0]:  # else the user has changed it
+        gc.set_threshold(state.threshold)
 
 
 def _shared() -> Any:
     state: Any = sys.modules.get(STATE)
     if state is None:
         fresh = ModuleType(STATE)
-        fresh.__dict__.update(usual=0.0, is_prompt=False, visitors=0)
+        fresh.__dict__.update(usual=0.0, is_prompt=False, visitors=0, threshold=0)
         state = sys.modules.setdefault(STATE, fresh)
         if state is fresh and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=lambda: _end_in_child(fresh))
@@ -92,10 +104,10 @@ def _shared() -> Any:
 
 
 def _end_in_child(state: Any) -> None:
-    """Restore both in a forked child: the parent's thread that would do so does not exist there."""
+    """Restore interval and threshold in a forked child: the parent's thread that would do so does not exist there."""
     if state.visitors:
         state.visitors = 0
-        gc.enable()
+        _collect_again(state)
     if state.is_prompt:
         state.is_prompt = False
         if sys.getswitchinterval() <= PROMPT:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from roastcoffea.log.clocks import offset_within
 from roastcoffea.log.kinds import MERGED, MOST_LEVELS, NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
@@ -143,8 +144,7 @@ class AttemptLog:
     def _clocks(self, rows: Rows) -> Rows:
         """Seconds by which each worker's clock is ahead of the scheduler's, by index of its address; NaN if unknown.
 
-        No task arrives before it is assigned, and none is reported finished before it ends: that bounds the offset. It
-        is taken as 0 if that is within the bounds, otherwise as their middle.
+        No task arrives before it is assigned, and none is reported finished before it ends: that bounds the offset.
         """
         number = len(self._texts.known)
         known = rows[~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME) & (rows["assigned"] != NO_TIME)]
@@ -152,9 +152,7 @@ class AttemptLog:
         low, high = np.full(number + 1, -np.inf), np.full(number + 1, np.inf)
         np.maximum.at(low, worker, known["stop"] - known["shift"] - known["seen"])
         np.minimum.at(high, worker, began + known["arrived"] - known["assigned"])
-        bounded = np.isfinite(low) & np.isfinite(high)
-        middle = (np.where(bounded, low, np.nan) + np.where(bounded, high, np.nan)) / 2
-        return np.where(bounded & (low <= 0) & (high >= 0), 0.0, middle)
+        return np.array([offset_within(*bounds) for bounds in zip(low.tolist(), high.tolist(), strict=True)])
 
 
 def _sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:

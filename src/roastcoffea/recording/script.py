@@ -27,7 +27,7 @@ BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea
 
 
 LONGEST_PAGES: Final = 30.0
-"""Seconds after which no second or later page is begun as the process ends."""
+"""Seconds after which, as the process ends, only a first page is still made."""
 
 
 def runnable(
@@ -127,7 +127,7 @@ def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool 
     if recorder.recording and not recorder.saved:
         _tell("nothing was saved: no Runner call was measured")
     end, made = time.monotonic() + LONGEST_PAGES, None
-    for number, path in enumerate(recorder.saved if recorder.recording else ()):
+    for path in recorder.saved if recorder.recording else ():
         _tell(str(path))
         with reported(_tell, "it cannot be shown", Exception):
             # few modules can be imported while python exits, but whoever saved has imported this one
@@ -135,7 +135,7 @@ def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool 
             from roastcoffea.storage.store import PAGE_FILE
 
             measurement = load(path)
-            if pages and (number == 0 or time.monotonic() < end):
+            if pages and (made is None or time.monotonic() < end):
                 with reported(_tell, "its page cannot be made", Exception):
                     made = measurement.report(path / PAGE_FILE, overwrite=True)
             measurement.print_summary(sys.stderr)
