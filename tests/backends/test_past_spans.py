@@ -17,7 +17,7 @@ from roastcoffea.backends import past_spans
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty spans are forgotten at once; the scheduler is in this process."""
     monkeypatch.setattr(past_spans, "UNTIL_GONE", 0.1)
-    monkeypatch.setattr(past_spans, "PAUSES", (0.05,) * 20)
+    monkeypatch.setattr(past_spans, "PAUSES", (0.05,) * 6000)  # a busy host lets tests take long
 
 
 def spans_on(dask_scheduler: Any) -> list[str]:
