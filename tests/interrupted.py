@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import json
 import os
 import random
@@ -14,8 +15,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import dask
@@ -116,6 +118,21 @@ def state_of_process(earlier: Collection[threading.Thread]) -> dict[str, Any]:
 # at a step of our code
 
 
+NOTHING = ("LOAD_CONST", None)
+
+
+@cache
+def ends_of_blocks(code: CodeType) -> frozenset[int]:
+    """Offsets at which a `with` calls `__exit__`: Python looks for no signals there, so that nothing stays open."""
+    steps = [(one.opname, one.argval) for one in dis.get_instructions(code)]
+    offsets = [one.offset for one in dis.get_instructions(code)]
+    return frozenset(
+        offset
+        for at, offset in enumerate(offsets)
+        if [NOTHING] * 3 in (steps[at : at + 3], steps[at + 1 : at + 4] if steps[at][0] == "SWAP" else [])
+    )
+
+
 @contextmanager
 def traced(step: Callable[[], object]) -> Iterator[None]:
     """Call a function before each line of ours, and at the beginning and end of each function of ours."""
@@ -125,7 +142,7 @@ def traced(step: Callable[[], object]) -> Iterator[None]:
         # moment, and another one right there is too many
         if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_name in ("<genexpr>", "_call"):
             return None
-        if event != "exception":
+        if event != "exception" and not (event == "line" and frame.f_lasti in ends_of_blocks(frame.f_code)):
             step()
         return trace
 
