@@ -118,18 +118,16 @@ def state_of_process(earlier: Collection[threading.Thread]) -> dict[str, Any]:
 # at a step of our code
 
 
-NOTHING = ("LOAD_CONST", None)
-
-
 @cache
 def ends_of_blocks(code: CodeType) -> frozenset[int]:
     """Offsets at which a `with` calls `__exit__`: Python looks for no signals there, so that nothing stays open."""
-    steps = [(one.opname, one.argval) for one in dis.get_instructions(code)]
-    offsets = [one.offset for one in dis.get_instructions(code)]
+    steps = list(dis.get_instructions(code))
+    loads = [(one.opname, one.argval) == ("LOAD_CONST", None) for one in steps]
     return frozenset(
-        offset
-        for at, offset in enumerate(offsets)
-        if [NOTHING] * 3 in (steps[at : at + 3], steps[at + 1 : at + 4] if steps[at][0] == "SWAP" else [])
+        one.offset
+        for at, one in enumerate(steps)
+        for first in [at + (one.opname == "SWAP")]
+        if loads[first : first + 3] == [True] * 3
     )
 
 

@@ -253,7 +253,7 @@ def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) ->
 
 
 def test_a_slow_server_alone_is_told(client: Any, folder: Path) -> None:
-    """Chunks are whole files: each request waits for such a server, so that smaller ones are a cause as well."""
+    """Chunks are whole files: smaller ones would be a cause as well, as each request waits for such a server."""
     with data_server(rate="3m") as server:
         for number in range(6):
             shutil.copy(folder / f"file{number}.root", server.files)
