@@ -102,16 +102,15 @@ def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
         collected: list[float] = []
 
         def collecting() -> None:
-            time.sleep(0.3)
-            for _ in range(3):
+            time.sleep(1.0)
+            for _ in range(6):
                 began = time.perf_counter()
                 gc.collect()
                 collected.append(time.perf_counter() - began)
 
         other = threading.Thread(target=collecting)
         other.start()
-        time.sleep(1.0)
-        other.join()
+        other.join()  # wakes once, after the last of them
         told.write_text(str(sum(collected)))
         return float(len(many))
 
@@ -123,7 +122,7 @@ def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
         gc.enable()
     assert measurement.run.chunks is not None
     (chunk,) = measurement.run.chunks.to_pylist()
-    # it may have waited for one of them as it woke up
+    # what it can have waited for follows from how often it gave up its core, while it read its file too
     assert chunk["gc_seconds"] < 0.4 * float(told.read_text())
 
 
