@@ -94,4 +94,4 @@ class CommandLineCluster:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self.processes:
-            process.wait(10)
+            process.wait(PATIENCE)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from coffea.processor import ProcessorABC
+from command_line import wait_until
 
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.log.profiles import ReceivedProfiles
@@ -98,10 +99,7 @@ def threads_here() -> set[int]:
 
 def wait_until_none_but(before: set[int]) -> None:
     """Wait until threads that were not there before are gone."""
-    end = time.monotonic() + 10
-    while threads_here() - before:
-        assert time.monotonic() < end, threading.enumerate()
-        time.sleep(0.02)
+    assert wait_until(lambda: not threads_here() - before), threading.enumerate()
 
 
 PROCESS = ("P.process", "/home/p.py", 10)
