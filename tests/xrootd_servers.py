@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from command_line import PATIENCE
+from command_line import PATIENCE, wait_until
 from ports import free_port
 
 PROGRAMS: Final = ("xrootd", "cmsd")
@@ -34,9 +34,6 @@ needs_xrootd = pytest.mark.skipif(
     bool(MISSING),
     reason=f"there is no {', '.join(MISSING)}: apt-get install xrootd-server; pip install 'roastcoffea[xrootd]'",
 )
-
-SILENCE: Final = 60.0
-"""Seconds within which a server reports the files that were closed: it does so each second."""
 
 COMMON: Final = """
 all.export /
@@ -247,9 +244,7 @@ class FileStream:
 
     def counted(self, closes: int) -> Counted:
         """What the server counted, as soon as it has reported so many closed files, and of all that were opened."""
-        until = time.monotonic() + SILENCE
-        while self._counted.closes < max(closes, self._counted.opens) and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: self._counted.closes >= max(closes, self._counted.opens))
         return self._counted
 
     def _listen(self) -> None:

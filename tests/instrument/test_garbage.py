@@ -122,7 +122,7 @@ def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
         gc.enable()
     assert measurement.run.chunks is not None
     (chunk,) = measurement.run.chunks.to_pylist()
-    # what it can have waited for follows from how often it gave up its core, while it read its file too
+    # it is told as no more than it can have waited, by how often it gave up its core: also as it read its file
     assert chunk["gc_seconds"] < 0.4 * float(told.read_text())
 
 
