@@ -36,6 +36,8 @@ from roastcoffea.instrument import calls, hook
 OURS = str(Path(roastcoffea.__file__).parent)
 PHASES = ("entering", "running", "leaving")
 SEED = 20261121
+FINALIZER = "_drop"
+"""Our function that runs while garbage is collected: it does no more than start a thread."""
 CLEAN_IN = 60.0
 """Seconds after which nothing of ours may be left on the cluster, however busy the host."""
 
@@ -136,9 +138,9 @@ def traced(step: Callable[[], object]) -> Iterator[None]:
     """Call a function before each line of ours, and at the beginning and end of each function of ours."""
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        # Python loses an interrupt in a generator that is let go of; `_call` helps where one has come at the worst
-        # moment, and another one right there is too many
-        if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_name in ("<genexpr>", "_call"):
+        # Python loses an interrupt in a generator that is let go of, and in a finalizer; `_call` helps where one has
+        # come at the worst moment, and another one right there is too many
+        if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_name in ("<genexpr>", "_call", FINALIZER):
             return None
         if event != "exception" and not (event == "line" and frame.f_lasti in ends_of_blocks(frame.f_code)):
             step()
@@ -238,7 +240,7 @@ def trial(client: Client, fileset: dict[str, Any], *moments: tuple[str, float]) 
 
 
 class Finalizers:
-    """Interrupts that Python drops because they came in a finalizer of somebody else, where none can come out."""
+    """Interrupts that Python drops because they came in a finalizer, where none can come out."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -246,7 +248,8 @@ class Finalizers:
 
     def take(self, unraisable: Any) -> None:
         frames = traceback.extract_tb(unraisable.exc_traceback)
-        if unraisable.exc_type is KeyboardInterrupt and not any(frame.filename.startswith(OURS) for frame in frames):
+        ours = {frame.name for frame in frames if frame.filename.startswith(OURS)}
+        if unraisable.exc_type is KeyboardInterrupt and ours <= {FINALIZER}:
             self.dropped += 1
         sys.__unraisablehook__(unraisable)
 
@@ -263,14 +266,16 @@ def main(fileset: dict[str, Any], trials: int) -> None:
         before, leaving = times["leaving"] - times["entering"], times["over"] - times["leaving"]
         print(json.dumps({"seconds before": before, "seconds of leaving": leaving}), flush=True)
         for number in range(trials):
-            first = ("leaving", draw.uniform(0, leaving)) if number % 3 == 0 else ("entering", draw.uniform(0, before))
-            second = [("leaving", draw.uniform(0, leaving))] if number % 6 == 0 else []
-            life, times = trial(client, fileset, first, *second)
-            if finalizers.dropped and life.raised is None:
+            lost_elsewhere = True
+            while lost_elsewhere:
                 finalizers.dropped = 0
-                life, times = trial(client, fileset, first, *second)
+                at = ("leaving", draw.uniform(0, leaving)) if number % 3 == 0 else ("entering", draw.uniform(0, before))
+                second = [("leaving", draw.uniform(0, leaving))] if number % 6 == 0 else []
+                life, times = trial(client, fileset, at, *second)
+                # another moment: the same one would meet the same finalizer
+                lost_elsewhere = life.raised is None and not life.problems and finalizers.dropped > 0
             reached = [phase for phase in PHASES if phase in times]
-            told = {"at": first, "reached": reached[-1], "raised": life.raised, "problems": life.problems}
+            told = {"at": at, "reached": reached[-1], "raised": life.raised, "problems": life.problems}
             print(json.dumps(told), flush=True)
 
 

@@ -251,7 +251,7 @@ def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     _, *trials = map(json.loads, done.stdout.splitlines())
-    print(done.stdout)
+    print(done.stdout, done.stderr)
     assert [trial for trial in trials if trial["raised"] != "KeyboardInterrupt" or trial["problems"]] == []
     assert sum(trial["reached"] == "leaving" for trial in trials) >= 40 / 3
 
