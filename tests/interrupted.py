@@ -37,7 +37,7 @@ OURS = str(Path(roastcoffea.__file__).parent)
 PHASES = ("entering", "running", "leaving")
 SEED = 20261121
 FINALIZER = "_drop"
-"""Our function that runs while garbage is collected: it does no more than start a thread."""
+"""Our function that runs while garbage is collected, where Python loses interrupts; it only starts a thread."""
 CLEAN_IN = 60.0
 """Seconds after which nothing of ours may be left on the cluster, however busy the host."""
 

@@ -12,6 +12,7 @@ from conftest import wait_until
 
 from roastcoffea.log import unsaved
 from roastcoffea.log.journal import JournalWriter, remove_journal
+from roastcoffea.log.journals import journals_in
 from roastcoffea.log.unsaved import hold, journal_of, saved
 
 
@@ -59,8 +60,9 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 
     monkeypatch.setattr(unsaved, "remove_journal", remove_slowly)
     owner = Owner()
-    journal = JournalWriter(tmp_path / "one", {"start": 0.0}, pytest.fail)
+    journal = JournalWriter(tmp_path / "one", {"start": 0.0}, str)
     journal.write("kind", b"")
+    journal.flush(last=True)
     journal.close()
     hold(owner, journal)
     folder = journal.folder
@@ -72,39 +74,98 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
     assert wait_until(lambda: not folder.exists())
 
 
-UNFINISHED = """
-import gc, sys, threading
+# as a process ends
+
+HELD = """
+import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
 from roastcoffea.log import unsaved
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass
 
+def held(folder):
+    owner, journal = Owner(), JournalWriter(folder, {"start": 0.0}, str)
+    journal.write("kind", b"")
+    journal.flush(last=True)
+    journal.close()
+    unsaved.hold(owner, journal)
+    assert folder.exists()
+    return owner
+
+folder = Path(sys.argv[1])
+"""
+
+UNFINISHED = """
 def remove(folder):
     if threading.current_thread() is not threading.main_thread():
         begun.set()
         threading.Event().wait()
     remove_journal(folder)
 
-begun, owner = threading.Event(), Owner()
+begun = threading.Event()
 unsaved.remove_journal = remove
-journal = JournalWriter(Path(sys.argv[1]), {"start": 0.0}, print)
-journal.write("kind", b"")
-journal.close()
-unsaved.hold(owner, journal)
-del journal, owner
+held(folder / "dropped")
 while not begun.wait(0.02):
     gc.collect()
-assert Path(sys.argv[1]).exists()
-if sys.argv[2:]:
-    raise KeyError("mine")
+assert [*folder.iterdir()]
+"""
+
+INTERRUPTED = """
+def trace(frame, event, argument):
+    global left
+    if frame.f_code is not unsaved._drop.__code__:
+        return None
+    left -= 1
+    if not left:
+        signal.raise_signal(signal.SIGINT)
+    return trace
+
+for step in range(1, 9):
+    left, owner = step, held(folder / str(step))
+    sys.settrace(trace)
+    del owner
+    sys.settrace(None)
+assert left > 0, left
+"""
+
+CHILD = """
+def dropped():
+    held(folder / "dropped")
+    gc.collect()
+
+child = multiprocessing.get_context("fork").Process(target=dropped)
+child.start()
+child.join()
+assert child.exitcode == 0
 """
 
 
-@pytest.mark.parametrize("error", [[], ["error"]])
-def test_what_is_not_removed_yet_is_removed_as_the_process_ends(tmp_path: Path, error: list[str]) -> None:
-    folder = tmp_path / "one"
-    script = [sys.executable, "-c", UNFINISHED, str(folder), *error]
+@pytest.mark.parametrize("error", ["", "raise KeyError('mine')"])
+@pytest.mark.parametrize("how", [UNFINISHED, INTERRUPTED, CHILD], ids=["unfinished", "interrupted", "child"])
+def test_what_was_dropped_is_gone_when_its_process_has_ended(tmp_path: Path, how: str, error: str) -> None:
+    assert journals_left_by(how + error, tmp_path, fails=bool(error)) == []
+
+
+LET_GO_LATE = """
+import atexit, time
+owner = held(folder / "one")
+atexit.unregister(unsaved._remove_all)
+atexit.register(lambda: (globals().pop("owner"), time.sleep(0.3)))
+atexit.register(unsaved._remove_all)
+raise KeyError("mine")
+"""
+
+
+def test_what_is_in_use_when_an_exception_ends_its_process_stays_whole(tmp_path: Path) -> None:
+    assert journals_left_by(LET_GO_LATE, tmp_path, fails=True) == ["one"]
+    (journal,), _ = journals_in(tmp_path)
+    assert [entry.kind for entry in journal.entries()] == ["kind"]
+
+
+def journals_left_by(code: str, folder: Path, *, fails: bool) -> list[str]:
+    """Names of the journals in a folder after a process."""
+    script = [sys.executable, "-c", HELD + code, str(folder)]
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stdout, "KeyError" in done.stderr) == (len(error), "", bool(error)), done.stderr
-    assert not folder.exists()
+    assert (done.returncode, done.stdout, "KeyError" in done.stderr) == (fails, "", fails), done.stderr
+    return [path.name for path in folder.iterdir()]

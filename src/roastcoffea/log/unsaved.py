@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from contextlib import suppress
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,8 @@ from roastcoffea.log.journal import JournalWriter, remove_journal
 _journals: Final[weakref.WeakKeyDictionary[object, JournalWriter]] = weakref.WeakKeyDictionary()
 _held: Final[weakref.WeakSet[JournalWriter]] = weakref.WeakSet()
 """Journals that have, or had, an owner."""
-_dropped: Final[set[Path]] = set()
-"""Folders of journals that nobody holds any more, while a thread removes them."""
+_on_disk: Final[dict[Path, int]] = {}
+"""Folders that are to be removed, with the process that made them."""
 
 
 def hold(owner: object, journal: JournalWriter) -> None:
@@ -27,7 +28,8 @@ def hold(owner: object, journal: JournalWriter) -> None:
     """
     if journal not in _held:
         _held.add(journal)
-        weakref.finalize(journal, _drop, journal.folder, journal.process).atexit = False
+        _on_disk[journal.folder] = journal.process
+        weakref.finalize(journal, _drop, journal.folder).atexit = False
     _journals[owner] = journal
 
 
@@ -41,31 +43,37 @@ def saved(owner: object) -> None:
     journal = _journals.pop(owner, None)
     if journal is not None:
         journal.remove()
+        _on_disk.pop(journal.folder, None)
 
 
-def _drop(folder: Path, process: int) -> None:
-    """Remove the journal of a process, unless this one is a fork of it, in a thread of its own.
+def _drop(folder: Path) -> None:
+    """Remove a dropped journal, in a thread of its own.
 
-    Garbage is collected in any thread: the main one would lose a Ctrl-C that comes meanwhile, and an event loop would
-    wait for the disk.
+    Garbage is collected in any thread: the main one loses a Ctrl-C that comes meanwhile, and an event loop would wait
+    for the disk. A thread of `threading` takes locks, which the interrupted code may hold. A process of multiprocessing
+    ends without waiting for threads, and without functions at exit.
     """
-    if process == os.getpid():
-        _dropped.add(folder)
-        with suppress(RuntimeError):  # no more threads: it is removed when the process ends
-            _thread.start_new_thread(_remove_dropped, (folder,))
+    if _on_disk.get(folder) != os.getpid():
+        return
+    if parent_process() is not None:
+        _remove(folder)
+    else:
+        with suppress(RuntimeError):  # no more threads: it is removed at exit
+            _thread.start_new_thread(_remove, (folder,))
 
 
-def _remove_dropped(folder: Path) -> None:
+def _remove(folder: Path) -> None:
     remove_journal(folder)
-    _dropped.discard(folder)
+    _on_disk.pop(folder, None)
 
 
 @atexit.register
 def _remove_all() -> None:
-    """Remove the journals of what was not saved as the process ends; an exception that ends it spares those in use."""
-    folders = set(_dropped)
+    """Remove unsaved journals at exit; after an exception, those in use stay."""
     interactive = hasattr(sys, "ps1") or sys.flags.interactive
-    if interactive or getattr(sys, "last_value", None) is None:
-        folders.update(journal.folder for journal in _held if journal.process == os.getpid())
-    for folder in folders:
+    failed = not interactive and getattr(sys, "last_value", None) is not None
+    spared = {journal.folder for journal in list(_held)} if failed else set()
+    ours = [folder for folder, process in list(_on_disk.items()) if process == os.getpid() and folder not in spared]
+    _on_disk.clear()
+    for folder in ours:
         remove_journal(folder)
