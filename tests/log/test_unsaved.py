@@ -149,9 +149,14 @@ def test_what_was_dropped_is_gone_when_its_process_has_ended(tmp_path: Path, how
 
 LET_GO_LATE = """
 import atexit, time
-owner = held(folder / "one")
+
+def let_go():
+    owners.clear()
+    time.sleep(0.3)
+
+owners = [held(folder / "one")]
 atexit.unregister(unsaved._remove_all)
-atexit.register(lambda: (globals().pop("owner"), time.sleep(0.3)))
+atexit.register(let_go)
 atexit.register(unsaved._remove_all)
 raise KeyError("mine")
 """
