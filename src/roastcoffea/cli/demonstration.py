@@ -60,8 +60,8 @@ def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
     """Client of a cluster on this machine that cleans up after itself."""
     with dask.config.set({"temporary-directory": scratch}), ExitStack() as stack:
         settings = {"n_workers": workers, "threads_per_worker": threads, "dashboard_address": ":0"}
-        with interrupts_ignored():
-            cluster = stack.enter_context(LocalCluster(**settings, silence_logs=logging.ERROR))
+        with interrupts_ignored():  # to a worker, a scheduler that closes between two heartbeats is an error
+            cluster = stack.enter_context(LocalCluster(**settings, silence_logs=logging.CRITICAL))
         yield stack.enter_context(Client(cluster))
 
 
