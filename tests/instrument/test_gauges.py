@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -195,6 +196,31 @@ def test_what_could_not_begin_leaves_nothing_open(
     # the frames of the traceback still hold what was made
     assert raised.tb is not None
     assert nothing_stays_open(before), what_is_open()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_wait_for_a_core_as_clocks_are_read_is_within_the_wall_time(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    waited = 0.0
+
+    def wait() -> None:
+        nonlocal waited
+        began = time.perf_counter()
+        time.sleep(0.05)
+        waited += time.perf_counter() - began
+
+    def seconds(_: CoreWait) -> float:
+        if when == "before":
+            wait()
+        read = waited
+        if when == "after":
+            wait()
+        return read
+
+    monkeypatch.setattr(CoreWait, "seconds", seconds)
+    record = Clocks(DaskTask()).measured()
+    assert 0 < record["core_wait_seconds"] <= record["wall_seconds"]
 
 
 def test_a_chunk_that_could_not_become_the_current_one_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,9 @@ class Clocks:
         self._task = task
         self.core_wait = CoreWait()
         try:
-            self._waited = self.core_wait.seconds()
             self._start, self._wall = time.time(), time.perf_counter()
+            # what is read within the wall time cannot exceed it, even if the thread loses its core meanwhile
+            self._waited = self.core_wait.seconds()
             self._cpu, self._process_cpu = time.thread_time(), time.process_time()
         except BaseException:
             self.close()
@@ -48,8 +49,8 @@ class Clocks:
     def measured(self) -> dict[str, Any]:
         """Times and counters at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
-        wall = time.perf_counter() - self._wall
         waited = self.core_wait.seconds()
+        wall = time.perf_counter() - self._wall
         self.close()
         return {
             "id": new_identity(),
