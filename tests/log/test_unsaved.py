@@ -20,12 +20,19 @@ class Owner:
     pass
 
 
+def written(folder: Path) -> JournalWriter:
+    """A journal of one entry that has ended, however slow the disk is."""
+    journal = JournalWriter(folder, {"start": 0.0}, pytest.fail)
+    journal.write("kind", b"")
+    journal.flush(last=True)
+    journal.close()
+    return journal
+
+
 @pytest.mark.slow
 def test_a_journal_goes_with_its_last_owner(tmp_path: Path) -> None:
     one, other = Owner(), Owner()
-    journal = JournalWriter(tmp_path / "one", {"start": 0.0}, pytest.fail)
-    journal.write("kind", b"")
-    journal.close()
+    journal = written(tmp_path / "one")
     hold(one, journal)
     hold(other, journal)
     assert journal_of(one) is journal_of(other) is journal
@@ -39,9 +46,7 @@ def test_a_journal_goes_with_its_last_owner(tmp_path: Path) -> None:
 
 def test_a_journal_goes_when_its_owner_is_saved(tmp_path: Path) -> None:
     owner = Owner()
-    journal = JournalWriter(tmp_path / "one", {"start": 0.0}, pytest.fail)
-    journal.write("kind", b"")
-    journal.close()
+    journal = written(tmp_path / "one")
     hold(owner, journal)
     saved(owner)
     saved(owner)
@@ -60,10 +65,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 
     monkeypatch.setattr(unsaved, "remove_journal", remove_slowly)
     owner = Owner()
-    journal = JournalWriter(tmp_path / "one", {"start": 0.0}, str)
-    journal.write("kind", b"")
-    journal.flush(last=True)
-    journal.close()
+    journal = written(tmp_path / "one")
     hold(owner, journal)
     folder = journal.folder
     del journal, owner

@@ -8,7 +8,6 @@ import os
 import sys
 import weakref
 from contextlib import suppress
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +26,14 @@ def hold(owner: object, journal: JournalWriter) -> None:
     If an exception ends the process, the journal stays: nobody could save what is in it.
     """
     if journal not in _held:
+        # takes 8 ms, and nobody needs it to load a measurement
+        from multiprocessing import parent_process
+
         _held.add(journal)
         _on_disk[journal.folder] = journal.process
-        weakref.finalize(journal, _drop, journal.folder).atexit = False
+        # a process of multiprocessing ends without waiting for threads, and without functions at exit
+        in_thread = parent_process() is None
+        weakref.finalize(journal, _drop, journal.folder, in_thread).atexit = False
     _journals[owner] = journal
 
 
@@ -46,20 +50,18 @@ def saved(owner: object) -> None:
         _on_disk.pop(journal.folder, None)
 
 
-def _drop(folder: Path) -> None:
-    """Remove a dropped journal, in a thread of its own.
+def _drop(folder: Path, in_thread: bool) -> None:
+    """Remove a dropped journal, in a new thread if possible.
 
     Garbage is collected in any thread: the main one loses a Ctrl-C that comes meanwhile, and an event loop would wait
-    for the disk. A thread of `threading` takes locks, which the interrupted code may hold. A process of multiprocessing
-    ends without waiting for threads, and without functions at exit.
+    for the disk. A thread of `threading` takes locks, which the interrupted code may hold.
     """
-    if _on_disk.get(folder) != os.getpid():
-        return
-    if parent_process() is not None:
-        _remove(folder)
-    else:
-        with suppress(RuntimeError):  # no more threads: it is removed at exit
-            _thread.start_new_thread(_remove, (folder,))
+    if _on_disk.get(folder) == os.getpid():
+        if in_thread:
+            with suppress(RuntimeError):  # no more threads: it is removed at exit
+                _thread.start_new_thread(_remove, (folder,))
+        else:
+            _remove(folder)
 
 
 def _remove(folder: Path) -> None:
