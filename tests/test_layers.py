@@ -88,7 +88,6 @@ FOR_PLUGINS = {"dask", "distributed.diagnostics.plugin"}
 ALIASES = ("auto", "demo", "export", "facility", "importers", "legacy")
 """Import paths from before there were rooms; each of their modules hands on what is elsewhere, in one import."""
 
-MOST_LINES = 400
 MOST_ROOMS = 15
 MOST_AT_THE_TOP = 8
 
@@ -209,11 +208,6 @@ def all_imports(module: str) -> set[str]:
 
 def test_no_imports_go_round_in_a_circle() -> None:
     TopologicalSorter({module: all_imports(module) for module in MODULES}).prepare()
-
-
-def test_modules_are_short() -> None:
-    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    assert {module: number for module, number in lines.items() if number > MOST_LINES} == {}
 
 
 def test_rooms_and_modules_at_the_top_are_few() -> None:
