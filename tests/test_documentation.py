@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 import click
 import pytest
-from analyses import Jets, runner_for
+from analyses import Jets
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import DaskExecutor, Runner
 from distributed import Client
 
 import roastcoffea
@@ -112,10 +114,10 @@ def check_call(call: ast.Call, ours: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def measured(shared_client: Client, sample: Any) -> dict[str, Any]:
-    """What a reader has who comes to a page: a client, a Runner, and an analysis that was measured."""
-    runner = runner_for(shared_client, 2000)
+    """What a reader has who comes to a page: a client, a Runner as most people make it, and a measured analysis."""
+    runner = Runner(DaskExecutor(client=shared_client, status=False), schema=NanoAODSchema, chunksize=2000)
     with MetricsCollector(shared_client) as collector:
-        output, report = runner(sample, treename="Events", processor_instance=Jets())
+        output = runner(sample, treename="Events", processor_instance=Jets())
     return {
         "client": shared_client,
         "runner": runner,
@@ -124,7 +126,6 @@ def measured(shared_client: Client, sample: Any) -> dict[str, Any]:
         "collector": collector,
         "measurement": collector.measurement,
         "output": output,
-        "report": report,
     }
 
 

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     fileset = write_sample("sample", files=2, events=20_000)
     processor = DijetProcessor()
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
-        runner = Runner(DaskExecutor(client=client), schema=NanoAODSchema, chunksize=5_000, savemetrics=True)
+        runner = Runner(DaskExecutor(client=client), schema=NanoAODSchema, chunksize=5_000)
 """
 """The analysis that the reader has."""
 

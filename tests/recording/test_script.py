@@ -82,6 +82,15 @@ def without_what_differs(stderr: str) -> str:
 
 
 @pytest.mark.slow
+def test_imports_are_done_before_the_first_call_and_reported(folder: Path) -> None:
+    script = f"{START}\nprint('roastcoffea.collector' in sys.modules)\ncall(analyses.count_events)\n"
+    (folder / "script.py").write_text(f"import sys\n{script}")
+    measured = run_in(folder, *MEASURED, "script.py")
+    assert printed(measured)[0] == "True"
+    assert re.search(r"^roastcoffea: importing it took [\d.]+ m?s, right after coffea", measured.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
     (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
     measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
@@ -106,7 +115,7 @@ def test_a_slow_host_makes_the_page_of_the_first_call(tmp_path: Path, monkeypatc
     opened: list[str] = []
     monkeypatch.setattr(script, "LONGEST_PAGES", -1.0)
     monkeypatch.setattr(webbrowser, "open", lambda page: opened.append(page) or True)
-    recorder: Any = SimpleNamespace(recording=True, saved=saved)
+    recorder: Any = SimpleNamespace(recording=True, saved=saved, import_seconds=0.0)
     script.print_summaries(recorder, pages=True, open_page=True)
     assert [path.name for path in saved if (path / "report.html").exists()] == ["a"]
     assert opened == [(saved[0] / "report.html").as_uri()]

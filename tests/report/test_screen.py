@@ -145,7 +145,7 @@ def test_what_is_missing_has_its_line_to_copy_alone(tmp_path: Any) -> None:
     lines = shown(measurement)
     assert "   incomplete: " in lines[0]
     place = lines.index("To run the rest:")
-    assert lines[place + 1].startswith("rest, report = runner(measurement.missing_")
+    assert lines[place + 1].startswith("rest = runner(measurement.missing_")
     file = io.StringIO()
     load(measurement.save(tmp_path, "one")).print_summary(file)
     saved = file.getvalue().splitlines()

@@ -366,7 +366,7 @@ def _without_interrupt(error: str) -> str:
     return INTERRUPT if is_interrupt(error) else error
 
 
-RUN_THE_REST: Final = "rest, report = runner({what}{tree}, processor_instance=processor)"
+RUN_THE_REST: Final = "rest = runner({what}{tree}, processor_instance=processor)"
 
 
 def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: MissingFiles) -> str | None:

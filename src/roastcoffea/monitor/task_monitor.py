@@ -79,7 +79,7 @@ class TaskMonitor(RecordedTasks, Enterable):
     Examples
     --------
     >>> with TaskMonitor(client) as monitor:  # doctest: +SKIP
-    ...     output, report = runner(fileset, processor_instance=processor)
+    ...     output = runner(fileset, processor_instance=processor)
     >>> monitor.to_dataframe()  # doctest: +SKIP
     """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import functools
+import importlib
 import importlib.util
 import logging
 import multiprocessing
@@ -107,6 +108,8 @@ class Recorder:
         self.name = given_name(name)
         self.saved: list[Path] = []
         self.at_end: Callable[[], None] = lambda: None
+        self.import_seconds = 0.0
+        """What importing the collector took, which no measurement contains."""
         self._open: dict[int, MetricsCollector] = {}
         self._waiting: dict[int, MetricsCollector] = {}
         """By thread: a collector that has measured preprocessing, and waits for the call that it was done for."""
@@ -156,6 +159,11 @@ class Recorder:
             self._close(collector, error)
 
     def _patch(self, module: ModuleType) -> None:
+        # by now coffea has imported the numerical libraries; later, the imports would fall into the first Runner call
+        began = time.perf_counter()
+        with reported(_warn, "the collector could not be imported before the first Runner call", Exception):
+            importlib.import_module("roastcoffea.collector")
+        self.import_seconds = time.perf_counter() - began
         for name in ("run", "preprocess"):
             self._patch_method(module.Runner, name)
 

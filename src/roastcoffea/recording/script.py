@@ -21,10 +21,14 @@ from typing import Final
 
 from roastcoffea.errors import reported
 from roastcoffea.recording.auto import Recorder
+from roastcoffea.units import duration
 
 BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
 """Prefixes of modules whose frames are between those of the script and coffea when it is measured."""
 
+
+SHORTEST_IMPORTS: Final = 0.1
+"""Seconds of imports that are worth a line."""
 
 LONGEST_PAGES: Final = 30.0
 """Seconds after which, as the process ends, only a first page is still made."""
@@ -139,6 +143,9 @@ def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool 
                 with reported(_tell, "its page cannot be made", Exception):
                     made = measurement.report(path / PAGE_FILE, overwrite=True)
             measurement.print_summary(sys.stderr)
+    if recorder.recording and recorder.saved and recorder.import_seconds >= SHORTEST_IMPORTS:
+        took = duration(recorder.import_seconds)
+        _tell(f"importing it took {took}, right after coffea was imported; measurements do not contain this time")
     if open_page and made is not None:
         with reported(_tell, "the page cannot be opened", Exception):
             import webbrowser

@@ -56,14 +56,15 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
 
 
 def _mention_lost() -> None:
-    """Tell how many runs can be recovered."""
+    """Tell how many runs of this account can be recovered, and where their journals are."""
     from roastcoffea.log.journals import journals_in
     from roastcoffea.recording.black_box import state_folder
     from roastcoffea.units import counted
 
-    lost = sum(not journal.is_written for journal in journals_in(state_folder())[0])
+    place = state_folder()
+    lost = sum(not journal.is_written for journal in journals_in(place)[0])
     if lost:
-        shell.say(f"{counted(lost, 'lost run')} can be recovered: roastcoffea recover", err=True)
+        shell.say(f"{counted(lost, 'lost run')} in {place} can be recovered: roastcoffea recover", err=True)
 
 
 def _width() -> int:
