@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import analyses
 import pytest
+import uproot
 from coffea.nanoevents import BaseSchema
-from coffea.processor import IterativeExecutor, Runner
+from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
 from handmade import BRANCH_READS, CHUNKS, PREPROCESSINGS, TASKS, handmade_run, run_without_tables
 from made_ledgers import BY_DESIGN, ledger_of, runner_call, with_ids
 from stored import write_tree
 
-from roastcoffea import MetricsCollector
+from roastcoffea import MetricsCollector, measured
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.ledger import Attempts, Certificate
@@ -242,3 +247,63 @@ def len_of_events(events):
 def test_of_a_call_that_failed_nobody_knows_what_began():
     certificate = ledger_of(tasks=None, calls=(runner_call("c1", 9, outcome=FAILED),)).certificate
     assert (certificate.complete, certificate.attempts) == (False, Attempts(6, None))
+
+
+@pytest.mark.filterwarnings("ignore:Skipping bad file")
+@pytest.mark.parametrize(
+    ("executor", "options"),
+    [
+        (IterativeExecutor, {"retries": 0}),
+        (IterativeExecutor, {"retries": 2}),
+        (FuturesExecutor, {"pool": ThreadPoolExecutor, "retries": 1}),
+        (DaskExecutor, {"retries": 1}),
+    ],
+)
+def test_chunks_that_are_skipped_leave_both_ledgers_complete(
+    executor: Any, options: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    client = request.getfixturevalue("client") if executor is DaskExecutor else None
+    if client is not None:
+        options = options | {"client": client}
+    runner = Runner(
+        executor(status=False, **options),
+        schema=BaseSchema,
+        chunksize=1000,
+        skipbadfiles=(ZeroDivisionError,),
+        metadata_cache={},
+    )
+    with MetricsCollector(client) as collector:
+        output = runner(
+            {"d": [str(write_tree(tmp_path / "a.root"))]},
+            treename="Events",
+            processor_instance=analyses.Raising(1000),
+        )
+    assert output == {"events": 3000}
+    measurement = collector.measurement
+    certificates = measurement.time_ledger.certificate, measurement.byte_ledger.certificate
+    assert [certificate.reasons for certificate in certificates] == [[], []]
+    # on Dask the file's own task is an attempt of the time ledger, too
+    assert certificates[1].attempts == Attempts(4, 4)
+    assert not any("incomplete" in str(cause) for cause in measurement.verdict)
+
+
+def test_functions_without_a_runner_are_no_chunks_of_one(tmp_path: Path) -> None:
+    path = str(write_tree(tmp_path / "a.root"))
+
+    @measured
+    def read(path: str) -> float:
+        with uproot.open(path) as file:
+            return float(file["Events/f0"].array()[0])
+
+    def both_certificates() -> list[Certificate]:
+        found = collector.measurement
+        return [found.time_ledger.certificate, found.byte_ledger.certificate]
+
+    with MetricsCollector() as collector:
+        read(path)
+    assert both_certificates() == [Certificate(attempts=Attempts(1, None), reasons=[])] * 2
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=1000, metadata_cache={})
+    with MetricsCollector() as collector:
+        read(path)
+        runner({"d": [path]}, treename="Events", processor_instance=len_of_events)
+    assert both_certificates() == [Certificate(attempts=Attempts(4, 4), reasons=[])] * 2

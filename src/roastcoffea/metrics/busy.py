@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import facts, phases, startup, statistics
 from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import among, rows_where
-from roastcoffea.metrics.ledger import Attempts
+from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
@@ -130,9 +130,8 @@ def busy_chunks(records: Records) -> Busy:
     if not known.all():
         reasons.append(f"{np.count_nonzero(~known)} attempts ran on unknown workers")
     table, worker = rows_where(table, known), worker[known]
-    assigned = facts.assigned_chunks(run)
-    if assigned is not None and len(counted) < assigned:
-        reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record or no result")
+    attempts, missing = attempts_of_calls(run, records.chunks, counted)
+    reasons += missing
     start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
     able = startup.could_begin(worker, start, _asked(run, table, stop), records.born)
     return Busy(
@@ -141,7 +140,7 @@ def busy_chunks(records: Records) -> Busy:
         table[records.by].combine_chunks(),
         {task_records.ERROR: float(np.sum(wasted))} if np.any(wasted) else {},
         reasons,
-        Attempts(len(counted), assigned),
+        attempts,
     )
 
 

@@ -230,12 +230,6 @@ def successful_chunks(chunks: pa.Table) -> pa.Table:
 # Attempts of tasks and their records, joined by key and run id
 
 
-def assigned_chunks(run: Run) -> int | None:
-    """Chunks submitted by all Runner calls; None if one did not finish or the number is unknown."""
-    numbers = [call.chunks if call.outcome == FINISHED else None for call in run.calls]
-    return None if None in numbers else sum(number or 0 for number in numbers)
-
-
 def lost_rows(run: Run, *names: str) -> list[str]:
     """Number of lost rows of these records, and for how long there are none, in words."""
     dropped = [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]

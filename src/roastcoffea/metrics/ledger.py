@@ -6,9 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
+from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
+from roastcoffea.records.calls import OF_TASKS
+from roastcoffea.records.chunks import SKIPPED
+from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.report.cards import NAMED, Drawn, Segment, drawn, segment
 from roastcoffea.report.phrases import NOT_MEASURED, UNACCOUNTED, absence
 from roastcoffea.report.presented import Presented
@@ -60,6 +67,33 @@ class Certificate:
         estimated = f" Re-read bytes are estimated for {number(self.estimated)} reads of branches."
         outside = f" {self.outside[0].upper()}{self.outside[1:]}." if self.outside else ""
         return f"{complete}; {recorded}.{estimated if self.estimated else ''}{outside}"
+
+
+def attempts_of_calls(run: Run, chunks: pa.Table, counted: pa.Table) -> tuple[Attempts, list[str]]:
+    """Chunks that ended, of those that Runner calls submitted, and what is wrong if the numbers differ.
+
+    A chunk that coffea skips ends without a result. Functions without a Runner submit nothing: each of them leaves its
+    record as it returns.
+    """
+    calls = [call for call in run.calls if not call.id.startswith(OF_TASKS)]
+    ended = pa.concat_tables([counted.select(["call"]), with_outcome(chunks, (SKIPPED,)).select(["call"])])
+    if run.calls and not calls:
+        return Attempts(len(chunks), None), []
+    numbers = [call.chunks if call.outcome == FINISHED else None for call in calls]
+    if not calls or None in numbers:
+        return Attempts(len(chunks), None), ["the number of attempts of chunks that started is unknown"]
+    of_functions = pc.sum(pc.starts_with(pc.fill_null(ended["call"], ""), OF_TASKS), min_count=0).as_py()
+    return compared(sum(number or 0 for number in numbers), len(ended) - of_functions, "chunks")
+
+
+def compared(assigned: int, ended: int, what: str, seen: int | None = None) -> tuple[Attempts, list[str]]:
+    """What is wrong if fewer things left a record (`seen`, by default those that ended) than were submitted, or more
+    ended."""
+    seen = ended if seen is None else seen
+    reasons = [f"{assigned - seen} of {assigned} {what} left no record"] if seen < assigned else []
+    if not reasons and ended > assigned:
+        reasons.append(f"{ended} {what} finished, of {assigned} submitted")
+    return Attempts(ended, assigned), reasons
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):

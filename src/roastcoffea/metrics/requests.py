@@ -14,10 +14,10 @@ from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.branches import Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
-from roastcoffea.metrics.ledger import Attempts, Certificate
+from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
-from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
+from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
@@ -229,18 +229,7 @@ def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
     """Attempts of chunks by Dask's tasks, otherwise by the Runner's chunks; and those without a record."""
     if run.tasks is not None:
         return _against_tasks(run.tasks, PROCESSOR, chunks, "attempts of chunks")
-    assigned = facts.assigned_chunks(run)
-    if assigned is None or not run.calls:
-        return Attempts(len(chunks), None), ["the number of attempts of chunks that started is unknown"]
-    ended = len(facts.counted_chunks(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
-    return Attempts(ended, assigned), _compared(assigned, ended, ended, "chunks")
-
-
-def _compared(assigned: int, seen: int, ended: int, what: str) -> list[str]:
-    """What is wrong if fewer things left a record than were submitted, or more finished."""
-    if seen < assigned:
-        return [f"{assigned - seen} of {assigned} {what} left no record"]
-    return [f"{ended} {what} finished, of {assigned} submitted"] if ended > assigned else []
+    return attempts_of_calls(run, chunks, facts.counted_chunks(chunks))
 
 
 def _missing_preprocessing(run: Run) -> list[str]:
@@ -265,7 +254,8 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
     submitted = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
     ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(submitted), pa.string())))
     seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
-    return _compared(sum(submitted.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
+    finished = len(with_outcome(ours, (OK,)))
+    return compared(sum(submitted.values()), finished, "files of preprocessing", len(seen))[1]
 
 
 ENDS: Final = {
