@@ -19,6 +19,13 @@ def total(path: str) -> float:
         return float(ak.sum(file["Events/f0"].array()))
 
 
+@measured
+def first_event(path: str) -> int:
+    """Number of the first event of a sample file."""
+    with uproot.open(path) as file:
+        return int(file["Events/event"].array()[0])
+
+
 def materialize(path: str, branches: list[str]) -> dict[str, Any]:
     """Read chosen branches of a file and tell how much that was, in the shape of scripts that test 200 Gbit/s."""
     with uproot.open(path, filter_name=branches) as file:

@@ -31,6 +31,7 @@ def test_everything_goes_through_a_journal() -> None:
     first.call_ended(call(FINISHED))
     first.requests_unknown()
     first.chunks_lost("lost")
+    first.chunks_lost("lost, too", "c")
     first.take_report({"bytesread": 1, "worst": math.nan}, {"d": {"entries": 2}})
     first.note("odd: \udcff")
     assert (again.start, again.running, again.calls) == (5.0, {}, [call(FINISHED)])

@@ -74,8 +74,8 @@ class Watcher(Protocol):
     def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Take what the client's thread did for an executor on Dask."""
 
-    def chunks_lost(self, reason: str) -> None:
-        """Record why the chunks of a Runner call are missing."""
+    def chunks_lost(self, reason: str, call: str | None = None) -> None:
+        """Record why the chunks of this Runner call are missing, or of all of them."""
 
     def items_requested(self, call: str, items: Sequence[Any]) -> None:
         """Record what a Runner call requested: files for preprocessing, or chunks."""
@@ -103,10 +103,10 @@ class Watchers(tuple[Watcher, ...]):
         for watcher in self:
             watcher.note(problem)
 
-    def chunks_lost(self, reason: str) -> None:
+    def chunks_lost(self, reason: str, call: str | None = None) -> None:
         """Record with each why chunks are missing."""
         for watcher in self:
-            watcher.chunks_lost(reason)
+            watcher.chunks_lost(reason, call)
 
 
 lock: Final = threading.RLock()

@@ -120,7 +120,8 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         executor = original(self, *args, **kwargs)
         call = calls.current.get()
         found = call.watchers if call is not None else watchers()
-        with reported(found.chunks_lost, f"the chunks of the {type(executor).__name__} were not recorded", Exception):
+        lost = functools.partial(found.chunks_lost, call=None if call is None else call.id)
+        with reported(lost, f"the chunks of the {type(executor).__name__} were not recorded", Exception):
             _watch_executor(executor, found, call, preprocessing=kwargs.get("desc") == "Preprocessing")
         return executor
 
@@ -187,7 +188,7 @@ class ExecutorCall:
             if self._name is None:
                 watcher.note(f"the preprocessing tasks {reason}")
             else:
-                watcher.chunks_lost(f"the chunks {reason}")
+                watcher.chunks_lost(f"the chunks {reason}", self._call)
 
     def probed(self, function: Any) -> Any:
         """The function with the probe around it."""

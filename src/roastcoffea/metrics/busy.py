@@ -119,7 +119,7 @@ class Busy(NamedTuple):
 def busy_chunks(records: Records) -> Busy:
     """Attempts of chunks and file openings, as the work that occupied threads."""
     run, counted = records.run, records.counted
-    parts, reasons = [_classes_of_chunks(records)], incomplete_phases(counted)
+    parts, reasons = [_classes_of_chunks(records)], [*facts.why_calls_lack(run), *incomplete_phases(counted)]
     if run.preprocessing is None:
         reasons.append("preprocessing was not recorded")
     else:
@@ -217,7 +217,11 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     start, stop = _intervals(tasks, worker, records)
     known = (worker >= 0) & ~np.isnan(start) & ~np.isnan(stop)
     link = _linked(tasks, records.chunks)
-    reasons = [*facts.lost_rows(run, "tasks", "chunks"), *_without_times(tasks, worker, known)]
+    reasons = [
+        *facts.why_calls_lack(run),
+        *facts.lost_rows(run, "tasks", "chunks"),
+        *_without_times(tasks, worker, known),
+    ]
     reasons += _uncounted(run.attempts, tasks)
     if link.without_task:
         reasons.append(f"{link.without_task} attempts of chunks have no recorded task: their time counts as idle")

@@ -24,8 +24,8 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.run import FINISHED, Run, SpanMetrics
-from roastcoffea.units import SECOND
+from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
+from roastcoffea.units import FRACTION, SECOND, counted
 
 WITH_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
 FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
@@ -105,6 +105,24 @@ def of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
     """Rows of Runner calls that returned their output: the results of all others were lost."""
     finished = [call.id for call in run.calls if call.outcome == FINISHED]
     return rows_where(table, pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
+
+
+def lost_calls(run: Run) -> list[RunnerCall]:
+    """Runner calls whose chunks have no records."""
+    return [call for call in run.calls if OF_CALL + call.id in run.absent]
+
+
+def why_calls_lack(run: Run) -> list[str]:
+    """Why Runner calls left no records of their chunks, in words, with the share of the run that they took."""
+    reasons = [run.absent[name] for name in run.absent if name.startswith(OF_CALL)]
+    lacks = dict.fromkeys(reasons, "")
+    for reason in lacks:
+        lost = [call for call in lost_calls(run) if run.absent[OF_CALL + call.id] == reason]
+        took, names = sum(call.stop - call.start for call in lost), ", ".join({call.processor: "" for call in lost})
+        if lost:
+            share = f"{SECOND.text(took)}, {FRACTION.text(took / elapsed_seconds(run))} of the wall time"
+            lacks[reason] = f" ({counted(len(lost), 'Runner call')} of {names}: {share})"
+    return [reason + of_calls for reason, of_calls in lacks.items()]
 
 
 def clock_offsets(run: Run) -> dict[str | None, float]:

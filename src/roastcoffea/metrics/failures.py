@@ -15,7 +15,7 @@ from roastcoffea.errors import MeasurementError, reported
 from roastcoffea.metrics.branches import codes
 from roastcoffea.metrics.busy import Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
-from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import FAILED, lost_calls, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.statistics import Flags, having, moments
 from roastcoffea.metrics.totals import disagreements
@@ -133,8 +133,12 @@ def _spans(tasks: pa.Table, records: Records | None, wanted: Flags) -> Iterator[
 
 @fact
 def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
-    """Requested chunks without a result, and files without chunks, with ASKED_COLUMNS."""
+    """Requested chunks without a result, and files without chunks, with ASKED_COLUMNS.
+
+    What came of chunks without records is not known."""
+    lost = pa.array([call.id for call in lost_calls(run) if call.outcome == FINISHED], pa.string())
     asked = recorded(run, "asked")
+    asked = rows_where(asked, pc.invert(pc.is_in(asked["call"], value_set=lost)))
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
     done = of_finished_calls(run, counted_chunks)

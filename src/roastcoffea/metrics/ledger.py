@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
-from roastcoffea.metrics.facts import with_outcome
+from roastcoffea.metrics.facts import lost_calls, with_outcome
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
 from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.chunks import SKIPPED
@@ -75,7 +75,7 @@ def attempts_of_calls(run: Run, chunks: pa.Table, counted: pa.Table) -> tuple[At
     A chunk that coffea skips ends without a result. Functions without a Runner submit nothing: each of them leaves its
     record as it returns.
     """
-    calls = [call for call in run.calls if not call.id.startswith(OF_TASKS)]
+    calls = [call for call in run.calls if not call.id.startswith(OF_TASKS) and call not in lost_calls(run)]
     ended = pa.concat_tables([counted.select(["call"]), with_outcome(chunks, (SKIPPED,)).select(["call"])])
     if run.calls and not calls:
         return Attempts(len(chunks), None), []

@@ -200,7 +200,7 @@ LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
 def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred: Transferred) -> Certificate:
     """Missing parts of the byte ledger."""
     attempts, missing = _missing_attempts(run, chunks.table)
-    reasons = [*missing, *_missing_preprocessing(run), *facts.lost_rows(run, *LOSABLE)]
+    reasons = [*missing, *facts.why_calls_lack(run), *_missing_preprocessing(run), *facts.lost_rows(run, *LOSABLE)]
     without_metadata = chunks.table["bytes_metadata"].is_null().to_numpy()
     counts = {
         "attempts of chunks have no count of requested bytes": np.count_nonzero(~chunks.known),

@@ -163,7 +163,9 @@ def _chunk_total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourc
         raise NotMeasuredError(f"no coffea report and no chunks: {facts.reason_of_absence(run, 'chunks')}")
     column = next((name for name in quantity.columns if not chunks[name].null_count), "")
     refuse_if(not column, "neither coffea's report nor every chunk record has it: set savemetrics=True in the Runner")
-    return Sourced(facts.complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
+    lacking = "; ".join(facts.why_calls_lack(run))
+    source = f"{CHUNK_RECORDS}, incomplete: {lacking}" if lacking else CHUNK_RECORDS
+    return Sourced(facts.complete_sum(chunks, column, "chunks"), source)
 
 
 def _chunk_total_or_none(quantity: Quantity, run: Run, chunks: pa.Table) -> Sourced | None:

@@ -17,7 +17,7 @@ from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_re
 from roastcoffea.log.profiles import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.run import LOST, Environment, Run, RunnerCall
+from roastcoffea.records.run import LOST, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import fields_by_name
 from roastcoffea.storage.plain import plain, restored
@@ -29,6 +29,7 @@ CALL: Final = "call"
 ASKED: Final = "asked"
 UNKNOWN_REQUESTS: Final = "requests unknown"
 NO_CHUNKS: Final = "chunks lost"
+NO_CHUNKS_OF: Final = "chunks of a call lost"
 PROBLEM: Final = "problem"
 REPORT: Final = "report"
 """Kinds of entries in a journal, in addition to those of the backend."""
@@ -82,6 +83,8 @@ class RunRecords:
         self._functions: list[RunnerCall] = []
         self._requests_unknown = False
         self._why_no_chunks: str | None = None
+        self._lost: dict[str, str] = {}
+        """Why the chunks of single calls are missing."""
 
     def started(self, moment: float) -> None:
         """Learn when the run starts (Unix seconds)."""
@@ -123,11 +126,16 @@ class RunRecords:
         self._requests_unknown = True
         self._keep(UNKNOWN_REQUESTS, "")
 
-    def chunks_lost(self, reason: str) -> None:
-        """Learn why the chunks of a Runner call are missing."""
+    def chunks_lost(self, reason: str, call: str | None = None) -> None:
+        """Learn why the chunks of this Runner call are missing, or of all of them."""
         self.note(reason)
-        self._why_no_chunks = redacted(reason)
-        self._keep(NO_CHUNKS, self._why_no_chunks)
+        reason = redacted(reason)
+        if call is None:
+            self._why_no_chunks = reason
+            self._keep(NO_CHUNKS, reason)
+        else:
+            self._lost[call] = reason
+            self._keep_values(NO_CHUNKS_OF, {"reason": reason, "call": call})
 
     def note(self, problem: str) -> None:
         """Add a problem."""
@@ -196,18 +204,19 @@ class RunRecords:
 
     def reasons_against_chunks(self, backend: Recorder, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""
-        if self.running:
-            self.chunks_lost(f"{counted(len(self.running), 'Runner call')} still running when the collector was left")
-        if self._why_no_chunks is not None:
-            return dict.fromkeys(("chunks", *FROM_CHUNKS), self._why_no_chunks)
-        if not (self.calls or self._functions):
-            return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was recorded")
+        for call in self.running:
+            number = counted(len(self.running), "Runner call")
+            self.chunks_lost(f"{number} still running when the collector was left", call)
+        known = [call for call in (*self.calls, *self._functions) if call.id not in self._lost]
+        why = self._why_no_chunks or (None if known else next(iter(self._lost.values()), "no Runner call was recorded"))
+        if why is not None:
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), why)
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
         if self.lost or backend.gaps:
             losses = replace(losses, otherwise=LOST_WITH_CLIENT if self.lost else IN_GAP)
-        for lack in chunks_without_record(self.calls, chunks, asked, losses):
+        for lack in chunks_without_record(known, chunks, asked, losses):
             self.note(lack)
-        return {}
+        return {f"{OF_CALL}{call}": reason for call, reason in self._lost.items()}
 
     def run_of(  # noqa: PLR0917
         self,
@@ -273,6 +282,7 @@ class RunRecords:
             CALL: lambda data: self._take_call(RunnerCall(**unpacked_values(data))),
             ASKED: lambda data: self.asked.take(unpacked_part(data, arrow_schema(ASKED_COLUMNS))),
             UNKNOWN_REQUESTS: lambda _: self.requests_unknown(),
+            NO_CHUNKS_OF: lambda data: self.chunks_lost(**unpacked_values(data)),
             NO_CHUNKS: lambda data: self.chunks_lost(_text(data)),
             PROBLEM: lambda data: self.note(_text(data)),
             REPORT: lambda data: self.take_report(**unpacked_values(data)),

@@ -18,6 +18,9 @@ LOST: Final = "lost"
 OUTSIDE: Final = "outside"
 """Key in `absent` of what is excluded from the run on purpose."""
 
+OF_CALL: Final = "chunks of "
+"""Beginning of the key in `absent` of a Runner call whose chunks have no records; its identity follows."""
+
 LONGEST_NAME: Final = 60
 """Letters of a run's name where it stands for the run."""
 
