@@ -90,7 +90,7 @@ def save(folder: str, times: int, exchanges: bool, overwrite: bool, steps: int) 
     left = [steps]
     Path.rename = dying(Path.rename, left)  # type: ignore[method-assign]
     folders.exchange = dying(folders.exchange, left) if exchanges else lambda *_: False
-    folders.shutil.rmtree = dying(folders.shutil.rmtree, left)
+    Path.rmdir = dying(Path.rmdir, left)  # type: ignore[method-assign]
     for _ in range(times):
         save_run(minimal_run(id="new"), folder, "saved", overwrite=overwrite, metrics_json=lambda: b"{}")
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import random
-import signal
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import wait_until
 
 from roastcoffea.log import journals
-from roastcoffea.log.journal import RECORDS, JournalWriter
+from roastcoffea.log.journal import RECORDS, JournalWriter, claimed
 from roastcoffea.log.journals import Entry, JournalError, journal_in, journals_in
+from roastcoffea.recording.black_box import remove_old
 
 ENTRIES = [(RECORDS, b"first"), (RECORDS, random.Random(1).randbytes(60)), ("own", b"third")]
 
@@ -117,31 +121,169 @@ def test_journals_come_in_order_of_their_start(tmp_path: Path) -> None:
         made(tmp_path / name, start=start)
     found, _ = journals_in(tmp_path)
     assert [journal.folder.name for journal in found] == ["b", "c", "a"]
-    assert all(journal.is_written for journal in found)
+    assert not any(journal.is_written for journal in found)
 
 
-KILLED = """
-import os, signal, sys, time
+# who writes: processes here, and in containers and on hosts of their own
+
+WRITER = """
+import os, sys, time
 from pathlib import Path
 from roastcoffea.log.journal import JournalWriter
-writer = JournalWriter(Path(sys.argv[1]), {"start": 1e9}, print)
+writer = JournalWriter(Path(sys.argv[1]), {"start": 1e9}, lambda note: print(note, flush=True))
 writer.write("records", b"before")
 writer.flush()
-os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2:] == ["closed"]:
+    writer.close()
+if sys.argv[2:] == ["forked"] and os.fork() == 0:
+    time.sleep(1000)
+print("written", flush=True)
+sys.stdin.readline()
+writer.write("records", b"after")
+writer.flush(last=True)
+print("ended", flush=True)
 """
 
-
-def test_it_survives_a_process_that_is_killed(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "one"], check=False, env=os.environ)
-    assert killed.returncode == -signal.SIGKILL
-    journal = journal_in(tmp_path / "one")
-    assert [entry.data for entry in journal.entries()] == [b"before"]
-    assert not journal.is_written
+HERE: tuple[str, ...] = ()
+ANOTHER_HOST = ("unshare", "--map-root-user", "--uts", "sh", "-c", 'hostname elsewhere; exec "$@"', "sh")
+CONTAINER = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+WITHOUT_LOCKS = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=flock", "-e", "inject=flock:error=ENOLCK")
+LONG_AGO = 11 * 3600.0
 
 
-def test_a_writer_elsewhere_is_judged_by_its_last_sign(folder: Path) -> None:
-    journal = journal_in(folder)
-    elsewhere = journals.Journal(folder, {**journal.header, "machine": "elsewhere"}, journal.last, journal.size)
-    assert elsewhere.is_written
-    elsewhere.last -= 2 * journals.LONGEST_QUIET
-    assert not elsewhere.is_written
+def command(place: Sequence[str], *words: object) -> list[str]:
+    """A command at a place; skips where the system does not let us make it."""
+    if place and subprocess.run([*place, "true"], check=False, capture_output=True).returncode:
+        pytest.skip(f"{place[0]} does not work here")
+    return [*place, *map(str, words)]
+
+
+@contextmanager
+def writing(folder: Path, place: Sequence[str] = HERE, how: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that has written a journal, and waits for a line."""
+    words = command(place, sys.executable, "-c", WRITER, folder, *how.split())
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "written\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def aged(folder: Path, seconds: float) -> None:
+    """Let the last sign of life be so long ago."""
+    for file in folder.iterdir():
+        then = file.stat().st_mtime - seconds
+        os.utime(file, (then, then))
+
+
+def recovering(folder: Path, out: Path, place: Sequence[str] = HERE) -> subprocess.CompletedProcess[str]:
+    words = command(place, sys.executable, "-m", "roastcoffea", "recover", folder, "-o", out)
+    return subprocess.run(words, check=False, capture_output=True, text=True)
+
+
+PLACES = pytest.mark.parametrize("place", [HERE, ANOTHER_HOST, CONTAINER], ids=["here", "another host", "container"])
+
+
+@pytest.mark.slow
+@PLACES
+@pytest.mark.parametrize("how", ["", "closed"])
+def test_what_lives_is_left_alone_wherever_and_however_long(place: Sequence[str], how: str, tmp_path: Path) -> None:
+    with writing(tmp_path / "one", place, how):
+        aged(tmp_path / "one", 100 * 86_400.0)
+        assert journal_in(tmp_path / "one").is_written
+        with claimed(tmp_path / "one") as ours:
+            assert not ours
+        assert remove_old(tmp_path, 1, 0) == []
+        assert "running" in recovering(tmp_path, tmp_path / "out").stdout
+        assert [entry.data for entry in journal_in(tmp_path / "one").entries()] == [b"before"]
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@PLACES
+@pytest.mark.parametrize("how", ["", "forked"])
+def test_a_killed_writer_is_known_to_be_dead_wherever_it_was(place: Sequence[str], how: str, tmp_path: Path) -> None:
+    with writing(tmp_path / "one", place, how) as process:
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not journal_in(tmp_path / "one").is_written)  # a container takes a moment to end
+    assert [entry.data for entry in journal_in(tmp_path / "one").entries()] == [b"before"]
+    with claimed(tmp_path / "one") as ours:
+        assert ours
+        with claimed(tmp_path / "one") as again:
+            assert not again
+    assert remove_old(tmp_path, None, 0) == [tmp_path / "one"]
+
+
+@pytest.mark.slow
+def test_without_locks_hours_decide_of_another_host(tmp_path: Path) -> None:
+    place = (*WITHOUT_LOCKS, *ANOTHER_HOST)
+    with writing(tmp_path / "one", place):
+        for hours, is_written in ((0, True), (LONG_AGO, True), (2 * 3600.0, False)):
+            aged(tmp_path / "one", hours)
+            assert journal_in(tmp_path / "one").is_written == is_written
+
+
+@pytest.mark.slow
+def test_without_locks_the_process_decides_here(tmp_path: Path) -> None:
+    with writing(tmp_path / "one", WITHOUT_LOCKS):
+        aged(tmp_path / "one", 100 * 86_400.0)
+        assert journal_in(tmp_path / "one").is_written
+        assert remove_old(tmp_path, 1, 0) == []
+    assert wait_until(lambda: not journal_in(tmp_path / "one").is_written)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [HERE, WITHOUT_LOCKS], ids=["locks", "no locks"])
+def test_one_claims_a_journal_at_a_time(place: Sequence[str], folder: Path) -> None:
+    claim = """
+import sys
+from pathlib import Path
+from roastcoffea.log.journal import claimed
+with claimed(Path(sys.argv[1])) as ours:
+    print(ours, flush=True)
+    sys.stdin.readline()
+"""
+    words = command(place, sys.executable, "-c", claim, folder)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as first:  # type: ignore[call-overload]
+        assert first.stdout.readline() == "True\n"
+        assert subprocess.run(words, text=True, check=True, capture_output=True, input="\n").stdout == "False\n"
+        first.communicate("\n")
+    assert subprocess.run(words, text=True, check=True, capture_output=True, input="\n").stdout == "True\n"
+    assert [file.name for file in folder.iterdir()] == ["000001.arrows"]
+
+
+def test_a_writer_whose_journal_is_removed_says_so_and_has_all_of_it_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roastcoffea.log.journal.FILE_BYTES", 3000)
+    notes: list[str] = []
+    writer = JournalWriter(tmp_path / "one", {"start": 1e9}, notes.append)
+    entries = []
+    for number in range(12):
+        entries.append((RECORDS, random.Random(number).randbytes(1000)))
+        writer.write(*entries[-1])
+        writer.flush()
+        if number in {2, 7}:
+            shutil.rmtree(writer.folder)
+    writer.close()
+    assert read(writer.folder) == (entries, [])
+    assert journal_in(writer.folder).is_written
+    assert writer.folder == tmp_path / "one-again-again"
+    assert len(notes) == 2
+    assert str(tmp_path / "one") in notes[0]
+    writer.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_was_recovered_while_it_went_on_is_recovered_whole_later(tmp_path: Path) -> None:
+    with writing(tmp_path / "one") as process:
+        shutil.rmtree(tmp_path / "one")
+        output, _ = process.communicate("\n")
+        assert "was removed while the run went on" in output
+    (journal,), _ = journals_in(tmp_path)
+    assert [entry.data for entry in journal.entries()] == [b"before", b"after"]

@@ -15,11 +15,8 @@ import pytest
 from command_line import collected_until
 
 from roastcoffea import MetricsCollector
-from roastcoffea.log import journals
-from roastcoffea.log.journal import JournalWriter
 from roastcoffea.log.journals import journals_in
-from roastcoffea.recording import black_box
-from roastcoffea.recording.black_box import checked_place, remove_old, state_folder
+from roastcoffea.recording.black_box import checked_place, state_folder
 from roastcoffea.recording.recovery import recovered
 
 
@@ -147,27 +144,3 @@ def test_it_outlives_a_process_that_does_not_end_well(tmp_path: Path, end: str, 
     )
     assert ("ValueError: mine" in ended.stderr) == (end == "raise"), ended.stderr
     assert [recovered(journal).outcome for journal in journals_in(place)[0]] == ([outcome] if outcome else [])
-
-
-def test_old_ones_are_removed_and_those_that_are_written_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writers = []
-    for number in range(4):
-        writer = JournalWriter(tmp_path / str(number), {"start": 1e9 + number}, pytest.fail)
-        writer.write("kind", b"")
-        writer.flush()
-        writers.append(writer)
-    remove_old(tmp_path)
-    assert journals_of(tmp_path) == ["0", "1", "2", "3"]
-    monkeypatch.setattr(black_box, "LONGEST_KEPT", -1.0)
-    remove_old(tmp_path)
-    assert journals_of(tmp_path) == ["0", "1", "2", "3"]
-    monkeypatch.setattr(journals, "is_alive", lambda *_: False)
-    monkeypatch.setattr(black_box, "LONGEST_KEPT", 60.0)
-    monkeypatch.setattr(black_box, "MOST_KEPT", 2.5 * journals_in(tmp_path)[0][0].size)
-    remove_old(tmp_path)
-    assert journals_of(tmp_path) == ["2", "3"]
-    monkeypatch.setattr(black_box, "LONGEST_KEPT", -1.0)
-    remove_old(tmp_path)
-    assert journals_of(tmp_path) == []
-    for writer in writers:
-        writer.remove()

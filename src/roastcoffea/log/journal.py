@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import io
 import json
+import mmap
 import os
+import re
 import shutil
 import socket
 import struct
@@ -17,8 +19,8 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +30,16 @@ import roastcoffea
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.cleaning import without_secrets
-from roastcoffea.log.processes import UNKNOWN, began, machine
+from roastcoffea.log.processes import UNKNOWN, began, locked, machine, remove_files
 
 SCHEMA: Final = 1
 """Number of this form of journals."""
 
 HEADER_KEY: Final = b"roastcoffea"
 ENDING: Final = ".arrows"
+NUMBERED: Final = re.compile(rf"\d{{6}}{re.escape(ENDING)}")
+CLAIM: Final = ".roastcoffea-claim"
+"""File that claims a journal where files cannot be locked."""
 COLUMNS: Final = pa.schema(
     [("time", pa.float64()), ("kind", pa.string()), ("data", pa.binary()), ("check", pa.uint32())]
 )
@@ -62,6 +67,9 @@ MOST_PENDING: Final = 64_000_000
 
 FILE_BYTES: Final = 16_000_000
 """Bytes after which a file ends and the next one begins."""
+
+LONGEST_HEADER: Final = 1_000_000
+"""Most bytes with a header."""
 
 MOST_BYTES: Final = 1_000_000_000
 """Size at which a journal ends."""
@@ -110,13 +118,13 @@ class JournalWriter:
         look: Callable[[], None] | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.folder, self.process = folder, os.getpid()
+        self.process = os.getpid()
         self._note = note
         self._look = look
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._pending: list[Entry] = []
         self._waiting = 0
-        self._files = _Files(folder, {**header, **_writer()}, most_bytes)
+        self._files = _Files(folder, {**header, **_writer()}, most_bytes, note)
         self._works = True
         self._wake, self._ended = threading.Event(), threading.Event()
         with interrupts_held():
@@ -124,6 +132,11 @@ class JournalWriter:
             self._thread = threading.Thread(target=_keep_writing, args=arguments, name="roastcoffea-journal")
             self._thread.daemon = True
             self._thread.start()
+
+    @property
+    def folder(self) -> Path:
+        """Its folder: another one, once somebody has removed the first."""
+        return self._files.folder
 
     def write(self, kind: str, data: bytes) -> None:
         """Take an entry."""
@@ -148,6 +161,7 @@ class JournalWriter:
         """Remove the journal; nothing is written any more."""
         self._works = False
         self.close()
+        self._files.unlock()
         remove_journal(self.folder)
 
     def flush(self, *, last: bool = False) -> None:
@@ -158,7 +172,7 @@ class JournalWriter:
             if self._works:
                 self._files.append([*map(_checked, entries)])
             if last:
-                self._files.end()
+                self._files.end(last=True)
 
     def look(self) -> None:
         """Fetch what is to be written."""
@@ -173,9 +187,65 @@ class JournalWriter:
             self._note(f"the journal ended early, so that a client that is killed loses what came later: {reason}")
 
 
+def files_in(folder: Path) -> list[Path]:
+    """Files with names of a journal, in order."""
+    return sorted(path for path in folder.glob(f"*{ENDING}") if NUMBERED.fullmatch(path.name))
+
+
 def remove_journal(folder: Path) -> None:
-    """Remove a journal as far as possible."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the files of a journal as far as possible, the first one last, and its folder if nothing else is in it.
+
+    They begin alike, with a message that has the journal's header; the last one may have a part of it.
+    """
+    with suppress(OSError):
+        files = [path for path in files_in(folder) if path.is_file() and not path.is_symlink()]
+        beginnings = [*map(_beginning, files)]
+        first = next(iter(beginnings), b"")
+        ours = [
+            path
+            for path, beginning in zip(files, beginnings, strict=True)
+            if not beginning or (HEADER_KEY in first and first.startswith(beginning))
+        ]
+        remove_files(folder, reversed(ours))
+
+
+def _beginning(path: Path) -> bytes:
+    """The first message of a stream: its mark, its length and itself."""
+    with path.open("rb") as file:
+        mark = file.read(8)
+        return mark + file.read(min(int.from_bytes(mark[4:], "little"), LONGEST_HEADER))
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Whether a journal is there, and this process's own while the block runs: nobody writes, reads or removes it.
+
+    Where files cannot be locked, a file in the folder keeps others out who claim it, but not its writer.
+    """
+    first, claim = next(iter(files_in(folder)), folder / CLAIM), None
+    try:
+        file = os.open(first, os.O_RDWR if os.access(first, os.W_OK) else os.O_RDONLY)
+    except FileNotFoundError:  # somebody else removed it
+        yield False
+        return
+    try:
+        ours = locked(file)
+        if ours is None:
+            with suppress(FileExistsError):
+                os.close(os.open(folder / CLAIM, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWN_FILE))
+                ours, claim = True, folder / CLAIM
+        yield bool(ours) and _is_at(file, first)
+    finally:
+        if claim is not None:
+            remove_files(folder, [claim])
+        os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one at a path."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False
 
 
 def _writer() -> dict[str, Any]:
@@ -216,21 +286,43 @@ def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, en
         ended.wait(LEAST_PAUSE)
 
 
-class _Files:
-    """The files of a journal, of which the last one grows."""
+_written: Final[weakref.WeakSet[_Files]] = weakref.WeakSet()
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int) -> None:
-        self._folder = folder
-        self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
-        self._most_bytes = most_bytes
+
+def _forget() -> None:
+    """Give up the files of the process that was forked, as their locks would outlive it."""
+    for files in list(_written):
+        files.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class _Files:
+    """The files of a journal, of which the last one grows.
+
+    All are open until the journal ends, so that they can be written again if somebody removes them. The first one is
+    locked as long as its writer exists.
+    """
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int, note: Callable[[str], None]) -> None:
+        self.folder, self._header = folder, header
+        self._most_bytes, self._note = most_bytes, note
         self._buffer = io.BytesIO()
+        self._schema: Any = None
         self._stream: Any = None
         self._file = CLOSED
+        self._open: list[int] = []
+        self._lock: mmap.mmap | None = None
         self._number = self._size = self._before = 0
         self._touched = time.monotonic()
+        _written.add(self)
 
     def append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
         """Write entries, all or none; without any, give a sign of life now and then."""
+        if self._open and not _is_at(self._open[-1], self._path(self._number)):
+            self._begin_again()
         if not entries:
             self._touch()
             return
@@ -248,28 +340,71 @@ class _Files:
             os.utime(self._file)
             self._touched = time.monotonic()
 
-    def end(self) -> None:
+    def end(self, *, last: bool = False) -> None:
         """End the last file; what comes then begins a new one."""
-        if self._file != CLOSED:
-            self._stream.close()
-            try:
+        try:
+            if self._file != CLOSED:
+                self._stream.close()
                 self._put()
-            finally:
-                os.close(self._file)
-                self._before, self._file = self._before + self._size, CLOSED
+        finally:
+            self._before, self._file, self._size = self._before + self._size, CLOSED, 0
+            if last and self._open:
+                with suppress(OSError, ValueError):  # a map keeps the lock, until nobody refers to it any more
+                    self._lock = self._lock or mmap.mmap(self._open[0], 1, mmap.MAP_PRIVATE, mmap.PROT_READ)
+                self._close()
+
+    def unlock(self) -> None:
+        """Give up the lock of a journal that has ended."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def forget(self) -> None:
+        """Give up all that a forked process has of it."""
+        self._close()
+        self.unlock()
+
+    def _close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06}{ENDING}"
 
     def _begin(self) -> None:
-        self._folder.mkdir(OWN_FOLDER, parents=True, exist_ok=bool(self._number))
-        free = shutil.disk_usage(self._folder).free
+        if not self._number:
+            self.folder.mkdir(OWN_FOLDER, parents=True)
+        free = shutil.disk_usage(self.folder).free
         if free < LEAST_FREE:
-            raise OSError(errno.ENOSPC, f"its disk has {free} bytes left, less than {LEAST_FREE}", str(self._folder))
+            raise OSError(errno.ENOSPC, f"its disk has {free} bytes left, less than {LEAST_FREE}", str(self.folder))
         self._number += 1
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        self._file = os.open(self._folder / f"{self._number:06}{ENDING}", flags, OWN_FILE)
-        self._size = 0
+        self._file = self._opened(self._number)
+        if self._schema is None:
+            header = {**self._header, "locked": locked(self._file) is True}
+            self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
         # without Arrow's threads, of which a fork would have none
         options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
+
+    def _opened(self, number: int) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        self._open.append(os.open(self._path(number), flags, OWN_FILE))
+        return self._open[-1]
+
+    def _begin_again(self) -> None:
+        """Write what somebody removed into another folder, and go on there."""
+        removed, files = self.folder, self._open
+        self.folder, self._open = removed.with_name(f"{removed.name}-again"), []
+        try:
+            self.folder.mkdir(OWN_FOLDER, parents=True)
+            for number, file in enumerate(files, 1):
+                _write(self._opened(number), os.pread(file, os.fstat(file).st_size, 0))
+            locked(self._open[0])
+        finally:
+            for file in files:
+                os.close(file)
+        self._file = CLOSED if self._file == CLOSED else self._open[-1]
+        self._note(f"the journal {removed} was removed while the run went on; a new one has all of it: {self.folder}")
+        remove_journal(removed)
 
     def _put(self) -> None:
         """Write the buffer to disk; after an error, the file ends where it did before."""
@@ -278,16 +413,21 @@ class _Files:
         self._buffer.truncate()
         if self._before + self._size + len(data) > self._most_bytes:
             raise OSError(
-                errno.EFBIG, f"it has {self._before + self._size} bytes, the most that it may", str(self._folder)
+                errno.EFBIG, f"it has {self._before + self._size} bytes, the most that it may", str(self.folder)
             )
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-            os.fsync(self._file)
+            _write(self._file, data)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
         self._touched = time.monotonic()
+
+
+def _write(file: int, data: bytes) -> None:
+    """Write data to disk."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    os.fsync(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,11 +13,22 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from roastcoffea.errors import RoastcoffeaError, error_text
-from roastcoffea.log.journal import COLUMNS, ENDING, FILE_BYTES, HEADER_KEY, MOST_PENDING, SCHEMA, checksum
-from roastcoffea.log.processes import is_alive
+from roastcoffea.log.journal import (
+    COLUMNS,
+    ENDING,
+    FILE_BYTES,
+    HEADER_KEY,
+    LONGEST_HEADER,
+    MOST_PENDING,
+    SCHEMA,
+    checksum,
+    files_in,
+)
+from roastcoffea.log.plausible import LATEST
+from roastcoffea.log.processes import is_alive, locked
 
-LONGEST_QUIET: Final = 60.0
-"""Seconds without a sign of life after which a process on another machine counts as dead."""
+LONGEST_QUIET: Final = 12 * 3600.0
+"""Seconds without a sign of life after which a process of which nothing else is known counts as dead."""
 
 LARGEST_FILE: Final = FILE_BYTES + 2 * MOST_PENDING
 """More bytes than a file can have."""
@@ -32,10 +44,16 @@ HEADER: Final = {
 }
 """What the header of every journal has."""
 
-LONGEST_HEADER: Final = 1_000_000
-"""Most bytes with a header."""
-
-DAMAGED: Final = (pa.ArrowException, OSError, ValueError, LookupError, TypeError)
+DAMAGED: Final = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class JournalError(RoastcoffeaError):
@@ -74,20 +92,42 @@ class Journal:
 
     @property
     def is_written(self) -> bool:
-        """Whether its process lives; on another machine, whether it wrote within the last minute."""
+        """Whether its writer has it locked.
+
+        Where files cannot be locked, whether the writer's process lives, or had a sign of life within some hours.
+        """
+        if self.is_locked is not None:
+            return self.is_locked
         alive = is_alive(self.header["machine"], self.header["process"], self.header["began"])
-        return time.time() - self.last < LONGEST_QUIET if alive is None else alive
+        return self.is_recent if alive is None else alive
+
+    @property
+    def is_locked(self) -> bool | None:
+        """Whether its writer has it locked; None where files cannot be locked."""
+        if self.header.get("locked") is True:
+            with suppress(OSError), files_in(self.folder)[0].open("rb") as first:
+                got = locked(first.fileno(), shared=True)
+                return None if got is None else not got
+        return None
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether the last sign of life is some hours ago at most."""
+        return time.time() - self.last < LONGEST_QUIET
 
     def entries(self) -> Iterator[Entry]:
         """Entries in the order of writing, up to the first that is damaged, which `problems` then tells."""
         self.problems.clear()
-        files = _files_in(self.folder)
+        files = files_in(self.folder)
+        last = float(self.header["start"])
         for number, file in enumerate(files, 1):
             if file.name != f"{number:06}{ENDING}":
                 self.problems.append(f"the journal ends before {file.name}: the file before it is missing")
                 return
             try:
-                yield from _entries_in(file)
+                for entry in _entries_in(file):
+                    last = entry.time if 0 <= entry.time < LATEST else last
+                    yield entry._replace(time=last)
             except DAMAGED as error:
                 what = "cut off, as its process was killed while it wrote" if file == files[-1] else "damaged"
                 self.problems.append(f"the journal ends in {file.name}, which is {what}: {error_text(error)}")
@@ -103,7 +143,7 @@ def journal_in(folder: Path) -> Journal:
         There is none, or a newer version wrote it.
     """
     try:
-        files = _files_in(folder)
+        files = files_in(folder)
         states = [file.stat() for file in files]
         header = _header_in(files[0])
     except DAMAGED as error:
@@ -122,7 +162,7 @@ def journals_in(folder: Path) -> tuple[list[Journal], list[str]]:
     """
     found, unreadable = [], []
     for path in [folder, *sorted(folder.iterdir())] if folder.is_dir() else ():
-        if path.is_dir() and _files_in(path):
+        if path.is_dir() and files_in(path):
             try:
                 found.append(journal_in(path))
             except JournalError as error:
@@ -159,8 +199,6 @@ def _header_in(file: Path) -> dict[str, Any]:
     for name, kind in HEADER.items():
         if not isinstance(header[name], kind):
             raise TypeError(f"{name} is {type(header[name]).__name__}")
+    if not 0 <= header["start"] < LATEST:
+        raise ValueError(f"its start is {header['start']:g} s")
     return dict(header)
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{ENDING}"))

@@ -1,4 +1,4 @@
-"""Processes that write to disk: on which machine, and whether they are alive."""
+"""Processes that write to disk: where they are, whether they are alive, what they lock, and what they remove."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import hashlib
 import os
 import socket
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+if sys.platform != "win32":
+    import fcntl
 
 UNKNOWN: Final = 0
 
@@ -44,3 +48,28 @@ def is_alive(where: str, process: int, start: int) -> bool | None:
     """Whether the process that had this number and start on a machine is alive; None if unknown."""
     now = began(process) if where == machine() else UNKNOWN
     return None if now is not None and UNKNOWN in (now, start) else now == start
+
+
+def locked(file: int, *, shared: bool = False) -> bool | None:
+    """Whether an open file is locked for this process now; None where its file system has no locks.
+
+    The lock ends when the file is closed. Two shared locks get along, and none with another one.
+    """
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def remove_files(folder: Path, files: Iterable[Path]) -> None:
+    """Remove files of a folder as far as possible, and the folder if nothing else is in it."""
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
+    with suppress(OSError):
+        folder.rmdir()

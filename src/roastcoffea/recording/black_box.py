@@ -6,25 +6,29 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import reported
 from roastcoffea.instrument.hook import take_new_records
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.log.journal import RECORDS, JournalWriter, remove_journal
-from roastcoffea.log.journals import journals_in
+from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
+from roastcoffea.log.journals import Journal, JournalError, journal_in
+from roastcoffea.log.processes import remove_files
 from roastcoffea.log.unsaved import hold, journal_of
 from roastcoffea.recording.assembly import RunRecords
 from roastcoffea.records.arrow import packed_parts
 from roastcoffea.records.run import Run
 from roastcoffea.redaction import redacted
-from roastcoffea.storage.document import body_of
+from roastcoffea.storage.document import RUN_FILE, body_of
+from roastcoffea.storage.store import OWN_FILES, is_replaceable
 from roastcoffea.storage.tables import SPAN_FORMS, tables_of
 from roastcoffea.storage.upgrades import SCHEMA as RUN_SCHEMA
+from roastcoffea.units import SECONDS_PER_DAY
 
 if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
@@ -35,9 +39,9 @@ END: Final = "end"
 SPANS: Final = "spans "
 """Kinds of the entries before it, with the metrics of spans, begin like this."""
 
-LONGEST_KEPT: Final = 30 * 86_400.0
-MOST_KEPT: Final = 2_000_000_000
-"""Seconds and bytes that the state folder keeps of lost runs: older journals, and the oldest of more, are removed."""
+DAYS_KEPT: Final = 30.0
+GIGABYTES_KEPT: Final = 2.0
+"""What the state folder keeps of lost runs: older journals, and the oldest of more, are removed."""
 
 Place = str | os.PathLike[str] | bool | None
 
@@ -153,11 +157,56 @@ def entry_of_end(run: Run, *, has_tables: bool = True) -> tuple[str, bytes]:
     return END, json.dumps({"schema": RUN_SCHEMA, "rows": rows, "run": body_of(run)}, allow_nan=False).encode()
 
 
-def remove_old(folder: Path) -> None:
-    """Remove old journals of lost runs, and the oldest ones if they take too much space."""
-    kept = 0
-    for journal in reversed(journals_in(folder)[0]):
-        kept += journal.size
-        too_many = kept > MOST_KEPT or time.time() - journal.last > LONGEST_KEPT
-        if too_many and not journal.is_written:
-            remove_journal(journal.folder)
+class _Kept(NamedTuple):
+    """A journal or a measurement on disk."""
+
+    path: Path
+    last: float
+    size: int
+    journal: Journal | None = None
+
+    def remove(self) -> bool:
+        """Remove it, unless somebody has the journal, or may have it."""
+        journal = self.journal
+        if journal is None:
+            remove_files(self.path, [self.path / name for name in OWN_FILES])
+            return True
+        # a scheduler that lives has ended most of its journals
+        ended = journal.is_locked is None and "facility" in journal.header
+        if journal.is_recent if ended else journal.is_written:
+            return False
+        with claimed(self.path) as ours:
+            if ours:
+                remove_journal(self.path)
+            return ours
+
+
+def _kept_in(folder: Path) -> Iterator[_Kept]:
+    """Journals and measurements in a folder, known by their content."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):  # somebody else may remove, or write, it meanwhile
+            if path.is_symlink():
+                continue
+            try:
+                journal = journal_in(path)
+                yield _Kept(path, journal.last, journal.size, journal)
+            except JournalError:
+                if (path / RUN_FILE).is_file() and is_replaceable(path):
+                    states = [file.stat() for file in path.iterdir()]
+                    last = max(state.st_mtime for state in states)
+                    yield _Kept(path, last, sum(state.st_size for state in states))
+
+
+def remove_old(folder: Path, days: float | None = DAYS_KEPT, gigabytes: float | None = GIGABYTES_KEPT) -> list[Path]:
+    """Remove older journals and measurements in a folder, and the oldest if all take more space; return which.
+
+    Nothing else in the folder is removed, and nothing that somebody writes or recovers.
+    """
+    size, removed = 0, []
+    for each in sorted(_kept_in(folder), key=lambda each: each.last, reverse=True):
+        size += each.size
+        is_old = days is not None and time.time() - each.last > days * SECONDS_PER_DAY
+        is_much = gigabytes is not None and size > 1e9 * gigabytes
+        if (is_old or is_much) and each.remove():
+            removed.append(each.path)
+    return removed

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,8 @@ from typing import Any, BinaryIO, Final
 from unicodedata import category
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy
+from roastcoffea.log.processes import remove_files
+from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy, written_in
 
 OVERWRITE: Final = "overwrite=True"
 OR_OVERWRITE: Final = f"choose another name, or {OVERWRITE} to replace it"
@@ -208,7 +208,7 @@ class NewFolder:
             with suppress(OSError):
                 aside.rename(target)
             raise
-        shutil.rmtree(aside, ignore_errors=True)  # another process took the name and replaced it
+        remove_files(aside, written_in(aside))  # another process took the name and replaced it
         return False
 
 

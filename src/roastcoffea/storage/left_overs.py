@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from roastcoffea.errors import MeasurementError, UnreadableMeasurementError
-from roastcoffea.log.processes import UNKNOWN, began, is_alive, machine
+from roastcoffea.log.processes import UNKNOWN, began, is_alive, machine, remove_files
 
 T = TypeVar("T")
 
@@ -25,6 +24,9 @@ UNFINISHED: Final = "unfinished"
 COMPLETE: Final = "complete"
 REPLACED: Final = "replaced"
 """Folders in a hidden folder: being written, waiting for their destination, and moved aside for it."""
+
+WRITTEN: Final = (".parquet", ".json", ".csv", ".html", "start_end_time.txt")
+"""Endings of the files in them."""
 
 LONGEST_SAVE: Final = 7 * 86_400
 """Seconds after which a writer on another machine is assumed dead, because that cannot be checked from here."""
@@ -159,7 +161,18 @@ def dissolve(hidden: Path, states: tuple[str, ...]) -> None:
                 folder.rename(place)
         if not os.path.lexists(place):
             return  # it is the only one of its name
+    removed = [UNFINISHED]
     for state in (COMPLETE, REPLACED):  # a half-removed folder must not look complete
+        removed.append(f"{UNFINISHED}-{state}")
         with suppress(OSError):
-            (hidden / state).rename(hidden / f"{UNFINISHED}-{state}")
-    shutil.rmtree(hidden, ignore_errors=True)  # NFS keeps a file that is open elsewhere
+            (hidden / state).rename(hidden / removed[-1])
+    for state in removed:
+        for output in entries(hidden / state):
+            remove_files(output, written_in(output))
+        remove_files(hidden / state, written_in(hidden / state))
+    remove_files(hidden, ())
+
+
+def written_in(folder: Path) -> list[Path]:
+    """Files in a folder that may be unfinished output."""
+    return [path for path in entries(folder) if path.name.endswith(WRITTEN) and (path.is_symlink() or path.is_file())]

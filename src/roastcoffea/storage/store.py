@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,10 +14,18 @@ from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
+from roastcoffea.log.processes import remove_files
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, name_from, new_folder
-from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
+from roastcoffea.storage.left_overs import (
+    LONGEST_SAVE,
+    left_overs,
+    names_in,
+    older_left_overs,
+    read_whole,
+    written_in,
+)
 from roastcoffea.storage.parquet import Room, check_end
 from roastcoffea.storage.reading import has_format, reading
 from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
@@ -92,7 +99,7 @@ def save_run(
         for hidden in older_left_overs(folder):
             with suppress(OSError):
                 if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
-                    shutil.rmtree(hidden)
+                    remove_files(hidden, written_in(hidden))
         first = next(each for each in names if name is not None or not os.path.lexists(folder / each))
         with new_folder(folder, first) as new:
             for table_name, table in tables.items():

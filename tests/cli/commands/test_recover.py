@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from command_line import collected_until, wait_until
 from observed import Observed, recorded
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
-from roastcoffea.log import journals
-from roastcoffea.log.journals import journals_in
+from roastcoffea.log.journal import claimed
+from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.measurement import load
 
 
@@ -23,24 +27,46 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "state" / "roastcoffea" / "journals"
     (journal,) = journals_in(place)[0]
     journal.folder.rename(place / "one")
-    del collector
+    del collector, journal
+    assert collected_until(lambda: not journals_in(place)[0][0].is_locked)
     return place
 
 
-@pytest.fixture
-def dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "is_alive", lambda *_: False)
+def test_a_running_one_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with MetricsCollector(journal=tmp_path / "journals"):
+        wait_until(lambda: bool(journals_in(tmp_path / "journals")[0]))
+        assert main(["recover", str(tmp_path / "journals")]) == 0
+        assert "running, process" in capsys.readouterr().out
+        assert len(list((tmp_path / "journals").iterdir())) == 1
 
 
-def test_a_running_one_is_left_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recover"]) == 0
-    assert "running, process" in capsys.readouterr().out
-    assert (place / "one").exists()
-
-
-def test_a_lost_one_becomes_a_measurement(
-    place: Path, dead: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_another_one_recovers_is_left_to_it(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def lost_and_claimed(journal: Journal) -> bool:
+        return False  # it is claimed between the look and the claim
+
+    monkeypatch.setattr(Journal, "is_written", property(lost_and_claimed))
+    with claimed(place / "one") as ours:
+        assert ours
+        assert main(["recover", "-o", str(tmp_path / "out")]) == 0
+    assert "another process" in capsys.readouterr().out
+    assert (place / "one").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_two_at_once_make_one_measurement(place: Path, tmp_path: Path) -> None:
+    for number in range(4):
+        shutil.copytree(place / "one", place / f"copy-{number}")
+    words = [sys.executable, "-m", "roastcoffea", "recover", str(place), "-o", str(tmp_path / "out")]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [one.communicate()[0] is not None and one.returncode for one in both] == [0, 0]
+    assert len(list((tmp_path / "out").iterdir())) == 5
+    assert list(place.iterdir()) == []
+
+
+def test_a_lost_one_becomes_a_measurement(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert main(["recover", "--list"]) == 0
     assert "mine [red]" in capsys.readouterr().out
@@ -53,15 +79,13 @@ def test_a_lost_one_becomes_a_measurement(
     assert "There are no journals in" in capsys.readouterr().out
 
 
-def test_a_list_of_measurements_mentions_it(
-    place: Path, dead: None, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_of_measurements_mentions_it(place: Path, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(runs)]) == 0
     assert f"1 lost run in {place} can be recovered: roastcoffea recover" in capsys.readouterr().err
 
 
 def test_lost_runs_are_mentioned_where_nothing_was_ever_saved(
-    place: Path, dead: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list", str(tmp_path / "roastcoffea-runs")]) == 1
     assert f"1 lost run in {place} can be recovered: roastcoffea recover" in capsys.readouterr().err
@@ -77,7 +101,7 @@ def test_journals_of_a_scheduler_are_for_another_command(
 
 
 def test_one_that_cannot_be_read_is_named_and_the_others_are_recovered(
-    place: Path, dead: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "broken").mkdir()
     (place / "broken" / "000001.arrows").write_bytes(b"no arrow\x1b[31m")

@@ -78,10 +78,10 @@ def test_a_chunk_without_a_record_is_a_task_and_the_run_says_what_it_lacks(
 
 def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
     finished(observed, recorder, range(2), "call-1")
-    assert len(recorder.written) == 2
+    assert len(recorder.recorders) == 1
     observed.pass_time(40)
     recorder.tick(observed.now)
-    assert len(recorder.written) == 1
+    assert len(recorder.recorders) == 0
     assert wait_until(lambda: [recorded_in(journal).run["ended"] for journal in runs_in(tmp_path)] == [True])
     recorder.end()
 
@@ -118,7 +118,7 @@ def test_what_others_ran_when_a_run_ended_is_known_once_it_ends(
     later = observed.chunk(3, "call-2", "c-2")
     observed.end(theirs, 15.0, call="call-2")
     recorder.tick(observed.now)
-    assert len(recorder.written) == 2
+    assert len(recorder.recorders) == 1
     observed.end(later, 0.1, call="call-2")
     recorder.end()
     run = next(run for run in map(run_of, runs_in(tmp_path)) if run.calls[0].id == "call-1")

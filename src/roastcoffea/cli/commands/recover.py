@@ -50,14 +50,22 @@ def command(folder: Path | None, output: Path, list_only: bool, keep: bool) -> i
 
 
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
-    """Save the measurement that a journal has, and remove the journal; whether that could be done."""
+    """Save the measurement that a journal has, and remove the journal; whether nothing failed."""
     from roastcoffea.errors import RoastcoffeaError, reported
-    from roastcoffea.log.journal import remove_journal
+    from roastcoffea.log.journal import CLAIM, claimed, remove_journal
     from roastcoffea.log.journals import DAMAGED
     from roastcoffea.recording.recovery import recovered
 
     expected = (RoastcoffeaError, *DAMAGED)
-    with reported(lambda reason: shell.fail(reason, shell.FAILED), f"{journal.folder} is not recovered", expected):
+    what = f"{journal.folder} is not recovered"
+    with (
+        reported(lambda reason: shell.fail(reason, shell.FAILED), what, expected),
+        claimed(journal.folder) as ours,
+    ):
+        if not ours:
+            left = f"; if none does, remove {journal.folder / CLAIM}" * (journal.folder / CLAIM).exists()
+            shell.say(f"{what}: another process writes, recovers or has removed it{left}")
+            return True
         measurement = recovered(journal)
         path = measurement.save(output)
         shell.say(f"{measurement.outcome}: {path}")

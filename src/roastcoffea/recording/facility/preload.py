@@ -17,10 +17,10 @@ import click
 import dask
 
 from roastcoffea.errors import reported
+from roastcoffea.recording.black_box import remove_old
 from roastcoffea.recording.facility import display, metering
 from roastcoffea.recording.facility.energy import METRIC, PackageEnergy
 from roastcoffea.recording.facility.recorder import NAME, TICK, Recorder
-from roastcoffea.recording.facility.retention import remove_old
 
 HOUR: Final = 3600.0
 CONFIG: Final = "roastcoffea.facility"
@@ -100,5 +100,5 @@ class Keeper:
         self._recorder.tick(now)
         if now - self._looked > HOUR and any(limit is not None for limit in self._limits):
             self._looked = now
-            limits, written = (self._recorder.folder, *self._limits), {"written": self._recorder.written}
-            threading.Thread(target=remove_old, args=limits, kwargs=written, name=NAME, daemon=True).start()
+            limits = self._recorder.folder, *self._limits
+            threading.Thread(target=remove_old, args=limits, name=NAME, daemon=True).start()

@@ -253,11 +253,6 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             for recorder in self.recorders.values():
                 recorder.workers.reported(message)
 
-    @property
-    def written(self) -> frozenset[Path]:
-        """Folders of the journals that are still written."""
-        return frozenset((self._journal.folder, *(one.journal.folder for one in self.recorders.values())))
-
     # time
 
     def tick(self, now: float) -> None:
