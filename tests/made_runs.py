@@ -34,7 +34,13 @@ def plan(cpu: float, wait: float = 0.0, **others: Any) -> Plan:
 
 
 def made_run(
-    plans: Sequence[Plan], workers: int, *, cores: int | None = 64, before: float = 0.0, **changes: Any
+    plans: Sequence[Plan],
+    workers: int,
+    *,
+    cores: int | None = 64,
+    others: float | None = None,
+    before: float = 0.0,
+    **changes: Any,
 ) -> Run:
     """Run of these chunks, each on the worker that is free first; for `before` seconds nothing runs."""
     free = [before] * workers
@@ -62,7 +68,9 @@ def made_run(
         "stop": stop,
         "calls": (call,),
         "environment": Environment(
-            versions={}, client_host="here", hosts=(Host(name="node", cores=cores, memory=None),)
+            versions={},
+            client_host="here",
+            hosts=(Host(name="node", cores=cores, memory=None, node_cores=cores, others=others),),
         ),
         "chunks": table_of_rows(CHUNK_COLUMNS, chunks),
         "tasks": table_of_rows(TASK_COLUMNS, tasks),

@@ -8,9 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from handmade import handmade_run
 
 import roastcoffea
-from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_withheld
+from roastcoffea import Measurement
+from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_others, with_withheld
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -84,6 +86,73 @@ def test_throttling_stands_with_the_last_worker_of_an_address() -> None:
     assert table["steal_seconds"].to_pylist() == [None, None, None, None]
     empty = with_withheld(table_of_rows(LIFETIME_COLUMNS, []), {"a": (0.5, 2, 0.0)})
     assert empty.schema == pa.schema(table.schema)
+
+
+# Other processes
+
+
+def used(pid: int, own: float, children: float = 0.0, *, born: float = 0.0, parent: int = 1) -> Any:
+    """A process and its CPU time so far."""
+    return {"pid": pid, "born": born, "parent": parent, "own": own, "children": children}
+
+
+def load(time: float, busy: float, *processes: Any, hidden: str | None = None, host: str = "node") -> Any:
+    """CPU time of a host and of processes on it."""
+    times = {"time": time, "busy": busy, "processes": list(processes), "hidden": hidden}
+    return {"host": host, "system": "boot"} | times
+
+
+NODE = Host(name="node", cores=16, memory=None, node_cores=16)
+CLIENT = used(7, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 70.0, used(7, 10.0))], 1.5),
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 70.0, used(7, 10.0))] * 3, 1.5),
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 70.0, used(7, 10.0), used(8, 4.0, born=101.0))], 1.1),
+        ([load(100.0, 50.0, CLIENT, used(8, 4.0))], [load(110.0, 70.0, used(7, 10.0), used(8, 5.0))], 1.4),
+        # a worker that was there before, and that the client waited for when it had used 3 s more
+        ([load(100.0, 50.0, CLIENT, used(8, 4.0, parent=7))], [load(110.0, 70.0, used(7, 10.0, 7.0))], 1.2),
+        # one that came and went, and was asked in between
+        (
+            [load(100.0, 50.0, CLIENT), load(105.0, 60.0, used(8, 2.0, born=101.0, parent=7))],
+            [load(110.0, 70.0, used(7, 10.0, 3.0))],
+            1.2,
+        ),
+        # a subprocess of the client that nobody saw
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 70.0, used(7, 10.0, 3.0))], 1.2),
+        # more than the host's, by less than the kernel's ticks tell apart
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 54.5, used(7, 10.0))], 0.0),
+    ],
+    ids=["client", "asked thrice", "came", "was there", "left", "came and left", "subprocess", "by ticks"],
+)
+def test_cores_of_others_are_those_of_the_host_less_those_of_the_run(before: Any, now: Any, expected: float) -> None:
+    (host,) = with_others([NODE], before, now)
+    assert (host.others, host.others_absent) == (pytest.approx(expected), None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "reason"),
+    [
+        ([load(100.0, 50.0, CLIENT)], [load(110.0, 52.0, used(7, 10.0))], "does not report all"),
+        (
+            [load(100.0, 50.0, CLIENT, hidden="it is hidden")],
+            [load(110.0, 70.0, hidden="it is hidden")],
+            "it is hidden",
+        ),
+        ([load(100.0, 50.0, CLIENT)], [], "at its start and its end"),
+        ([], [load(110.0, 70.0, CLIENT)], "at its start and its end"),
+    ],
+    ids=["a part", "hidden", "gone", "late"],
+)
+def test_cores_of_others_are_missing_where_the_host_is_hidden(before: Any, now: Any, reason: str) -> None:
+    (host,) = with_others([NODE], before, now)
+    assert host.others is None
+    assert reason in str(host.others_absent)
+    missing = Measurement(handmade_run(environment=environment_of([host]))).metrics.missing
+    assert missing["cores_of_others"] == host.others_absent
 
 
 def test_hosts_of_older_records_have_no_machine() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
@@ -166,3 +167,56 @@ print(*withheld_since(before)[:2])
     seconds, periods = ran.stdout.split()
     assert float(seconds) > 0
     assert int(periods) >= 3
+
+
+# Other processes
+
+
+def of_the_host() -> float:
+    """CPU time of this host, as psutil reads it."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+def of_the_run() -> float:
+    """CPU time of this process and those that it started."""
+    own = psutil.Process()
+    return float(sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True))))
+
+
+STRANGER = """
+import subprocess, sys
+nothing = subprocess.DEVNULL
+spins = "import time\\nwhile time.process_time() < 60: pass"
+print(subprocess.Popen([sys.executable, "-c", spins], start_new_session=True, stdout=nothing, stderr=nothing).pid)
+"""
+
+
+@pytest.fixture
+def stranger() -> Iterator[psutil.Process]:
+    """A process that spins, and is none of ours: its parent has gone."""
+    ran = subprocess.run([sys.executable, "-c", STRANGER], check=True, capture_output=True, text=True)
+    process = psutil.Process(int(ran.stdout))
+    yield process
+    process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's counts of CPU time")
+@pytest.mark.parametrize("on_dask", [True, False])
+def test_cores_of_other_processes_are_those_that_psutil_counts(
+    request: pytest.FixtureRequest, stranger: psutil.Process, on_dask: bool
+) -> None:
+    client = request.getfixturevalue("client") if on_dask else None
+    before = os.times().elapsed, of_the_host(), of_the_run()
+    with MetricsCollector(client) as collector:
+        used = stranger.cpu_times().user
+        while stranger.cpu_times().user < used + 3:
+            if client is not None:
+                client.submit(sum, range(1_000_000), pure=False).result()
+            else:
+                sum(range(1_000_000))
+    seconds, host, run = (
+        now - then for now, then in zip((os.times().elapsed, of_the_host(), of_the_run()), before, strict=True)
+    )
+    assert collector.measurement.metrics["cores_of_others"] == pytest.approx((host - run) / seconds, rel=0.1, abs=0.1)

@@ -26,7 +26,7 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]
 STRUCTURES = {metric.name for metric in CATALOGUE.metrics() if str(metric.unit) == "structure"}
-NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds", *OF_JOBS, *OF_CENTRAL}
+NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds", "cores_of_others", *OF_JOBS, *OF_CENTRAL}
 """Four chunks cannot tell which is slow, no worker is in a batch job, and neither scheduler nor client was sampled."""
 
 NEEDS_NO_RECORDS = {"elapsed_time_seconds"}

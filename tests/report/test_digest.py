@@ -117,11 +117,21 @@ def test_facts_name_processor_data_workers_and_version() -> None:
     assert digest(dataclasses.replace(run, name=None)).facts[0].startswith("a, b, c")  # its name is the processor's
 
 
-@pytest.mark.parametrize(("workers", "taken"), [(2, "other processes took 1 of 2 cores"), (4, None)])
-def test_cores_that_others_took_are_told_where_each_thread_had_one(workers: int, taken: str | None) -> None:
-    """Of two threads on two cores one waits at each moment, so others have one; four threads have each other."""
-    facts = digest(made_run([plan(1.0, core_wait=1.0)] * 8, workers, cores=2)).facts
-    assert [fact for fact in facts if fact.startswith("other")] == ([taken] if taken else [])
+@pytest.mark.parametrize(
+    ("others", "told"), [(1.9, ["other processes took 1.9 of 2 cores"]), (0.05, []), (0.0, []), (None, [])]
+)
+def test_cores_of_other_processes_are_told_as_measured(others: float | None, told: list[str]) -> None:
+    """Whatever threads waited for: the kernel counts what others used."""
+    facts = digest(made_run([plan(1.0, core_wait=1.0)] * 8, 2, cores=2, others=others)).facts
+    assert [fact for fact in facts if fact.startswith("other")] == told
+
+
+def test_cores_of_others_are_not_told_of_a_host_that_the_run_may_use_in_part() -> None:
+    run = made_run([plan(1.0)] * 8, 2, cores=2, others=60.0)
+    part = dataclasses.replace(run.environment.hosts[0], node_cores=128)
+    run = dataclasses.replace(run, environment=dataclasses.replace(run.environment, hosts=(part,)))
+    assert not [fact for fact in digest(run).facts if fact.startswith("other")]
+    assert Measurement(run).metrics["cores_of_others"] == 60
 
 
 def test_what_is_missing_comes_with_the_line_that_runs_it() -> None:

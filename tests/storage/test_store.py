@@ -47,7 +47,15 @@ def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in TABLES)])
     document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)
     assert (document["format"], document["schema"]) == ("roastcoffea_run", SCHEMA)
-    host = {"name": "node1", "cores": 8, "memory": 2**35, "node_cores": 64, "node_memory": 2**38}
+    host = {
+        "name": "node1",
+        "cores": 8,
+        "memory": 2**35,
+        "node_cores": 64,
+        "node_memory": 2**38,
+        "others": None,
+        "others_absent": None,
+    }
     assert document["run"]["environment"]["hosts"][0] == host
     rows = {name: table["rows"] for name, table in document["tables"].items()}
     told = {"asked": 2, "chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}

@@ -17,7 +17,8 @@ from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.display import Display
-from roastcoffea.backends.hosts import hosts_of, with_more
+from roastcoffea.backends.hosts import hosts_of, with_more, with_others
+from roastcoffea.backends.limits import load
 from roastcoffea.backends.logged import LoggedCluster
 from roastcoffea.backends.past_spans import leave_spans
 from roastcoffea.backends.scheduler import ClusterPlugin
@@ -95,6 +96,7 @@ class DaskMetricsBackend(LoggedCluster):
         )
         self._loop = ClientLoop(self.client, lambda sample: self.take_client_steps([sample]))
         self._packages: set[str | None] = set()
+        self._loads: list[dict[str, Any]] = []
         self._workers_known = False
 
     def _keep(self, data: bytes) -> None:
@@ -206,7 +208,10 @@ class DaskMetricsBackend(LoggedCluster):
 
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
         workers = list(answer["workers"].values())
-        self.hosts = with_more(self.hosts, hosts_of(workers))
+        self._loads += [early for worker in workers for early in worker["loads"][:-1]]
+        now = [load(), answer["load"], *(worker["loads"][-1] for worker in workers)]
+        self.hosts = with_others(with_more(self.hosts, hosts_of(workers)), self._loads, now)
+        self._loads += now
         self._withheld = {address: worker.get("withheld") for address, worker in answer["workers"].items()}
         self._workers_known = bool(workers) and not answer["silent"]
         self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}

@@ -6,9 +6,10 @@ import platform
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
-from operator import or_
+from operator import itemgetter, or_
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +19,15 @@ from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 
 VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
+
+SAMPLED: Final = 0.1
+"""Error of the kernel's count of a host's CPU time: as a share, and in cores."""
+
+TIMES: Final = ("own", "children")
+NO_LOAD: Final = "no process of the run read the CPU time of the host at its start and its end"
+
+Load = Mapping[str, Any]
+"""Result of `limits.load`."""
 
 Process = Mapping[str, Any]
 """Result of `limits` for a process, with its `host`."""
@@ -42,6 +52,56 @@ def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
     hosts = {host.name: host for host in known}
     hosts |= {host.name: max(host, hosts.get(host.name, host), key=lambda one: one.cores or 0) for host in now}
     return tuple(hosts.values())
+
+
+def with_others(hosts: Iterable[Host], before: Iterable[Load], now: Iterable[Load]) -> tuple[Host, ...]:
+    """Hosts with the cores that processes of others used; else with the reason.
+
+    Parameters
+    ----------
+    hosts
+        Hosts of the run.
+    before, now
+        Loads (`limits.load`) of processes of the run at earlier times, and of all that are left at the end.
+    """
+    end = _by("system", now)
+    found: dict[str, dict[str, Any]] = {}
+    for system, start in _by("system", before).items():
+        there = _others(sorted(start, key=itemgetter("time")), end.get(system, []))
+        found |= dict.fromkeys([load["host"] for load in start], there)
+    return tuple(replace(host, **found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
+
+
+def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
+    """Cores of a host that processes of others used from the first of these loads to the last."""
+    if hidden := next((load["hidden"] for load in (*before, *now) if load["hidden"]), None):
+        return {"others_absent": hidden}
+    if not now:
+        return {"others_absent": NO_LOAD}
+    first, last = before[0], max(now, key=itemgetter("time"))
+    seconds, busy, own = last["time"] - first["time"], last["busy"] - first["busy"], _own(before, now)
+    # the kernel samples what the host does, and measures what processes use
+    if own > busy + SAMPLED * max(busy, seconds):
+        return {"others_absent": "the host reports less CPU time than the run used, so it does not report all"}
+    return {"others": max(busy - own, 0.0) / seconds, "others_absent": None}
+
+
+def _own(before: Sequence[Load], now: Sequence[Load]) -> float:
+    """CPU time of the run's processes since the first of these loads.
+
+    What a process that has ended used after its last load is what its parent, which waited for it, reports beyond that.
+    """
+    seen = dict[tuple[int, float], list[Process]]()
+    for load in (*before, *now):
+        for process in load["processes"]:
+            seen.setdefault((process["pid"], process["born"]), []).append(process)
+    alive = {process["pid"] for load in now for process in load["processes"]}
+    ended = [each[-1] for each in seen.values() if each[-1]["pid"] not in alive]
+    total = 0.0
+    for (pid, born), each in seen.items():
+        own, children = (each[-1][name] - (each[0][name] if born < before[0]["time"] else 0.0) for name in TIMES)
+        total += own + max(children - sum(one[name] for one in ended if one["parent"] == pid for name in TIMES), 0.0)
+    return total
 
 
 def with_withheld(lifetimes: pa.Table, withheld: Mapping[str, Withheld | None]) -> pa.Table:

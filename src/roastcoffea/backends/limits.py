@@ -6,6 +6,8 @@ This module may be pickled by value. It uses only the standard library, dask and
 from __future__ import annotations
 
 import os
+import socket
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -66,6 +68,45 @@ def stolen(statistics: str = "/proc/stat") -> float | None:
     total = _text(statistics).partition("\n")[0].split()
     with suppress(IndexError, ValueError, AttributeError):
         return int(total[8]) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def load(*, parent: bool = False) -> dict[str, Any]:
+    """CPU time so far, in seconds, of this host and of this process, with all threads, and optionally of its parent.
+
+    `hidden` is why the kernel's counters of the host cannot be read here; None if they can. `system` is its boot, which
+    containers on one host share. The times of a process are `own` and those of `children` that it has waited for.
+    """
+    pids = ["self", str(os.getppid())] if parent else ["self"]
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "system": _text("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
+        "processes": [used for used in map(_used, pids) if used],
+        "hidden": None,
+    }
+    try:
+        numbers = [int(number) for number in _text("/proc/stat").partition("\n")[0].split()[1:]]
+        # user, nice and system, and interrupts; guests are part of user
+        busy = (sum(numbers[:3]) + sum(numbers[5:7])) / os.sysconf("SC_CLK_TCK")
+        found |= {"time": time.clock_gettime(time.CLOCK_BOOTTIME), "busy": busy if numbers else None}
+    except (AttributeError, OSError, ValueError):
+        found |= {"time": None, "busy": None}
+    if not found["busy"]:
+        found["hidden"] = "the system does not report the CPU time of the host"
+    elif any(line.split()[4:5] == ["/proc/stat"] for line in _text("/proc/self/mountinfo").splitlines()):
+        found["hidden"] = "the container shows its own CPU time as that of the host"
+    return found
+
+
+def _used(pid: str) -> dict[str, Any] | None:
+    """CPU time of a process so far, with what identifies it; None if the system does not report it."""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    with suppress(IndexError, ValueError, AttributeError, OSError):
+        ticks = os.sysconf("SC_CLK_TCK")
+        times = [int(fields[place]) / ticks for place in (11, 12, 13, 14, 19)]
+        parent = int(fields[1])
+        this = {"pid": os.getpid() if pid == "self" else int(pid), "parent": parent, "born": times[4]}
+        return this | {"own": times[0] + times[1], "children": times[2] + times[3]}
     return None
 
 

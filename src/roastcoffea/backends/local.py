@@ -18,8 +18,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.backends.hosts import hosts_of
-from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
+from roastcoffea.backends.hosts import hosts_of, with_others
+from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
 from roastcoffea.backends.local_journal import ProcessJournal
 from roastcoffea.backends.parsl import ParslManagers
 from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess, pool_size
@@ -91,7 +91,7 @@ class LocalMetricsBackend(Recorder):
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
-        self.withheld_before = withheld()
+        self.withheld_before, self.load_before = withheld(), load()
         self._job = job_columns(job(), time.time())
         self._interval = interval
         self._cpu_at_open = time.process_time()
@@ -114,7 +114,14 @@ class LocalMetricsBackend(Recorder):
         with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
         self._withheld = withheld_since(self.withheld_before)
+        self.hosts = with_others(self.hosts, [self.load_before], [self._load_now()])
         self._period.is_open = False
+
+    def _load_now(self) -> dict[str, Any]:
+        """Load with the CPU time of all processes of the analysis: those of its pools are not asked."""
+        (own, *_), found = self.load_before["processes"] or [{}], load()
+        cpu = sum(process.cpu_seconds for process in {*self.processes.family(), *self._workers()})
+        return found | {"processes": [own | {"own": own["own"] + cpu}] if own else []}
 
     def reaches(self, executor: Any) -> bool:
         """Whether this is an executor without a Dask client."""

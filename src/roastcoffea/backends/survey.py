@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from roastcoffea.backends.limits import load
 from roastcoffea.backends.worker import importable_package
 from roastcoffea.log.counts import added_up, difference, has_all
 
@@ -49,8 +50,9 @@ def unwrapped(result: Any) -> Any:
 
 
 def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:
-    """Facts about workers by address under `workers`; those that did not answer under `silent`."""
-    return {"workers": {address: reply["description"] for address, reply in replies.items()}, "silent": silent}
+    """Facts about workers by address under `workers`; those that did not answer under `silent`; the `load` here."""
+    workers = {address: reply["description"] for address, reply in replies.items()}
+    return {"workers": workers, "silent": silent, "load": load()}
 
 
 async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
+from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
 from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.jobs import age_of, job
 from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
@@ -108,6 +108,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self._pusher.start()
         self._began = time.process_time()
         self.withheld_before = withheld()
+        self.load_before = load(parent=getattr(worker, "nanny", None) is not None)
         worker.metrics[self.name] = self.cpu_seconds
         self.report({"worker": worker.address, "job": job_of(worker)})
         if self.companion is not None:
@@ -232,7 +233,9 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans
     )
     answer: dict[str, Any] = {"digests": added_up(of_spans), "description": description()}
+    loads = answer["description"]["loads"] = [load(parent=getattr(dask_worker, "nanny", None) is not None)]
     if ours is None:
         return answer | {"running": [], "counted": None}
     answer["description"]["withheld"] = ours.withheld()
+    loads.insert(0, ours.load_before)
     return answer | {"running": list(ours.running().items()), "counted": list(ours.counted().items())}

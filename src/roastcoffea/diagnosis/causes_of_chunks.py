@@ -175,9 +175,12 @@ def contention(evidence: Evidence) -> Draft | None:
         seconds = culprits.withheld(evidence, column)
         if seconds >= enough:
             return Draft(f"{what[:-1]}; {who} {SECOND.text(seconds)}.", advice, tuple(hosts), rows=rows)
-    others = culprits.cores_of_others(evidence.run, evidence.ledger)
+    others = culprits.cores_of_others(evidence.run)
     what = f"{what[:-1]}; {others}." if others else what
-    return Draft(what, "Stop other processes on these cores, or request dedicated cores.", tuple(hosts), rows=rows)
+    advice = "Stop other processes on these cores, or request dedicated cores."
+    if not others and any(host.others is not None for host in evidence.run.environment.hosts):
+        advice = "Leave a core to the client, the scheduler and their threads: other processes took next to none."
+    return Draft(what, advice, tuple(hosts), rows=rows)
 
 
 WITHHELD: Final = (

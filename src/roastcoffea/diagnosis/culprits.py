@@ -13,8 +13,6 @@ from roastcoffea.diagnosis.evidence import MOST_INSIDE, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
-from roastcoffea.metrics.facts import elapsed_seconds
-from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import is_loopback
 from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
@@ -223,21 +221,14 @@ def contended(evidence: Evidence) -> list[Culprit]:
     return [Culprit("host", host, seconds) for host, seconds in found[:NAMED] if seconds > 0]
 
 
-def cores_of_others(run: Run, ledger: TimeLedger) -> str:
-    """Cores that other processes took from the workers, on a host with a core for each thread; else empty.
-
-    A thread there that was ready to run and did not waited for a process that is not part of the run.
-    """
-    elapsed, hosts = elapsed_seconds(run), run.environment.hosts
-    if not elapsed or not ledger.total or len(hosts) != 1 or hosts[0].cores is None:
+def cores_of_others(run: Run) -> str:
+    """Cores that other processes took, of hosts whose cores the run may all use; empty if few, or unknown."""
+    found = [host for host in run.environment.hosts if host.others is not None and host.cores == host.node_cores]
+    most = max(found, key=lambda host: host.others or 0.0, default=None)
+    if most is None or most.others is None or most.others < LEAST_OF_OTHERS:
         return ""
-    limited = 0.0 if run.lifetimes is None else pc.sum(run.lifetimes["throttled_seconds"], min_count=0).as_py()
-    # the ledger has the delays in process() alone, chunks have those while opening files as well
-    of_chunks = 0.0 if run.chunks is None else pc.sum(run.chunks["core_wait_seconds"]).as_py() or 0.0
-    taken = (max(ledger.get(phases.CONTENTION, 0.0), of_chunks) - limited) / elapsed
-    if ledger.total / elapsed > hosts[0].cores or taken < LEAST_OF_OTHERS:
-        return ""
-    return f"other processes took {number(round(taken, 1))} of {counted(hosts[0].cores, 'core')}"
+    where = f" of {most.name}" if len(run.environment.hosts) > 1 else ""
+    return f"other processes took {number(round(most.others, 1))} of {counted(most.node_cores or 0, 'core')}{where}"
 
 
 def withheld(evidence: Evidence, column: str) -> float:

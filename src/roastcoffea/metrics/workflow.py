@@ -139,6 +139,22 @@ def total_cores(present: tuple[Numbers, Numbers], lifetimes: pa.Table, elapsed_t
     return statistics.integral(*present, statistics.measured_values(lifetimes["threads"])) / elapsed_time_seconds
 
 
+@metric(
+    COUNT,
+    group=RESOURCES,
+    source="operating system of the hosts",
+    label="cores that other processes used",
+    formula="(CPU time of the host - that of all processes of the run on it) / time; of several hosts the largest",
+)
+def cores_of_others(run: Run) -> float:
+    """Cores of a host that processes outside the run used, on average; client and scheduler belong to the run."""
+    hosts = run.environment.hosts
+    refuse_if(not hosts, "no host of the run is known")
+    for host in hosts:
+        refuse_if(host.others is None, host.others_absent or "the CPU time of the hosts was not recorded")
+    return max(host.others or 0.0 for host in hosts)
+
+
 @of_arrivals(label="cores per worker")
 def cores_per_worker(total_cores: float, avg_workers: float) -> float:
     """Threads per worker, time-weighted average."""

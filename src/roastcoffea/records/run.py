@@ -66,6 +66,10 @@ class Host:
     """Cores of the whole machine."""
     node_memory: int | None = None
     """Memory of the whole machine in bytes."""
+    others: float | None = None
+    """Cores of the whole machine that processes of others used, on average."""
+    others_absent: str | None = None
+    """Why that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

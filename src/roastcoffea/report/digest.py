@@ -18,7 +18,6 @@ from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
-from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of
@@ -239,9 +238,7 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
         more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
         yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
     yield from _workers(run, metrics)
-    ledger: TimeLedger | None = metrics.get("time_ledger")
-    if ledger is not None and (others := cores_of_others(run, ledger)):
-        yield others
+    yield from [others] if (others := cores_of_others(run)) else []
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
     yield from [f"as reported by {run.reported_by}"] if run.reported is not None else []
     yield minute(run.start)

@@ -27,7 +27,7 @@ def saved_document(run, folder):
 def test_metrics_json_is_for_other_programs(tmp_path):
     document = saved_document(handmade_run(), tmp_path)
     assert (document["id"], document["outcome"]) == ("0123abcd", "finished")
-    assert set(document["missing"]) == {"num_stragglers", "straggler_seconds", *OF_JOBS, *OF_CENTRAL}
+    assert set(document["missing"]) == {"num_stragglers", "straggler_seconds", "cores_of_others", *OF_JOBS, *OF_CENTRAL}
     values = {name: entry["value"] for name, entry in document["metrics"].items()}
     assert [finding["cause"] for finding in values.pop("verdict")] == ["missing data", "client", "memory"]
     expected = dict(EXPECTED)
