@@ -6,9 +6,11 @@ import json
 import pickle
 from dataclasses import replace
 
+import pytest
 from limited_runs import missing_data
 from made_runs import made_run, plan
 
+from roastcoffea.records.run import Run
 from roastcoffea.report.sheets import Sheet
 from roastcoffea.studies.compare.compare import compare
 from roastcoffea.studies.compare.comparison import Comparison
@@ -122,3 +124,26 @@ def test_the_document_is_plain_json() -> None:
     assert pair["explanation"]["wall_seconds"] == 16.0
     assert document["metrics"]["elapsed_time_seconds"]["changes"][0]["relative"] == 0.5
     assert document["conditions"][0]["outcome"] == "passed"
+
+
+def loaded(cpu: float, wait: float, name: str) -> Run:
+    return made_run([plan(cpu, core_wait=wait)] * 16, 2, name=name)
+
+
+def test_a_class_changes_by_the_same_in_every_table_and_form() -> None:
+    """Half the CPU time under half the load: classes change as the ledger has it, and what load added is beside."""
+    found = compare(loaded(2.0, 8.0, "before"), loaded(1.0, 2.0, "after"))
+    ledger = {row.label: row.change(1) for row in found.rows if row.section == "thread time"}
+    table = {row[0]: row for row in sheet(found, "why B differs from A", everything=True).rows}
+    assert table["compute"][2] == pytest.approx(ledger["compute"]) == pytest.approx(-16.0)
+    assert table["contention"][2] == pytest.approx(ledger["contention"]) == pytest.approx(-96.0)
+    assert table["difference"][2] == pytest.approx(ledger["total"])
+    assert table["compute"][3] < -16
+    document = found.as_dict()["comparisons"][0]["explanation"]
+    for part in document["parts"]:
+        amounts = part["wall_seconds"], part["thread_seconds"], part["load_seconds"] or None
+        assert tuple(table[part["cause"]][1:4]) == amounts
+    text, page = str(found), found.text("html")
+    for seconds in ("-16 s", "-1 min 36 s"):
+        assert seconds in text
+        assert seconds in page

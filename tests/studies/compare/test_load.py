@@ -24,8 +24,9 @@ def parts(explanation: Explanation) -> dict[str, tuple[float, float]]:
 def test_more_cpu_time_under_the_same_load_is_the_whole_cause() -> None:
     more = LOADED | {"compute": 18.0, "contention": 12.0}
     explanation = explained([observation(time=LOADED)], [observation(time=more)])
-    assert parts(explanation) == {"compute": pytest.approx((12.0, 3.0))}
-    assert explanation.parts[0].rows == {"compute": pytest.approx(8.0), "contention": pytest.approx(4.0)}
+    assert parts(explanation) == {"compute": pytest.approx((8.0, 3.0)), "contention": pytest.approx((4.0, 0.0))}
+    assert [part.load_seconds for part in explanation.parts] == pytest.approx([4.0, 0.0])
+    assert [part.rows for part in explanation.parts] == [{"compute": 8.0}, {"contention": 4.0}]
 
 
 def test_more_load_is_contention() -> None:
@@ -37,9 +38,14 @@ def test_more_load_is_contention() -> None:
 def test_both_share_what_they_bring_together() -> None:
     # 16 s of CPU time and 0.5 s each become 24 s and 1 s each: 8 x 0.75 of the CPU time's, 0.5 x 20 of the load's
     more = LOADED | {"compute": 18.0, "contention": 24.0}
-    found = parts(explained([observation(time=LOADED)], [observation(time=more)]))
-    assert found["compute"][0] == pytest.approx(8.0 + 6.0)
-    assert found["contention"][0] == pytest.approx(10.0)
+    explanation = explained([observation(time=LOADED)], [observation(time=more)])
+    assert {cause: threads for cause, (threads, _) in parts(explanation).items()} == pytest.approx(
+        {"compute": 8.0, "contention": 16.0}
+    )
+    assert {part.cause: part.load_seconds for part in explanation.parts} == {
+        "compute": pytest.approx(6.0),
+        "contention": 0.0,
+    }
 
 
 def test_without_cpu_time_it_grows_with_events() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import StringIO
@@ -19,7 +19,7 @@ from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of, label_of
-from roastcoffea.studies.compare.explanation import Explanation
+from roastcoffea.studies.compare.explanation import Explanation, Part
 from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
 from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
@@ -184,21 +184,29 @@ def _verdict(found: Comparison) -> Iterator[str]:
 # The explanation
 
 
+def _amounts(part: Part) -> tuple[float, float, float]:
+    return part.wall_seconds, part.thread_seconds, part.load_seconds
+
+
 def _explanation(title: str, explanation: Explanation, everything: bool) -> Sheet:
     if explanation.absent is not None:
         return Sheet(title=title, notes=[f"not explained: {explanation.absent}"])
     parts = explanation.parts
     least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
     small = [part for part in parts if abs(part.wall_seconds) < least]
-    rows = [(label_of(part), part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
+    every = [(label_of(part), *_amounts(part), part.text) for part in parts if part not in small]
     if len(small) > 1:
-        wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
-        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(map(label_of, small))))
-    rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
+        sums = (sum(amounts) for amounts in zip(*map(_amounts, small), strict=True))
+        every.append((f"{len(small)} smaller ones", *sums, ", ".join(map(label_of, small))))
+    # what load brings is in the thread time of contention and the interpreter lock
+    every.append(("difference", explanation.wall_seconds, explanation.thread_seconds, 0.0, ""))
     cards = [card_of(part) for part in parts if part not in small][:MOST_CARDS]
-    seconds = alike(SECOND, [amount for _, *amounts, _ in rows for amount in amounts])
-    differences = columns(Unit("s", partial(signed, seconds)), "wall", "thread time")
+    seconds = alike(SECOND, [amount for _, *amounts, _ in every for amount in amounts])
+    differences = columns(Unit("s", partial(signed, seconds)), "wall", "thread time", "waiting for cores with it")
+    rows: list[Sequence[Cell]] = [(*row[:3], row[3] or None, row[4]) for row in every]
     heads = [*columns(None, "cause"), *differences, *columns(None, "")]
+    if not any(load for *_, load, _ in rows):
+        rows, heads = [(*row[:3], row[4]) for row in rows], [*heads[:3], heads[4]]
     return Sheet(title=title, columns=heads, rows=rows, notes=explanation.remarks, cards=cards)
 
 

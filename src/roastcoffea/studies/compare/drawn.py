@@ -58,9 +58,10 @@ def card_of(part: Part) -> Card:
     rows = {name: abs(seconds) for name, seconds in part.rows.items() if name in FAMILY_OF}
     family = FAMILY_OF[max(rows, key=lambda name: rows[name])] if rows else None
     label = label_of(part)
+    load = f"; with it {signed(SECOND, part.load_seconds)} of waiting for cores" if part.load_seconds else ""
     return Card(
         f"{label[:1].upper()}{label[1:]}",
         f"{signed(SECOND, part.wall_seconds)} of wall time",
-        part.text,
+        f"{part.text}{load}",
         family=family,
     )

@@ -6,7 +6,7 @@ chunks) and what a unit of it cost, and wall time is thread time over the number
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
@@ -29,13 +29,19 @@ MOST_REMARKS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A cause with its share of the difference: `rows` has the thread seconds by class of the time ledger."""
+    """A cause with its share of the difference.
+
+    `rows` has the thread seconds by class of the time ledger, and `thread_seconds` is their sum. The waiting for a core
+    or the interpreter that more CPU time brings is in these classes' own parts; `load_seconds` says how much of it came
+    with this cause, whose wall time has it.
+    """
 
     cause: str
     text: str
     thread_seconds: float
     wall_seconds: float
     rows: Mapping[str, float]
+    load_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,21 +110,24 @@ def _middle(side: Sequence[Observation]) -> list[Observation]:
     return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
 
 
-def _part(cause: str, shares: Iterable[Share], pair: Pair) -> Part:
+def _part(cause: str, shares: Sequence[Share], pair: Pair) -> Part:
     """All shares of a cause together."""
     mine = [share for share in shares if share.factor.cause == cause]
     of_rows: dict[str, float] = {}
-    for share in mine:
-        of_rows[share.row] = of_rows.get(share.row, 0.0) + share.thread_seconds
+    # the change of a class that load brings is that of the ledger, whatever brought it
+    for share in shares if cause in OF_LOAD else mine:
+        if (share.row == cause) if cause in OF_LOAD else (share.row not in OF_LOAD):
+            of_rows[share.row] = of_rows.get(share.row, 0.0) + share.thread_seconds
     # the cost of a unit of a class, else its thread seconds
     own, text = mine[-1].factor, _text(cause, pair)
     cost = f"{SECOND.text(own.after)} {own.of or 'of threads'} instead of {SECOND.text(own.before)}"
     return Part(
         cause=cause,
         text=text or cost,
-        thread_seconds=sum(share.thread_seconds for share in mine),
+        thread_seconds=sum(of_rows.values()),
         wall_seconds=sum(share.wall_seconds for share in mine),
         rows={row: threads for row, threads in of_rows.items() if threads},
+        load_seconds=sum(share.thread_seconds for share in mine if share.row in OF_LOAD and share.row != cause),
     )
 
 
