@@ -91,6 +91,7 @@ class Attempt:
         self._clocks = Clocks(task)
         self._began = time.perf_counter()
         self._opened: float | None = None
+        self._building: tuple[Waits, float] | None = None
         self._ended: float | None = None
         self._payload_before = 0
         self._checkpoint = self._saving = 0.0
@@ -181,15 +182,39 @@ class Attempt:
         """coffea's cache, which it requests after opening the file and before reading the tree."""
         self._opened = time.perf_counter()
         self._phases["open_seconds"] = self._opened - self._began - self._checkpoint
+        if self.meter.preloads:
+            self._building = Waits(self.meter, self._clocks.core_wait), time.thread_time()
         return self.cache_function()
 
     def process(self, function: Callable[[Any], Any], events: Any) -> Any:
         """Run the user's function on the events."""
         self.meter.events_are_built(events)
         self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
-        if self._opened is not None:
-            self._phases["build_seconds"] = time.perf_counter() - self._opened
-        return self.timed(function, events)
+        preloaded = self._built()
+        try:
+            return self.timed(function, events)
+        finally:
+            for name, seconds in preloaded.items():
+                self._phases[name] += seconds
+
+    def _built(self) -> dict[str, float]:
+        """Seconds of the phases of process() that preloaded branches took before it; the rest was building events."""
+        if self._opened is None:
+            return {}
+        wall, preloaded = time.perf_counter() - self._opened, {}
+        if self._building is not None:
+            (waits, cpu), meter = self._building, self.meter
+            read, decompress, interpret = meter.seconds()
+            cpu = time.thread_time() - cpu
+            meter.preloads = False
+            meter.asked.clear()
+            preloaded = {"read_seconds": read, "decompress_seconds": decompress, "interpret_seconds": interpret}
+            # tree and schema waited for cores as well
+            share = (decompress + interpret) / cpu if cpu else 0.0
+            found = waits.parts(wall, cpu, read)
+            preloaded |= {name: found[name] * share for name in ("contention_seconds", LOCK) if name in found}
+        self._phases["build_seconds"] = wall - sum(preloaded.values())
+        return preloaded
 
     def timed(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run the user's function, and tell apart what its time goes to."""

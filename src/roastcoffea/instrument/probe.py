@@ -177,7 +177,9 @@ class _ChunkWatch(_FileWatch):
         self.identity |= {"uuid": work.fileuuid.hex(), "entry_start": work.entrystart, "entry_stop": work.entrystop}
 
     def started(self) -> Attempt:
-        return Attempt(self.task, self.probe.added, profile=self.probe.profile)
+        attempt = Attempt(self.task, self.probe.added, profile=self.probe.profile)
+        attempt.meter.preloads = bool(getattr(self.work, "preload", None))
+        return attempt
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
         item, replaced = _replaced(self.closure, item, attempt)

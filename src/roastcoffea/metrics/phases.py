@@ -133,7 +133,7 @@ TIME_CLASSES: Final = (
     TimeClass(INTERPRET, "useful", DECODING, "interpretation", "bytes",
               "CPU time of the chunks' threads spent turning baskets into arrays (interpretation in uproot)."),
     TimeClass(READ, "waiting", READING, "storage", "bytes",
-              "Waiting for storage in process()."),
+              "Waiting for storage in process(), or for branches that are preloaded."),
     TimeClass(CONTENTION, "waiting", TROUBLE, "contention", "events",
               "Runnable in process() without a free core: the thread sat in the run queue."),
     TimeClass(LOCK, "waiting", TROUBLE, "interpreter lock", "events",

@@ -10,18 +10,21 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, Runner
 from metered import WAITED, Doing, is_spent_on, outcome, slow_storage, total_of_f0, wait_for
-from stored import baskets_of, write_tree
+from stored import baskets_of, served, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.instrument.meter import meter as meter_module
 from roastcoffea.instrument.meter import sources, tally
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ, Tally
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.phases import PHASES
 
 
 def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +140,40 @@ def test_what_is_preloaded_of_an_rntuple_is_not_called_metadata(folder: Path) ->
     assert any("preloaded fields of an RNTuple" in text for text in measurement.problems)
     assert chunk["bytes_metadata"] is chunk["bytes_payload"] is None
     assert not measurement.byte_ledger.certificate.complete
+
+
+def sums_of_phases(measurement: Measurement) -> dict[str, float]:
+    (chunk,) = measurement.run.chunks.to_pylist()
+    return {phase.name: chunk[phase.column] or 0.0 for phase in PHASES}
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_preloaded_branches_are_read_decompressed_and_interpreted(tmp_path: Path, remote: bool) -> None:
+    path = write_tree(tmp_path / "a.root", 4, 5000, compression=uproot.LZMA(5))
+    with served(tmp_path, latency=0.05) as server:
+        where = server.url("a.root") if remote else path
+        _, lazy = outcome(where, total_of_f0)
+        _, measurement = outcome(where, total_of_f0, preload=["f0", "f1", "Jet_pt"])
+    phases, branches = sums_of_phases(measurement), measurement.run.branch_reads
+    (chunk,) = measurement.run.chunks.to_pylist()
+    for name in ("decompress", "interpret"):
+        of_branches = pc.sum(branches[f"{name}_seconds"]).as_py()
+        assert of_branches > 0
+        assert phases[name] == pytest.approx(of_branches, rel=1e-3)
+    assert branches["read_seconds"].null_count == len(branches)
+    assert measurement.byte_ledger["payload"] > 2 * lazy.byte_ledger["payload"]
+    assert measurement.byte_ledger["metadata"] == lazy.byte_ledger["metadata"]
+    # the phases share the time: what was read is in no other one
+    assert sum(phases.values()) <= chunk["wall_seconds"]
+    assert phases["build"] >= 0
+    assert abs(measurement.time_ledger.residual) < 0.01 * measurement.time_ledger.total
+    if remote:
+        # the server sleeps so long before it answers, and this thread needs the answer
+        assert phases["read"] + phases["contention"] + phases["lock"] > 0.05
+
+
+def test_without_preloading_all_of_building_events_is_that(folder: Path) -> None:
+    _, measurement = outcome(folder / "tree.root", len)
+    phases = sums_of_phases(measurement)
+    assert phases["read"] == phases["decompress"] == phases["interpret"] == 0.0
+    assert phases["build"] > 0

@@ -110,7 +110,7 @@ class ChunksShadow(Shadow):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tally, thread = self.tally, get_ident()
         tally.stepping = None
-        if not tally.in_process:
+        if not (tally.in_process or tally.preloads):
             tally.note_begun(thread, tally.places[thread])
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             return self.original(*args, **kwargs)

@@ -49,6 +49,8 @@ class Tally(Delays, Steps):
 
     in_process = False
     """Whether process() is running: only then is waiting recorded, and metadata read then is late."""
+    preloads = False
+    """Whether baskets are read before process(), as coffea does on request."""
     in_line = False
     """Whether a thread that reads a branch of a TTree turns its baskets into arrays itself."""
     late_metadata = 0
