@@ -1,7 +1,8 @@
-"""Ctrl-C while a measurement begins, goes on or ends: it comes out, the measurement is there, and nothing stays."""
+"""Signals while a measurement begins, goes on or ends: what a handler raises comes out, and nothing stays."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -9,24 +10,32 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import interrupted
+import numpy as np
 import pyarrow as pa
 import pytest
 from analyses import count_events, runner_for
-from coffea.processor import IterativeExecutor
+from coffea.nanoevents import BaseSchema
+from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE
 from conftest import wait_until, what_stays
 from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
+from signalled import SIGNALS, lost
+from stored import write_tree
 
 import roastcoffea
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held, uninterrupted, whole
 from roastcoffea.log.received import Growing
 from roastcoffea.monitor.task_monitor import TaskMonitor
@@ -256,6 +265,128 @@ def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
     assert sum(trial["reached"] == "leaving" for trial in trials) >= 40 / 3
 
 
+# handlers of any signal
+
+
+def executors(client: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        "dask": partial(DaskExecutor, client=client, status=False, retries=0),
+        "iterative": partial(IterativeExecutor, status=False, retries=0),
+        "futures": partial(FuturesExecutor, pool=ThreadPoolExecutor, workers=2, status=False, retries=0),
+    }
+
+
+def check_signals(client: Any, path: Path, kind: str, trials: int) -> None:
+    def work() -> None:
+        with MetricsCollector(client if kind == "dask" else None, journal=path.parent) as collector:
+            runner = Runner(executors(client)[kind](), schema=BaseSchema, chunksize=1000)
+            runner({"few": [str(path)]}, treename="Events", processor_instance=reading)
+        assert len(collector.measurement.chunks) == 4
+
+    for _ in range(2):
+        began = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - began
+    assert lost(work, 1.1 * seconds, trials, SEED, dask=kind == "dask") == []
+
+
+def reading(events: Any) -> dict[str, float]:
+    return {"sum": float(np.sum(np.asarray(events["f0"])))}
+
+
+@pytest.mark.parametrize("kind", ["dask", "iterative", "futures"])
+def test_what_a_handler_raises_comes_out(client: Any, tmp_path: Path, kind: str) -> None:
+    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 8)
+
+
+@pytest.mark.slow
+@NOT_AWAITED
+@pytest.mark.parametrize("kind", ["dask", "iterative", "futures"])
+def test_what_a_handler_raises_comes_out_at_two_hundred_moments(client: Any, tmp_path: Path, kind: str) -> None:
+    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 200)
+
+
+class Bound:
+    def handler(self, number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    __call__ = handler
+
+
+def of_any_arguments(*_: Any) -> None:
+    raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Bound().handler,
+        Bound(),
+        of_any_arguments,
+        partial(of_any_arguments, 1),
+        lambda number, frame: Bound()(number, 1),
+    ],
+    ids=["method", "object", "any arguments", "partial", "nested"],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_no_problem_is_made_of_what_a_handler_raises(handler: Any, number: int) -> None:
+    before, problems = signal.signal(number, handler), list[str]()
+    try:
+        with pytest.raises(TimeoutError), reported(problems.append, "it failed", OSError):
+            try:
+                signal.raise_signal(number)
+            except OSError as error:
+                raise ConnectionError("no answer") from error
+    finally:
+        signal.signal(number, before)
+    with reported(problems.append, "it failed", OSError):
+        raise TimeoutError
+    assert problems == ["it failed: TimeoutError"]
+
+
+def test_several_signals_take_effect_after_the_block() -> None:
+    called: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: called.append(number)) for number in SIGNALS}
+    with interrupts_held(), interrupts_held():
+        for number in (*SIGNALS, *SIGNALS):
+            signal.raise_signal(number)
+        assert called == []
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert called == SIGNALS
+
+
+NOT_OF_THE_USER = {
+    "backends/attempts.py": "the scheduler's event loop",
+    "backends/connection.py": "the scheduler's event loop",
+    "backends/display.py": "the scheduler's event loop",
+    "backends/scheduler.py": "the scheduler's event loop",
+    "backends/workers.py": "the scheduler's event loop",
+    "monitor/states.py": "the scheduler's event loop",
+    "recording/facility/observer.py": "the scheduler's event loop",
+    "recording/facility/recorder.py": "the scheduler's event loop",
+    "monitor/views.py": "a worker's event loop",
+    "monitor/transitions.py": "a thread of its own",
+    "instrument/sampler.py": "a thread of its own",
+    "cli/commands/compare.py": "prints what came, and ends",
+}
+"""Modules that go on after any error, and why no handler can have raised it there."""
+
+
+def test_what_goes_on_after_any_error_lets_signals_through() -> None:
+    package = Path(roastcoffea.__file__).parent
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            caught = ast.unparse(node.type) if node.type is not None else "BaseException"
+            text, last = " ".join(map(ast.unparse, node.body)), node.body[-1]
+            passes = "raise_if_interrupted(" in text or ".miss(" in text or isinstance(last, ast.Raise)
+            goes_on = caught in {"Exception", "BaseException"} and not passes
+            place = path.relative_to(package).as_posix()
+            assert not goes_on or place in NOT_OF_THE_USER, f"{place}:{node.lineno}"
+
+
 # monitors and recordings
 
 
@@ -284,7 +415,7 @@ def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None
         assert wait_until(lambda: what_stays(client) == []), (phase, number, again)
         assert repr(monitor) == "<TaskMonitor: stopped>"
         if phase == "leaving":
-            assert len(monitor.attempts) == 1
+            assert len(monitor.attempts) == 1, (phase, number, again, counts.counts, monitor.problems)
             assert monitor.problems == []
     assert state_of_process(earlier) == before
 

@@ -22,8 +22,8 @@ MODULES = {
 BELOW: dict[str, tuple[str, ...]] = {
     "units": (),
     "redaction": (),
-    "errors": ("redaction",),
     "interrupts": (),
+    "errors": ("redaction", "interrupts"),
     "report.cards": (),
     "report.sheets": ("units", "report.cards"),
     "report.markup": ("units", "redaction"),
@@ -34,7 +34,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "report.presented": ("report.terminal", "report.markdown", "report.notebook"),
     "records": ("units", "errors"),
     "log.processes": (),
-    "log": ("records", "interrupts", "log.processes"),
+    "log": ("records", "log.processes"),
     "instrument": ("log",),
     "backends": ("log", "compat"),
     "storage.reading": ("errors",),
@@ -46,7 +46,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "replay": ("metrics",),
     "diagnosis": ("replay",),
     "visualization": ("diagnosis", "storage"),
-    "report": ("visualization", "interrupts", "log"),
+    "report": ("visualization", "log"),
     "measurement": ("report", "storage", "log"),
     "compat.collector": ("metrics",),
     "compat.measurements": ("measurement",),
@@ -188,7 +188,7 @@ def test_what_travels_needs_only_records_and_the_standard_library(module: str) -
     outer = {name for name in imported(module, deep=False) if name.split(".")[0] not in STANDARD | {"roastcoffea"}}
     assert outer <= (FOR_PLUGINS if part(module) == "backends" else set())
     assert module != "roastcoffea.records.arrow"
-    assert part(module) in {"records", "log", "instrument", "backends", "monitor", "errors", "redaction"}
+    assert part(module) in {"records", "log", "instrument", "backends", "monitor", "errors", "interrupts", "redaction"}
 
 
 def all_imports(module: str) -> set[str]:

@@ -41,8 +41,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     The analysis needs no changes: while the collector is open, Runner calls and their chunks are recorded. After the
     `with` (even if it failed) `measurement` has the result; on Dask its tables are made when it is first asked for. A
-    collector measures once. Ctrl-C while the `with` ends takes effect after the records are complete and the cluster is
-    restored.
+    collector measures once. A signal, such as Ctrl-C, that comes as the `with` begins or ends takes effect after that.
 
     Parameters
     ----------
@@ -146,7 +145,8 @@ class MetricsCollector(CollectorOf012, Enterable):
             raise RoastcoffeaError("this MetricsCollector has been used already; make a new one for each run")
         self._entered = self._is_open = True
         try:
-            self._open()
+            with interrupts_held():
+                self._open()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -270,7 +270,10 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def fetch_records(self) -> None:
         """Fetch the records of finished Runner calls."""
-        with reported(self._records.chunks_lost, "records could not be fetched after a Runner call", Exception):
+        with (
+            interrupts_held(),
+            reported(self._records.chunks_lost, "records could not be fetched after a Runner call", Exception),
+        ):
             self._backend.drain()
 
     # results

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.redaction import Added, neutral, redacted_beginning
 
 LONGEST_ERROR: Final = 2000
@@ -75,7 +76,8 @@ def _own_text(error: BaseException) -> str:
     """Type and text of an error alone; only the type if it has no printable text."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  (the class is the user's)
+    except Exception as problem:  # noqa: BLE001  (the class is the user's)
+        raise_if_interrupted(problem)
         text = "(it has no text)"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
@@ -85,7 +87,8 @@ class reported:  # noqa: N801  (a context, as those of contextlib)
     """Continue if the block fails as expected, and report it.
 
     Measuring must not fail the analysis: code that uses the user's objects, or could end the run, expects any error
-    (`Exception`); other code only specific ones. Errors in `passed` are left to others.
+    (`Exception`); other code only specific ones. Errors in `passed` are left to others, and so is what a signal's
+    handler raised.
     """
 
     report: Callable[[str], object]
@@ -99,5 +102,6 @@ class reported:  # noqa: N801  (a context, as those of contextlib)
     def __exit__(self, kind: type | None, problem: BaseException | None, traceback: object) -> bool:
         if not isinstance(problem, self.expected) or isinstance(problem, self.passed):
             return False
+        raise_if_interrupted(problem)
         self.report(f"{self.what}: {error_text(problem)}")
         return True

@@ -1,51 +1,134 @@
-"""Protection of the start and end of a measurement from Ctrl-C.
+"""Exceptions that handlers of signals raise, such as KeyboardInterrupt, or a watchdog's on SIGALRM.
 
-Python raises KeyboardInterrupt on the main thread between any two instructions, also in `finally` and in `__exit__`.
+Python calls a handler on the main thread between any two instructions, also in `finally`, in `__exit__`, and inside
+`except Exception` of code that has nothing to do with it. There are two ways to let its exception come out, and to end
+completely what was begun:
+
+- where a measurement begins, goes on to the next step or ends, `interrupts_held` delays signals;
+- between the steps of the analysis, where that would cost two system calls each time, `raise_if_interrupted` tells
+  such an exception from our own, and raises it again.
 """
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, Final, Generic, TypeVar
 
 Entered = TypeVar("Entered")
 
 
-class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
-    """Delay Ctrl-C until the end of the block, where the previous handler runs.
+class _Holding(list["interrupts_held"]):
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()  # other processes hold nothing
 
-    Only the main thread is affected, and only if Python code handles the signal: one that is ignored, ends the process,
-    or has a handler in C raises nothing here.
+
+_holding: Final = _Holding()
+"""The outermost block that holds signals now."""
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
+    """Delay signals until the end of the block, where their handlers run.
+
+    Only the main thread is affected, and only signals that Python code handles: one that is ignored, ends the process,
+    or has a handler in C raises nothing here. A block inside another one does nothing.
     """
 
     def __enter__(self) -> None:
-        self._held: int | None = None
-        on_main_thread = threading.current_thread() is threading.main_thread()
-        handler = signal.getsignal(signal.SIGINT) if on_main_thread else None
-        self._handler = handler if callable(handler) else None
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._hold)
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._arrived: list[int] = []
+        if _holding or not _on_main_thread():
+            return
+        try:
+            for number in signal.valid_signals():
+                handler: Any = signal.getsignal(number)
+                if callable(handler):
+                    earlier = getattr(handler, "__self__", None)  # of a block that was interrupted as it ended
+                    self._handlers[number] = earlier._handlers[number] if isinstance(earlier, type(self)) else handler
+                    signal.signal(number, self._hold)
+            _holding.append(self)
+        except BaseException:  # of a signal that is not held yet
+            self._restore()
+            raise
 
-    def _hold(self, number: int, _frame: object) -> None:
-        self._held = number
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        if self not in _holding:
+            self._handlers[number](number, frame)
+        elif number not in self._arrived:
+            self._arrived.append(number)
 
     def __exit__(self, *exception: object) -> None:
-        if self._handler is None:
+        if self not in _holding:
             return
-        if signal.getsignal(signal.SIGINT) == self._hold:
-            signal.signal(signal.SIGINT, self._handler)
-        if self._held is not None:
-            self._handler(self._held, sys._getframe())
+        try:
+            _holding.clear()  # from here on signals come through
+            self._restore()
+        except BaseException:
+            self._restore()
+            raise
+        finally:
+            self._deliver()
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._hold:
+                signal.signal(number, handler)
+
+    def _deliver(self) -> None:
+        if self._arrived:
+            number = self._arrived.pop(0)
+            try:
+                self._handlers[number](number, sys._getframe())
+            finally:
+                self._deliver()
+
+
+def raise_if_interrupted(error: BaseException) -> None:
+    """Raise again what a signal's handler raised, if that is this error, or what led to it.
+
+    To be called by what goes on after errors of our own code.
+    """
+    if not _holding and _on_main_thread():
+        for raised in _and_its_causes(error):
+            if _is_of_handler(raised.__traceback__):
+                raise raised
+
+
+def _and_its_causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    while error is not None and not any(error is known for known in seen):
+        yield error
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_handler(trace: TracebackType | None) -> bool:
+    """Whether an exception passed a function that was called with the frame of its caller, as handlers are."""
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        code = trace.tb_frame.f_code
+        if code.co_argcount > 1 or code.co_flags & inspect.CO_VARARGS:
+            given = inspect.getargvalues(trace.tb_frame)
+            values = [given.locals.get(name) for name in given.args]
+            values += given.locals.get(given.varargs, ()) if given.varargs is not None else ()
+            if any(value is interrupted for value in values):
+                return True
+    return False
 
 
 def uninterrupted(action: Callable[[], object]) -> None:
-    """Do something exactly once and completely; Ctrl-C takes effect afterwards."""
+    """Do something exactly once and completely; signals take effect afterwards."""
     begun = False
 
     def act() -> None:
@@ -84,8 +167,9 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
     def _call(self, instance: Enterable, _end: weakref.ref[Any]) -> None:
         instance._awaited_end = None
         if instance._is_open:
-            with suppress(KeyboardInterrupt):  # the error that led here is raised
-                self._function(instance, KeyboardInterrupt, KeyboardInterrupt(), None)
+            with suppress(BaseException):  # Python would drop it; the one that led here is raised
+                error = InterruptedError("a signal came as the with began or ended")
+                self._function(instance, InterruptedError, error, None)
 
 
 class Enterable:

@@ -98,12 +98,17 @@ class Attempt:
         self._loaded = False
         self._phases: dict[str, float] = {}
         self._modules = len(sys.modules)
+        self._switches = switches()
         try:
             self._memory = Interval()
+            try:
+                self._garbage = Garbage()
+            except BaseException:
+                self._memory.close()
+                raise
         except BaseException:
             self._clocks.close()
             raise
-        self._garbage, self._switches = Garbage(), switches()
 
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
         """Close everything and return the record."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.instrument.shared import Remembered
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY
 from roastcoffea.log.packing import PROBLEMS, packed_records
 
@@ -63,6 +64,7 @@ class Transport:
             if self.spool is not None and os.path.isdir(self.spool):  # noqa: PTH112  (pathlib is slow)
                 append_to_spool(self.spool, records)
         except OSError as error:
+            raise_if_interrupted(error)
             if not travels:
                 raise
             problem = f"records would be lost if the run raised, as their folder cannot be written: {error.strerror}"
@@ -150,7 +152,8 @@ def dask_worker() -> Any | None:
     try:
         worker = distributed.get_worker()
         worker.get_current_task()
-    except (KeyError, ValueError):
+    except (KeyError, ValueError) as error:
+        raise_if_interrupted(error)
         return None
     return worker
 

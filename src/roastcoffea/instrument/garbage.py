@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import operator
 import sys
-from contextlib import suppress
+from collections import deque
+from functools import partial
+from itertools import accumulate, repeat
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -15,32 +18,58 @@ MOST_MODULES: Final = 20
 """Most module names kept per attempt."""
 
 
+_ignored: Any = operator.is_
+"""In C, and without an effect."""
+
+
+class _Starts(map):  # type: ignore[type-arg]
+    """An iterator that is advanced where a collection starts: by `setattr(iterator, phase, ...)`."""
+
+    start, stop = property(None, next), property(None, _ignored)
+
+
+class _Stops(map):  # type: ignore[type-arg]
+    """The same where it stops."""
+
+    start, stop = property(None, _ignored), property(None, next)
+
+
 class Garbage:
     """Time that the process collects garbage, from construction to `close`; nothing of it stays in the interpreter.
 
     Any thread may collect, such as one that receives what a chunk waits for: collecting holds the interpreter.
+
+    The callbacks have no code in Python. It would be where signals that came during a collection are handled, and
+    Python drops what their handlers raise there.
     """
 
     def __init__(self) -> None:
-        self.own = 0.0
-        """CPU time of collections by the thread that has constructed this."""
-        self.others = 0.0
-        """Wall time of those by other threads."""
-        self._thread = get_ident()
-        self._began: float | None = None
-        gc.callbacks.append(self._noticed)
+        self._thread, self._began = get_ident(), perf_counter()
+        self._starts, at_start = self._sums(_Starts)
+        self._stops, at_stop = self._sums(_Stops)
+        self._callbacks = [partial(setattr, at_start), partial(setattr, at_stop)]
+        gc.callbacks.extend(self._callbacks)
 
-    def _noticed(self, phase: str, _: dict[str, Any]) -> None:
-        is_own = get_ident() == self._thread
-        now = thread_time() if is_own else perf_counter()
-        if phase == "start":
-            self._began = now
-        elif self._began is not None:
-            if is_own:
-                self.own += now - self._began
-            else:
-                self.others += now - self._began
-            self._began = None
+    def _sums(self, kind: type[map[None]]) -> tuple[deque[tuple[float, float, int]], map[None]]:
+        """The clocks of this thread and of the others at all starts, or stops, and the number of the others'.
+
+        Clocks are floats, since Python looks for signals as it multiplies long integers.
+        """
+        sums = deque([(0.0, 0.0, 0)], 1)
+        is_own, is_other = self._thread.__eq__, self._thread.__ne__
+        cpu = map(operator.sub, iter(thread_time, None), repeat(thread_time()))
+        wall = map(operator.sub, iter(perf_counter, None), repeat(self._began))
+        own = map(operator.mul, map(is_own, iter(get_ident, None)), cpu)
+        others = map(operator.mul, map(is_other, iter(get_ident, None)), wall)
+        number = map(is_other, iter(get_ident, None))
+        return sums, kind(sums.append, zip(*map(accumulate, (own, others, number)), strict=True))
+
+    def seconds(self) -> tuple[float, float]:
+        """CPU time of collections by the thread that has constructed this, and wall time of those by others."""
+        own, others, open_ones = map(operator.sub, self._stops[0], self._starts[0])
+        if open_ones < 0:  # another thread collects now
+            others += perf_counter() - self._began
+        return own, max(others, 0.0)
 
     def cost(self, waited: float, lock: float) -> float:
         """Seconds that collections cost the thread: its own, and those by others for which it had to wait.
@@ -53,12 +82,14 @@ class Garbage:
             Seconds for which the thread can have waited for the interpreter, and those of them that are told as such:
             others' collections are among these first.
         """
-        return self.own + min(max(self.others - lock, 0.0), max(waited - lock, 0.0))
+        own, others = self.seconds()
+        return own + min(max(others - lock, 0.0), max(waited - lock, 0.0))
 
     def close(self) -> None:
         """Stop recording collections."""
-        with suppress(ValueError):
-            gc.callbacks.remove(self._noticed)
+        for callback in self._callbacks:
+            if callback in gc.callbacks:
+                gc.callbacks.remove(callback)
 
 
 def modules_since(number: int) -> list[str] | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from roastcoffea.instrument.shared import joined, leave, lock_of
+from roastcoffea.interrupts import raise_if_interrupted
 
 _STATE = "_roastcoffea_open_intervals"
 
@@ -40,7 +42,8 @@ def resident_memory() -> int | None:
     try:
         pages = _of_file("/proc/self/statm", os.O_RDONLY, os.read, LONGEST_STATUS).split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError) as error:
+        raise_if_interrupted(error)
         with suppress(ImportError):
             import psutil
 
@@ -62,7 +65,8 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
     try:
         text = _of_file("/proc/self/status", os.O_RDONLY, os.read, LONGEST_STATUS)
         return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_interrupted(error)
         return None, resident_memory()
 
 
@@ -70,7 +74,8 @@ def _highest_by_usage() -> int | None:
     """High-water mark from the system's accounting, at a tenth of the cost; see `Interval` for when it is valid."""
     try:
         import resource
-    except ImportError:
+    except ImportError as error:
+        raise_if_interrupted(error)
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -83,7 +88,8 @@ def _kilobytes(text: bytes, name: bytes) -> int:
 def _restart_highest_resident_memory() -> bool:
     try:
         _of_file("/proc/self/clear_refs", os.O_WRONLY, os.write, b"5")
-    except OSError:
+    except OSError as error:
+        raise_if_interrupted(error)
         return False
     return True
 
@@ -91,29 +97,34 @@ def _restart_highest_resident_memory() -> bool:
 class CoreWait:
     """Time for which this thread was runnable without a core; `seconds` is available until `close`.
 
-    The kernel's file is kept open, because opening it takes several times as long as reading it.
+    The kernel's file is kept open, because opening it takes several times as long as reading it. Where nobody comes to
+    close it, an object in C does: Python drops what handlers of signals raise in `__del__`.
     """
+
+    _closing: Any = None
 
     def __init__(self) -> None:
         try:
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            raise_if_interrupted(error)
             self._file = -1
+        else:
+            self._closing = select.epoll.fromfd(self._file)
 
     def seconds(self) -> float | None:
         """Seconds since the thread started; None if the system does not report them."""
         try:
             return int(os.pread(self._file, LONGEST_LINE, 0).split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
+        except (OSError, IndexError, ValueError) as error:
+            raise_if_interrupted(error)
             return None
 
     def close(self) -> None:
         """Close the file."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-    __del__ = close
+        self._file = -1
+        if self._closing is not None:
+            self._closing.close()
 
 
 SHORTEST: Final = 2e-3

@@ -26,7 +26,7 @@ from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
 from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
 from roastcoffea.instrument.client_steps import recorded_steps
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.interrupts import interrupts_held, whole
+from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, whole
 from roastcoffea.log.marks import ANNOTATION, PARSL, TASKVINE
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.redaction import added_patterns
@@ -56,7 +56,7 @@ def unwatch(watcher: Watcher) -> None:
     """Undo `watch` if necessary; the last collector leaves coffea unchanged."""
     if watcher not in calls.active:
         return
-    with calls.lock:
+    with interrupts_held(), calls.lock:
         calls.remove(watcher)
         if not calls.active:
             ours = _filters.pop()
@@ -93,9 +93,10 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
         found = watchers()
         if not found or calls.current.get() is not None:
             return original(self, *args, **kwargs)
-        call = OpenCall(found, self, kwargs.get("processor_instance", args[1] if len(args) > 1 else None))
-        _watch_own_copy(type(self.executor))
-        _watch_own_copy(type(self.pre_executor))
+        with interrupts_held():
+            call = OpenCall(found, self, kwargs.get("processor_instance", args[1] if len(args) > 1 else None))
+            _watch_own_copy(type(self.executor))
+            _watch_own_copy(type(self.pre_executor))
         try:
             with whole(call.open()):
                 call.result = original(self, *args, **kwargs)
@@ -110,7 +111,7 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
 def _watch_own_copy(executor: type) -> None:
     """Patch the class of an executor that has its own `copy`, unless it is patched already."""
     owner = next((base for base in executor.__mro__ if "copy" in base.__dict__), None)
-    with interrupts_held(), calls.lock:
+    with calls.lock:
         if owner is not None and calls.active and all(patched is not owner for patched, *_ in _patches):
             _patch(owner, "copy", _watched_copy)
 
@@ -120,8 +121,9 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         executor = original(self, *args, **kwargs)
         call = calls.current.get()
         found = call.watchers if call is not None else watchers()
-        lost = functools.partial(found.chunks_lost, call=None if call is None else call.id)
-        with reported(lost, f"the chunks of the {type(executor).__name__} were not recorded", Exception):
+        lose = functools.partial(found.chunks_lost, call=None if call is None else call.id)
+        lost = f"the chunks of the {type(executor).__name__} were not recorded"
+        with interrupts_held(), reported(lose, lost, Exception):
             _watch_executor(executor, found, call, preprocessing=kwargs.get("desc") == "Preprocessing")
         return executor
 
@@ -137,19 +139,22 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
     def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
         self.__class__ = kind
         step, name = PREPROCESSING, None
-        if call is not None and preprocessing:
-            call.preprocess_files(items)
-        elif call is not None:
-            step, name = PROCESSING, call.name(self)
+        if not preprocessing:
             items = list(items)
-            call.process_chunks(items)
-        prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
-        watched = ExecutorCall(found, self, None if call is None else call.id, name)
-        collectors = tuple(watcher.topic for watcher in found)
-        of_call = {} if call is None else {"call": call.id}
-        mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix, **of_call}})
+        with interrupts_held():
+            if call is not None and preprocessing:
+                call.preprocess_files(items)
+            elif call is not None:
+                step, name = PROCESSING, call.name(self)
+                call.process_chunks(items)
+            prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
+            watched = ExecutorCall(found, self, None if call is None else call.id, name)
+            collectors = tuple(watcher.topic for watcher in found)
+            of_call = {} if call is None else {"call": call.id}
+            mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix, **of_call}})
         with whole(found[-1].span_ensured()), whole(mark), whole(watched.transport()):
-            probed = watched.probed(function)
+            with interrupts_held():
+                probed = watched.probed(function)
             with whole(watched.at_work(self)):
                 result = kind.__call__(self, items, probed, accumulator)
             return watched.without_records(result)
@@ -197,6 +202,7 @@ class ExecutorCall:
         try:
             packed = self._reached[-1].packed_for_tasks(CarriedProbe)
         except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
+            raise_if_interrupted(problem)
             self._missing(self._reached, f"were not recorded: {error_text(problem)}")
             return function
         topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
@@ -262,15 +268,14 @@ class ExecutorCall:
         if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
             return result
         (output, records), error = taken_from(result[0]), result[1]
-        with reported(self._reached.note, LOST, Exception):
+        with interrupts_held(), reported(self._reached.note, LOST, Exception):
             self._take(records)
         return output, error
 
     def _take(self, records: Iterable[bytes]) -> None:
         for packed in records:
-            with interrupts_held():
-                for watcher in self._reached:
-                    watcher.take_records(packed)
+            for watcher in self._reached:
+                watcher.take_records(packed)
 
 
 open_executor_calls: Final[list[ExecutorCall]] = []

@@ -17,6 +17,7 @@ from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.redaction import Added, added_patterns, redacted
@@ -244,6 +245,7 @@ def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple
             attempt.cache_function = given["cache_function"]
             replaced["cache_function"] = attempt.cache
     except Exception as problem:  # noqa: BLE001  (coffea tells the user what is wrong with his own arguments)
+        raise_if_interrupted(problem)
         attempt.problems.append(f"the inside of a chunk was not recorded: {error_text(problem)}")
         return item, {}
     return item, replaced

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.switching import prompt, uncollected
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, packed_stacks
 from roastcoffea.redaction import Added
 
@@ -89,6 +90,7 @@ class Stacks:
         try:
             sampler = self._begin()
         except (OSError, RuntimeError) as error:
+            raise_if_interrupted(error)
             self._note(f"a chunk has no profile: {error_text(error)}")
         try:
             return function(*args)
@@ -165,7 +167,8 @@ class Stacks:
             contention = min(waited, rest)
             if rest - contention > 0.1 and self._is_runnable():
                 contention = rest
-        except OSError:
+        except OSError as error:
+            raise_if_interrupted(error)
             return None
         return core, contention, rest - contention
 
@@ -173,14 +176,16 @@ class Stacks:
         """Seconds that the thread has waited for a core since it started; None if not reported."""
         try:
             return int(self._read(0, "schedstat").split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError):
+        except (OSError, IndexError, ValueError) as error:
+            raise_if_interrupted(error)
             return None
 
     def _is_runnable(self) -> bool:
         """Whether the thread runs, or would run with a core."""
         try:
             return self._read(1, "stat").rpartition(b")")[2].split()[0] == b"R"
-        except (OSError, IndexError):
+        except (OSError, IndexError) as error:
+            raise_if_interrupted(error)
             return False
 
     def _read(self, place: int, name: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.gauges import Interval
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.redaction import Added, redacted
 
 TIME: Final = "time"
@@ -143,6 +144,7 @@ class Entry:
                     of_this_thread = sections.stacks.get(get_ident()) is self.stack
                     passing.end(self.stack, now, cpu if of_this_thread else None)
         except Exception as problem:  # noqa: BLE001  (measuring must not fail the analysis)
+            raise_if_interrupted(problem)
             sections.note(f"a pass through a section was not counted: {error_text(problem)}")
 
     def amounts(self) -> Amounts:
@@ -196,6 +198,7 @@ class Sections:
             if self._closed:
                 self.close()
         except Exception as problem:  # noqa: BLE001  (as above)
+            raise_if_interrupted(problem)
             self.note(f"a pass through a section was not counted: {error_text(problem)}")
             return None
         return entry
@@ -231,7 +234,8 @@ class Sections:
             return
         try:
             worker = distributed.get_worker()
-        except ValueError:
+        except ValueError as error:
+            raise_if_interrupted(error)
             return
         known = {key[-2] for key in tuple(worker.digests_total) if isinstance(key, tuple) and key[-1] == SECTION_UNIT}
         for row in rows:

@@ -10,6 +10,7 @@ from typing import Final
 from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.instrument.meter.tally import Tally
 from roastcoffea.instrument.switching import usual_interval
+from roastcoffea.interrupts import raise_if_interrupted
 
 SLACK: Final = 1.1
 """Seconds beyond the switch interval after which a thread waiting for the interpreter lock may wake, as timers are
@@ -80,5 +81,6 @@ def switches() -> int | None:
         import resource
 
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError) as error:
+        raise_if_interrupted(error)
         return None

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_
 import pyarrow as pa
 
 from roastcoffea.errors import MissingMetricError, error_text, unknown
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.metrics.catalogue import (
     CATALOGUE,
     RAW,
@@ -248,6 +249,7 @@ def computing(what: str, problems: list[str]) -> Iterator[None]:
     except NotMeasuredError:
         raise
     except Exception as error:
+        raise_if_interrupted(error)
         if UNDER_PYTEST in os.environ:
             raise
         reason = error_text(error)

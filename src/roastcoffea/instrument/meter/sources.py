@@ -14,6 +14,7 @@ from typing import Any, Final
 from roastcoffea.instrument.meter.servers import watch_handles, watch_own
 from roastcoffea.instrument.meter.steps import ASKED, MOST_VALUES, WHOLE
 from roastcoffea.instrument.meter.tally import WAITED, Shadow, StandIn, Tally
+from roastcoffea.interrupts import raise_if_interrupted
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the tally."""
@@ -197,5 +198,6 @@ def _size(data: Any) -> int:
     pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
     try:
         return sum(map(len, pieces))
-    except TypeError:
+    except TypeError as error:
+        raise_if_interrupted(error)
         return sum(len(piece) for piece in pieces if not isinstance(piece, BaseException))

@@ -23,6 +23,7 @@ from roastcoffea.instrument.meter.steps import (
     Place,
     Steps,
 )
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -172,6 +173,8 @@ class Tally(Delays, Steps):
 
     def miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         """Report what could not be metered; the chunk must be processed all the same."""
+        if isinstance(problem, Exception):
+            raise_if_interrupted(problem)
         reason = problem if isinstance(problem, str) else error_text(problem)
         text = f"{what} could not be metered: {reason}"
         with self.lock:
@@ -267,7 +270,8 @@ def branch_path(branch: Any) -> str:
     try:
         # where its properties find them after half a dozen calls
         name, parent = branch._bases[0]._members["fName"], branch._parent
-    except (AttributeError, LookupError, TypeError):
+    except (AttributeError, LookupError, TypeError) as error:
+        raise_if_interrupted(error)
         name, parent = branch.name, branch.parent
     return f"{branch_path(parent)}/{name}" if hasattr(type(parent), "basket") else str(name)
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
@@ -239,7 +240,8 @@ def pickled_size(thing: object) -> int | None:
     counter = _Counter()
     try:
         cloudpickle.dump(thing, counter)
-    except Exception:  # noqa: BLE001  (the output is the user's)
+    except Exception as error:  # noqa: BLE001  (the output is the user's)
+        raise_if_interrupted(error)
         return None
     return counter.size
 
