@@ -20,7 +20,7 @@ from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTI
 from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS, SAMPLING_COLUMNS
 
 COLUMNS: Final = {
     "asked": ASKED_COLUMNS,
@@ -31,6 +31,7 @@ COLUMNS: Final = {
     "preprocessing": PREPROCESSING_COLUMNS,
     "profile": PROFILE_COLUMNS,
     "samples": SAMPLE_COLUMNS,
+    "sampling": SAMPLING_COLUMNS,
     "sections": SECTION_COLUMNS,
     "tasks": TASK_COLUMNS,
 }

@@ -55,12 +55,19 @@ def storage(evidence: Evidence) -> Draft | None:
         subject = "It" if len(found) == 1 else found[0].name
         return Draft(f"{what} {subject} {why.what}", why.advice, tuple(found), why.remedy, names_culprit=why.far)
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
-    if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
+    threads = evidence.total / evidence.elapsed
+    if (
+        evidence.threads_are_scarce
+        or culprits.threads_per_core(evidence) >= MOST_THREADS
+        # more threads need more chunks, and an executor that has any
+        or evidence.chunks <= threads
+        or any(call.executor == "IterativeExecutor" for call in evidence.run.calls)
+    ):
         return Draft(what, f"{move}.", tuple(found))
-    threads = "or run 2 threads per core, so that one computes while the other waits"
+    also = "or run 2 threads per core, so that one computes while the other waits"
     each = 2 * (_threads_of_workers(evidence) or 1)
     remedy = culprits.started_with(evidence, each) if found and not evidence.local else None
-    return Draft(what, f"{move}, {threads}.", tuple(found), remedy=remedy)
+    return Draft(what, f"{move}, {also}.", tuple(found), remedy=remedy)
 
 
 def _is_due_to_a_slow_server(evidence: Evidence, found: list[Culprit]) -> bool:
@@ -106,6 +113,8 @@ def metadata(evidence: Evidence) -> Draft | None:
         taken = Taken("chunk size", removal=size.removal)
         return Draft(what, advice, tuple(found), larger, rows, taken, size.saving.up_to(evidence.wall(total)))
     advice = "Use a schema with fewer collections."
+    if all(call.options.get("schema") == "BaseSchema" for call in evidence.run.calls):
+        advice = "Keep the files nearer, or merge small ones: each is opened once."
     if evidence.local and culprits.chunks_of_a_file(evidence) > 1:
         advice = "Use larger chunks, so that fewer of them open files."
     return Draft(what, advice, tuple(found), rows=rows, taken=Taken("metadata", all_of_it=True))
@@ -205,9 +214,9 @@ def interpreter_lock(evidence: Evidence) -> Draft | None:
     share = share_of(evidence, "interpreter lock")
     by = f"; {functions[0].name} holds it most" if functions else ""
     what = f"For {share} of thread time, threads wait for Python's interpreter lock{of}{by}."
-    advice = (
-        "Run processes with one thread each instead of threads, or replace plain Python loops with array operations."
-    )
+    loops = "eplace plain Python loops with array operations."
+    apart = (threads or 1) > 1 or evidence.local
+    advice = f"Run processes with one thread each instead of threads, or r{loops}" if apart else f"R{loops}"
     line = culprits.processes(evidence) if threads and not evidence.local else None
     return Draft(what, advice, tuple(functions), remedy=line)
 
@@ -305,7 +314,10 @@ def interpretation(evidence: Evidence) -> Draft | None:
     most = f", most of it for {names_of(list(found))}" if found else ""
     what = f"Building arrays from baskets takes {share_of(evidence, 'interpretation')} of thread time{most}."
     taken = Taken("interpretation", seconds=_in_chunks(evidence, phases.INTERPRET))
-    return Draft(what, "Read fewer branches, especially jagged ones.", found, taken=taken)
+    advice = "Read fewer branches, especially jagged ones."
+    if len(branches) == 1:
+        advice = "Read it for fewer events, or a flat branch instead."
+    return Draft(what, advice, found, taken=taken)
 
 
 @cause("checkpoint")

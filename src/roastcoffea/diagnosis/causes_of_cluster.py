@@ -19,6 +19,11 @@ LEAST_OUTSIDE: Final = 0.005
 """Share of a chunk's fixed cost outside process() that is worth a word."""
 
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
+SATURATION: Final = "distributed.scheduler.worker-saturation: "
+"""Setting of Dask: tasks that a worker is given for each of its threads."""
+
+SHORT_OF_CORE: Final = 0.05
+"""Share of the wall time that the scheduler waits for a core from which one of its own helps."""
 
 
 @cause("chunk size", names_culprit=True)
@@ -53,8 +58,27 @@ def scheduler(evidence: Evidence) -> Draft | None:
     doing = "Task overhead outside process()" if evidence.local else f"Scheduling {culprits.task_length(evidence)}"
     what = f"{doing} takes {evidence.share(sum(rows.values()))} of thread time, most of it {largest}."
     larger = None if outputs else evidence.larger
-    advice = f"Use {larger} to get fewer, longer tasks." if larger else "Give the scheduler a dedicated core."
-    return Draft(what, advice, remedy=larger, rows=rows, taken=Taken("scheduler", outputs=outputs))
+    advice, line = (f"Use {larger} to get fewer, longer tasks.", larger) if larger else _scheduling(evidence, largest)
+    return Draft(what, advice, remedy=line, rows=rows, taken=Taken("scheduler", outputs=outputs))
+
+
+def _scheduling(evidence: Evidence, largest: str) -> tuple[str, str | None]:
+    """Advice on the class with most of the scheduler's time, and a line to copy, where chunks should not be larger."""
+    calls = evidence.run.calls
+    if evidence.local or largest == phases.OVERHEAD:
+        return f"{SMALLER_OUTPUT if calls else 'Return smaller results'}: each task packs its own.", None
+    if largest == phases.MISPLACED:
+        if any(call.options.get("executor.worker_affinity") for call in calls):
+            line = "DaskExecutor(worker_affinity=False)"
+            return f"Let Dask move chunks to free workers: {line}.", line
+        line = f"{SATURATION}1.0"
+        return f"Do not pin tasks to workers, and keep them at the scheduler until a thread is free: {line}.", line
+    if culprits.scheduler_waited(evidence) >= SHORT_OF_CORE:
+        return "Give the scheduler a dedicated core: it was ready to run and had none.", None
+    if largest == phases.WORKER_OVERHEAD:
+        return "Submit fewer, longer tasks: workers take a while to begin each.", None
+    line = f"{SATURATION}2.0"
+    return f"Submit fewer, longer tasks, or give workers some in advance: {line}.", line
 
 
 @cause("transfer")
@@ -64,13 +88,18 @@ def transfer(evidence: Evidence) -> Draft | None:
         return None
     what = f"Tasks wait for results from other workers for {share_of(evidence, 'transfer')} of thread time."
     more, line = _merging(evidence)
-    return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line)
+    return Draft(what, f"{_smaller(evidence)}{more}.", remedy=line)
+
+
+def _smaller(evidence: Evidence) -> str:
+    """Advice on what tasks return."""
+    return SMALLER_OUTPUT if evidence.run.calls else "Return smaller results from tasks that others use"
 
 
 def _merging(evidence: Evidence) -> tuple[str, str | None]:
     """Advice to merge more results at once, and its line, where fewer are merged now."""
     now = [call.options.get("executor.treereduction") for call in evidence.run.calls]
-    if not all(isinstance(one, int) and one < MORE_AT_ONCE for one in now):
+    if not now or not all(isinstance(one, int) and one < MORE_AT_ONCE for one in now):
         return "", None
     line = f"DaskExecutor(treereduction={MORE_AT_ONCE})"
     return f", or merge more results at once: {line}", line
@@ -97,7 +126,7 @@ def merge(evidence: Evidence) -> Draft | None:
         outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)} each"
         what = f"Compressing, moving and merging {outputs} takes {share}."
     taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
-    return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line, rows=rows, taken=taken)
+    return Draft(what, f"{_smaller(evidence)}{more}.", remedy=line, rows=rows, taken=taken)
 
 
 def _with_waiting(evidence: Evidence, rows: Rows) -> str:
@@ -130,14 +159,22 @@ def tail(evidence: Evidence) -> Draft | None:
     idle = evidence.ledger.get(phases.TAIL, 0.0) - of_others
     if idle <= 0:
         return None
+    threads, few = round(evidence.total / evidence.elapsed), _fewer(evidence)
+    if not evidence.chunks:
+        what = f"Threads sit idle for {evidence.share(idle)} of thread time while the last tasks run"
+        tasks = 0 if evidence.run.tasks is None else len(evidence.run.tasks)
+        last = f": there are {counted(tasks, 'task')} for {counted(threads, 'thread')}" if tasks < threads else ""
+        advice = f"Split the longest tasks, or submit them first{few}."
+        return Draft(f"{what}{last}.", advice, rows={phases.TAIL: idle}, taken=Taken("tail", seconds=idle))
     worst, smaller = culprits.worst_straggler(evidence), evidence.smaller
     longest = culprits.longest_chunk(evidence) if worst is None else worst
     last = f"; the {'longest' if worst is None else 'slowest'} is {longest.name}" if longest is not None else ""
-    threads = round(evidence.total / evidence.elapsed)
     if evidence.chunks < threads:
         last = f": there are {counted(evidence.chunks, 'chunk')} for {counted(threads, 'thread')}{last}"
     what = f"Threads sit idle for {evidence.share(idle)} of thread time while the last chunks run{last}."
-    advice = "Use fewer workers." if evidence.larger else "Split the longest chunks, or use fewer workers."
+    advice = f"Split the longest chunks{few}."
+    if evidence.larger and few:
+        advice = f"{few.removeprefix(', or ').capitalize()}."
     if smaller:
         advice = f"Use {smaller}, so that all threads finish together."
     found = () if longest is None else (longest,)
@@ -145,6 +182,13 @@ def tail(evidence: Evidence) -> Draft | None:
     split = smaller is not None and worst is None
     taken = Taken("chunk size", removal=evidence.chunk_size.removal) if split else Taken("tail", seconds=idle)
     return Draft(what, advice, found, smaller, {phases.TAIL: idle}, taken)
+
+
+def _fewer(evidence: Evidence) -> str:
+    """Advice to use less of what there are several of."""
+    lifetimes = evidence.run.lifetimes
+    workers = 0 if lifetimes is None else len(lifetimes["worker"].unique())
+    return f", or use fewer {'workers' if workers > 1 else 'threads'}" if evidence.total > evidence.elapsed else ""
 
 
 WHEN: Final = {"before": "before the first task", "between": "between tasks", "after": "after the last task"}
@@ -163,20 +207,28 @@ def client(evidence: Evidence) -> Draft | None:
     when = f" ({', '.join(parts)})" if parts else ""
     what = f"The workers sit idle for {share_of(evidence, 'client')} of thread time while the client works{when}."
     longest = max(evidence.ledger.client_of, key=lambda when: evidence.ledger.client_of[when], default="between")
-    return Draft(what, (OF_LOCAL_CLIENT if evidence.local else OF_CLIENT)[longest])
+    return Draft(what, _of_client(evidence, longest))
 
 
-OF_CLIENT: Final = {
-    "before": "Start workers when chunks are ready.",
-    "between": "Make fewer Runner calls, and do in tasks what the client does between them.",
-    "after": "Close the cluster before work that needs no workers.",
-}
-OF_LOCAL_CLIENT: Final = {
-    "before": "Enter the `with` when the fileset and the processor are ready.",
-    "between": "This process prepares chunks and merges outputs: return a smaller output.",
-    "after": "Leave the collector before work that is no part of the run.",
-}
-"""What to do about the client's time, by when most of it is."""
+def _of_client(evidence: Evidence, when: str) -> str:
+    """What to do about the client's time, by when most of it is."""
+    calls, workers_came = evidence.run.calls, culprits.workers_came(evidence)
+    match when:
+        case "before" if evidence.local or not workers_came:
+            return f"Enter the `with` when the fileset and the {'processor' if calls else 'functions'} are ready."
+        case "before":
+            return f"Start workers when {'chunks' if calls else 'tasks'} are ready."
+        case "after":
+            close = "Leave the collector" if evidence.local else "Close the cluster, or leave the collector,"
+            return f"{close} before work that {'is no part of the run' if evidence.local else 'needs no workers'}."
+        case _ if evidence.local:
+            return "This process prepares chunks and merges outputs: return a smaller output."
+        case _ if len(calls) > 1:
+            return "Make fewer Runner calls, and do in tasks what the client does between them."
+        case _:
+            what = "prepares chunks and merges outputs" if calls else "works between tasks"
+            less = "return a smaller output" if calls else "submit many at once"
+            return f"The client {what}: {less}, or do in tasks what it does."
 
 
 @cause("memory", names_culprit=True)
@@ -193,7 +245,8 @@ def memory(evidence: Evidence) -> Draft | None:
     line = None if evidence.fitting is None else f"chunksize={evidence.fitting}"
     named = tuple(Culprit(*one) for one in found.culprits())
     taken = Taken("memory", seconds=sum(rows.values()))
-    return Draft(what, f"{found.remedy}.", named, line, rows, taken)
+    advice = found.remedy if evidence.chunks else "Give workers more memory, or have tasks hold less data"
+    return Draft(what, f"{advice}.", named, line, rows, taken)
 
 
 @cause("failures")
@@ -236,9 +289,8 @@ def serialization(evidence: Evidence) -> Draft | None:
     what = (
         f"Dask's serialization inside tasks takes {evidence.share(sum(rows.values()))} of thread time ({_parts(rows)})."
     )
-    advice = (
-        "Return arrays, histograms and numbers rather than other objects, and keep large data out of the processor."
-    )
+    where = "processor" if evidence.run.calls else "functions"
+    advice = f"Return arrays, histograms and numbers rather than other objects, and keep large data out of the {where}."
     return Draft(what, advice, rows=rows)
 
 

@@ -161,7 +161,8 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
     one = len(found) == 1
     match kind:
         case "worker":
-            addresses = ", ".join(f'"{slow.name}"' for slow in found if "://" in slow.name)
+            there = [slow.name for slow in found if "://" in slow.name and slow.name not in culprits.gone(evidence)]
+            addresses = ", ".join(f'"{name}"' for name in there)
             line = f"client.retire_workers([{addresses}])" if addresses else None
             retire = f", or retire {'it' if one else 'them'}: {line}" if line else ""
             return f"Check what else runs on {'its host' if one else 'their hosts'}{retire}.", line
@@ -169,13 +170,16 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
             return "Check what else runs there, or exclude it.", None
         case "endpoint":
             return f"Read {'its' if one else 'their'} files from another server.", None
-        case "file":
+        case "file" if (found[0].phase or "").removesuffix("_seconds") in OF_FILE:
             return f"Read another copy of {'it' if one else 'them'}, or use faster storage.", None
         case _ if _waits_for_storage(found[0]):
             return "Cache it nearby, or read another copy of it.", None
         case _:
-            smaller = "" if evidence.larger else "; use smaller chunks for it if it finishes last"
-            return f"Check what its events need that others do not{smaller}.", None
+            smaller = "" if evidence.larger or kind == "file" else "; use smaller chunks for it if it finishes last"
+            return (
+                f"Check what {'its' if one or kind == DATASET else 'their'} events need that others do not{smaller}.",
+                None,
+            )
 
 
 def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:

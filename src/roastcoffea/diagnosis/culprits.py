@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.evidence import MOST_INSIDE, Evidence
+from roastcoffea.diagnosis.evidence import MOST_INSIDE, SHORTEST, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
@@ -229,6 +229,27 @@ def cores_of_others(run: Run) -> str:
         return ""
     where = f" of {most.name}" if len(run.environment.hosts) > 1 else ""
     return f"other processes took {number(round(most.others, 1))} of {counted(most.node_cores or 0, 'core')}{where}"
+
+
+def workers_came(evidence: Evidence) -> bool:
+    """Whether most workers came after the run had begun."""
+    lifetimes = evidence.run.lifetimes
+    return lifetimes is not None and pc.min(lifetimes["start"]).as_py() > evidence.run.start + SHORTEST
+
+
+def gone(evidence: Evidence) -> set[str]:
+    """Addresses of the workers that left before the end."""
+    lives = [] if evidence.run.lifetimes is None else evidence.run.lifetimes.select(["worker", "stop"]).to_pylist()
+    here = {row["worker"] for row in lives if row["stop"] >= evidence.run.stop}
+    return {row["worker"] for row in lives} - here
+
+
+def scheduler_waited(evidence: Evidence) -> float:
+    """Share of the wall time in which the scheduler was ready to run and had no core; 0 where unknown."""
+    queue = (
+        None if evidence.run.sampling is None else evidence.run.sampling["loop_queue_seconds"].drop_null().to_numpy()
+    )
+    return 0.0 if queue is None or len(queue) < 2 else float(queue[-1] - queue[0]) / evidence.elapsed
 
 
 def withheld(evidence: Evidence, column: str) -> float:

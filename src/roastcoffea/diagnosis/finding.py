@@ -179,6 +179,12 @@ class Finding:
         return str(self)
 
 
+UNMEASURED = (
+    "What tasks did was not measured, as no Runner called them: use MetricsCollector(client, everything=True), or "
+    "submit roastcoffea.measured(function)."
+)
+
+
 class Verdict(list[Finding], Presented):
     """Findings: missing data first, then the largest saving; empty if the run is healthy.
 
@@ -202,12 +208,14 @@ class Verdict(list[Finding], Presented):
         together: float | None = None,
         elapsed: float = 0.0,
         failed: bool = False,
+        unmeasured: bool = False,
     ) -> None:
         super().__init__(findings)
         self.absent = absent
         self.incomplete = list(incomplete)
         self.together = together
         self._bound, self._share, self._elapsed, self._failed = bound, share, elapsed, failed
+        self._unmeasured = unmeasured
 
     @property
     def healthy(self) -> bool:
@@ -216,6 +224,10 @@ class Verdict(list[Finding], Presented):
 
     @property
     def conclusion(self) -> str:
+        """What fixing all findings saves, or that there is nothing to fix, and what to measure; may be empty."""
+        return " ".join(filter(None, [self._outcome(), UNMEASURED if self._unmeasured else ""]))
+
+    def _outcome(self) -> str:
         """What fixing all findings saves, or that there is nothing to fix; empty for a single finding."""
         saving = [one for one in self if one.severity != "incomplete result"]
         if self.together is not None and len(saving) > 1:
@@ -228,6 +240,8 @@ class Verdict(list[Finding], Presented):
             return absence(self.absent)
         if self._failed:
             return "No bottleneck was found before the run ended."
+        if self._unmeasured:
+            return "Nothing around the tasks would save as much as 5 % of the wall time."
         return "Healthy: no single change would save as much as 5 % of the wall time."
 
     def sheets(self) -> list[Sheet]:

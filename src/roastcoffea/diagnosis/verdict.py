@@ -95,6 +95,7 @@ def verdict(  # noqa: PLR0917
         together=together,
         elapsed=evidence.elapsed,
         failed=run.ended_early,
+        unmeasured=bool(run.tasks) and not (run.calls or run.chunks),
     )
 
 

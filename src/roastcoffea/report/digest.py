@@ -177,7 +177,7 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
         bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
         # a run that failed at once is not one to make faster
         findings=[one for one in verdict or () if one.incomplete or not fruitless],
-        verdict="" if fruitless or empty else _concluded(verdict, metrics),
+        verdict="" if fruitless or state == NOTHING else _concluded(verdict, metrics),
         problems=[*run.problems, *metrics.problems],
     )
 

@@ -190,7 +190,10 @@ def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
     """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
     second = _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}."
     yield from _first_line(out, replace(digest, state=NO_RUNNER))[:1]
-    for line in (second, "Call the Runner inside the `with` block of the MetricsCollector."):
+    third = "Call the Runner inside the `with` block of the MetricsCollector."
+    if digest.state == NO_RUNNER:
+        third = "No Runner? Use MetricsCollector(client, everything=True) or measured(function)."
+    for line in (second, third):
         yield from out.lines(line, out.width, 1)
 
 
