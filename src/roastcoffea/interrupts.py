@@ -46,7 +46,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
     """
 
     def __enter__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._handlers: dict[int, Any] = {}
         self._arrived: list[int] = []
         if _holding or not _on_main_thread():
             return
@@ -89,9 +89,23 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
         if self._arrived:
             number = self._arrived.pop(0)
             try:
-                self._handlers[number](number, sys._getframe())
+                handler: Any = self._handlers[number]
+                if callable(handler):
+                    handler(number, sys._getframe())
+                else:  # it was exchanged meanwhile
+                    signal.raise_signal(number)
             finally:
                 self._deliver()
+
+
+def exchange_handler(number: int, found: Any, new: Any) -> None:
+    """Replace the handler of a signal if it is the one that was found, also while signals are held."""
+    with suppress(ValueError):  # not the main thread
+        held = next((block for block in _holding if block._handlers.get(number) is found), None)
+        if held is not None and _on_main_thread():
+            held._handlers[number] = new
+        elif signal.getsignal(number) is found:
+            signal.signal(number, new)
 
 
 def raise_if_interrupted(error: BaseException) -> None:

@@ -46,6 +46,7 @@ def found_in(measurement: Measurement) -> Incompleteness:
 
 def lines_run(lines: str, measurement: Measurement, fileset: Any, runner: Runner) -> list[Any]:
     """What the lines give that are to be copied, as they are."""
+    runner.savemetrics = False  # as by default: the lines take the output alone
     given = {"measurement": measurement, "fileset": fileset, "runner": runner, "processor": count_events}
     outputs = []
     for line in lines.split("; "):
@@ -155,7 +156,7 @@ def test_an_interrupted_run(good: Path, tmp_path: Path, capsys: pytest.CaptureFi
     found = found_in(measurement)
     assert (len(found.chunks), found.run_error) == (4, "KeyboardInterrupt")
     assert found.what.startswith("The run was interrupted: 4 chunks are missing from the output")
-    assert found.advice.startswith("Process the rest: rest, report = runner(measurement.missing_fileset(fileset)")
+    assert found.advice.startswith("Process the rest: rest = runner(measurement.missing_fileset(fileset)")
     assert measurement.metrics["num_failed_attempts"] == len(measurement.failed)
     collector.print_summary()
     shown = capsys.readouterr().out

@@ -90,8 +90,8 @@ class LocalMetricsBackend(Recorder):
 
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
-        self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self.withheld_before, self.load_before = withheld(), load()
+        self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self._job = job_columns(job(), time.time())
         self._interval = interval
         self._cpu_at_open = time.process_time()
@@ -114,7 +114,8 @@ class LocalMetricsBackend(Recorder):
         with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
         self._withheld = withheld_since(self.withheld_before)
-        self.hosts = with_others(self.hosts, [self.load_before], [self._load_now()])
+        if self.hosts:
+            self.hosts = with_others(self.hosts, [self.load_before], [self._load_now()])
         self._period.is_open = False
 
     def _load_now(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.instrument.calls import is_watched
 from roastcoffea.instrument.names import given_name
-from roastcoffea.interrupts import Enterable, whole
+from roastcoffea.interrupts import Enterable, exchange_handler, whole
 from roastcoffea.records.run import OUTSIDE
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Recorder:
             log.addHandler(handler)
             log.setLevel(logging.INFO)
             log.propagate = False
-            _exchange_handler(signal.SIG_DFL, _terminated)
+            exchange_handler(signal.SIGTERM, signal.SIG_DFL, _terminated)
         _recorders.append(self)
         # analyses may set the environment of numerical libraries before importing them: do not import them earlier
         if RUNNER_MODULE in sys.modules:
@@ -146,7 +146,7 @@ class Recorder:
         if not _recorders:
             log.handlers.clear()
             log.propagate = True
-            _exchange_handler(_terminated, signal.SIG_DFL)
+            exchange_handler(signal.SIGTERM, _terminated, signal.SIG_DFL)
 
     def save_waiting(self) -> None:
         """Save what was measured of preprocessing that no Runner call of its thread followed."""
@@ -309,13 +309,6 @@ class _Finder:
 
 
 # termination
-
-
-def _exchange_handler(found: Any, new: Any) -> None:
-    """Replace the SIGTERM handler if it is the one that was found; otherwise nothing changes."""
-    with suppress(ValueError):  # not the main thread
-        if signal.getsignal(signal.SIGTERM) is found:
-            signal.signal(signal.SIGTERM, new)
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
