@@ -143,10 +143,11 @@ def counted_by_dask(activity: str, seconds: float) -> Run:
     return replace(busy_run(), span_metrics={key: seconds}, span_metrics_per_worker=each)
 
 
-def profiled(run: Run, *stacks: tuple[list[str], list[int], str, float]) -> Run:
-    """The same run with a profile: functions, lines, state and thread seconds of each stack."""
+def profiled(run: Run, *stacks: tuple[list[str], list[int], str, float], chunk: int | None = None) -> Run:
+    """The same run with a profile, of one chunk if given: functions, lines, state and thread seconds of each stack."""
     rows = [
-        {"call": "c1", "dataset": "ttbar", "functions": functions, "files": ["/home/me/dijets.py"] * len(functions)}
+        {"call": "c1", "dataset": "ttbar", "functions": functions, "chunk": chunk}
+        | {"files": ["json/__init__.py" if name == "load" else "/home/me/dijets.py" for name in functions]}
         | {"lines": lines, "samples": round(10 * seconds), "seconds": seconds}
         | dict.fromkeys(("core_seconds", "contention_seconds", "blocked_seconds"), 0.0)
         | {f"{state}_seconds": seconds}
@@ -241,6 +242,13 @@ def compute() -> Run:
     """Most of the CPU time is a loop in Python."""
     loop, rest = ["Dijets.process", "Dijets.pairs"], ["Dijets.process"]
     return profiled(busy_run(), (loop, [21, 40], "core", 70.0), (rest, [25], "core", 12.0))
+
+
+@limited
+def repeated_work() -> Run:
+    """Half of the CPU time is a JSON file that each chunk loads."""
+    load, rest = ["Dijets.process", "Dijets.scale", "load"], ["Dijets.process", "Dijets.pairs"]
+    return profiled(busy_run(), (load, [21, 33, 293], "core", 42.0), (rest, [25, 40], "core", 40.0))
 
 
 @limited
@@ -460,6 +468,15 @@ def slow_endpoint() -> Run:
         return names | latency | sizes | early
 
     return edited(run, chunks=told)
+
+
+@limited
+def slow_chunk() -> Run:
+    """One chunk of 40 takes twenty times as long as the others, in a loop over its candidates."""
+    chunks = plans()
+    chunks[30] = dict(chunks[30]) | {"cpu": 40.0}
+    loop = ["Dijets.process", "Dijets.candidates"]
+    return profiled(made_run(chunks, 4), (loop, [21, 52], "core", 38.0), (loop[:1], [21], "core", 2.0), chunk=30)
 
 
 @limited

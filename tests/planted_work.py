@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import time
 import zlib
@@ -137,6 +138,24 @@ def hold(limit: float) -> None:
         time.sleep(0.01)
     time.sleep(5.0)
     KEPT.clear()
+
+
+def corrections(path: str) -> Any:
+    """Corrections from a file."""
+    with Path(path).open() as file:
+        return json.load(file)
+
+
+class Calibrated(DijetProcessor):
+    """The demo's analysis, which loads corrections in each chunk."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+
+    def process(self, events: Any) -> Any:
+        if self.path is not None:
+            corrections(self.path)
+        return super().process(events)
 
 
 class Dijets(DijetProcessor):

@@ -119,7 +119,7 @@ def profile_table() -> pa.Table:
     """A profile written by hand."""
     names = [column.name for column in PROFILE_COLUMNS]
     rows = [
-        dict(zip(names, ["c1", dataset, *map(list, zip(*stack, strict=True)), *amounts], strict=True))
+        dict(zip(names, ["c1", dataset, *map(list, zip(*stack, strict=True)), *amounts, None], strict=True))
         for dataset, stack, *amounts in ROWS
     ]
     return table_of_rows(PROFILE_COLUMNS, rows)

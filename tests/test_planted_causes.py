@@ -149,7 +149,7 @@ def test_one_long_chunk(client: Any, folder: Path) -> None:
     assert longer > 2.5
     # the other worker ends its last chunk at any moment of the long one's beginning
     assert measurement.time_ledger["idle: tail"] == pytest.approx(longer, rel=0.1, abs=others[-1] + 0.05)
-    named = [finding for finding in measurement.verdict if finding.cause == "tail"]
+    named = [finding for finding in measurement.verdict if finding.cause in {"slow chunk", "tail"}]
     # what others took of a very busy host may be more than the planted time, and explain the tail
     assert named or busy > plan["straggler"], (measurement.verdict, measurement.time_ledger)
     for finding in named:

@@ -15,7 +15,8 @@ from roastcoffea.diagnosis.causes import conclusions
 from roastcoffea.diagnosis.evidence import PYTHON, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.profile import HOT_COLUMNS
+from roastcoffea.metrics.profile import HOT_COLUMNS, Profile
+from roastcoffea.metrics.stacks import Place, Stack
 from roastcoffea.metrics.startup import StartUp
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
@@ -118,6 +119,19 @@ def test_start_up_names_workers_and_what_they_imported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("idle", "preloaded"), [(0.0, ["pydantic", "numba"]), (5.0, ["coffea.processor", "pydantic", "numba"])]
+)
+def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(idle: float, preloaded: list[str]) -> None:
+    """A worker that waited for its first task imported coffea, to unpickle it."""
+    started = [StartUp("A", 7.0, idle, ("_abc", "pydantic", "roastcoffea", "numba"))]
+    evidence = dataclasses.replace(evidence_of_start_up(), started=started)
+    (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
+    assert "they imported pydantic, numba." in finding.what
+    assert finding.advice == f"Import {', '.join(preloaded)} in a preload of the workers."
+    assert finding.remedy == f"dask worker ... {' '.join(f'--preload {name}' for name in preloaded)}"
+
+
+@pytest.mark.parametrize(
     ("executor", "remedy"),
     [
         ("FuturesExecutor", "FuturesExecutor(pool=loky.get_reusable_executor(max_workers=4))"),
@@ -147,18 +161,32 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     assert crowded.remedy == "dask worker ... --nworkers 1 --nthreads 1"
 
 
-def hot(core: float, blocked: float = 0.0, leaf: str | None = None) -> Any:
-    row = {"dataset": "data", "function": "smear", "file": "mine.py", "line": 7, "leaf": leaf}
-    other = {"dataset": "data", "function": "select", "file": "mine.py", "line": 30, "leaf": "cut", "leaf_line": 1}
-    rows = [row | {"core_seconds": core, "blocked_seconds": blocked}, other | {"core_seconds": 1 - core}]
-    return table_of_rows(HOT_COLUMNS, rows)
+PROCESS, SMEAR = Place("P.process", "/my.py", 3), Place("smear", "/my.py", 7)
+CUT = Place("select", "/my.py", 30), Place("cut", "awkward/cut.py", 1)
+JSON = Place("load", "json/__init__.py", 293)
+
+
+def stack(core: float, *places: Place, blocked: float = 0.0, chunk: int | None = None) -> Stack:
+    states = {"core": core, "contention": 0.0, "blocked": blocked, "unknown": 0.0}
+    return Stack("data", (PROCESS, *places), 100, core + blocked, states, chunk)
+
+
+def sampled(*stacks: Stack) -> dict[str, Any]:
+    """What is known of stacks."""
+    profile = Profile(stacks)
+    return {"profile": profile, "hot": table_of_rows(HOT_COLUMNS, profile.hot_functions())}
+
+
+def hot(core: float, *called: Place, blocked: float = 0.0) -> dict[str, Any]:
+    """What is known of a function of the user's, and of what it calls, beside columnar code."""
+    return sampled(stack(core, SMEAR, *called, blocked=blocked), stack(1 - core, *CUT))
 
 
 def test_the_interpreter_lock_names_who_holds_it_and_how_many_share_it() -> None:
     run = waiting_in(made_run([plan(1.0, wait=1.0)] * 20, 2), "lock_seconds")
-    finding = only(run, "interpreter lock", hot=hot(0.9))
+    finding = only(run, "interpreter lock", **hot(0.9))
     waits = "For 50 % of thread time, threads wait for Python's interpreter lock (estimated)"
-    assert finding.what == f"{waits}; smear (mine.py:7) holds it most."
+    assert finding.what == f"{waits}; smear (/my.py:7) holds it most."
     assert finding.remedy is None
     shared = one_kind_of_time("lock_seconds").run
     life = table_of_rows(LIFETIME_COLUMNS, [row | {"threads": 4} for row in shared.lifetimes.to_pylist()])  # type: ignore[union-attr]
@@ -180,28 +208,95 @@ def test_blocked_names_the_section_else_the_function_else_how_to_find_it() -> No
     assert "in section weights:" in named.what
     assert named.advice == "Check what section weights calls."
     assert named.culprits == (Culprit("section", "weights", 60.0),)  # the other one has less than a tenth
-    function = only(run, "blocked", hot=hot(0.5, blocked=1.0))
-    assert "in smear (mine.py:7)" in function.what
+    function = only(run, "blocked", **hot(0.5, blocked=1.0))
+    assert "in smear (/my.py:7)" in function.what
     assert "track_time" in only(run, "blocked").advice
 
 
 def test_computing_is_a_finding_where_one_function_computes_in_plain_python() -> None:
     run = made_run([plan(1.0)] * 40, 2)
-    finding = only(run, "compute", hot=hot(0.8))
-    assert finding.what == "smear (mine.py:7) takes 80 % of the CPU time in process(), in its own lines."
-    assert finding.culprits == (Culprit("function", "smear (mine.py:7)", pytest.approx(32.0)),)
+    finding = only(run, "compute", **hot(0.8))
+    assert finding.what == "smear (/my.py:7) takes 80 % of the CPU time in process(), in its own lines."
+    assert finding.culprits == (Culprit("function", "smear (/my.py:7)", pytest.approx(32.0)),)
     assert finding.seconds == pytest.approx(16.0, rel=0.01)  # 0.8 of 20 s on each thread
     assert finding.at_most
-    for innocent in (hot(PYTHON - 0.1), hot(0.8, leaf="numpy.sum"), None):
-        assert conclusions(evidence_of(run, hot=innocent))[0] == []
+    columnar, decoding = Place("sum", "numpy/core.py", 1), Place("decompress", "uproot/compression.py", 4)
+    for innocent in (hot(PYTHON - 0.1), hot(0.8, columnar), hot(0.8, decoding), {}):
+        assert conclusions(evidence_of(run, **innocent))[0] == []
+
+
+def test_a_call_of_a_library_that_dominates_is_a_finding_at_the_users_line() -> None:
+    run = made_run([plan(1.0)] * 40, 2)
+    finding = only(
+        run, "compute", **hot(0.8, Place("Tagger.predict", "tagger/model.py", 5), Place("dot", "tagger/c.py", 9))
+    )
+    assert finding.what == "smear (/my.py:7) takes 80 % of the CPU time in process(), in tagger.Tagger.predict."
+    assert "tagger.Tagger.predict" in finding.advice
+
+
+def test_own_time_of_process_is_a_finding_only_where_one_line_takes_it() -> None:
+    run = made_run([plan(1.0)] * 40, 2)
+    lines = [PROCESS._replace(line=line) for line in (3, 4, 5, 6)]
+    states = {"core": 0.25, "contention": 0.0, "blocked": 0.0, "unknown": 0.0}
+    spread = [Stack("data", (line,), 100, 0.25, states) for line in lines]
+    assert conclusions(evidence_of(run, **sampled(*spread)))[0] == []
+    finding = only(run, "compute", **sampled(*spread[:1], *spread[:1]))
+    assert finding.what == "P.process (/my.py:3) takes 100 % of the CPU time in process(), in this line."
+
+
+LOADS = {
+    "json.load": JSON,
+    "json.loads": Place("loads", "json/__init__.py", 346),
+    "correctionlib.CorrectionSet.from_file": Place("CorrectionSet.from_file", "correctionlib/highlevel.py", 380),
+    "uproot.open": Place("open", "uproot/reading.py", 50),
+    "coffea.extractor.add_weight_sets": Place("extractor.add_weight_sets", "coffea/lookup_tools/extractor.py", 60),
+    "torch.load": Place("load", "torch/serialization.py", 1000),
+    "numpy.load": Place("load", "numpy/lib/_npyio_impl.py", 300),
+    "yaml.safe_load": Place("safe_load", "yaml/__init__.py", 100),
+    "xgboost.Booster.load_model": Place("Booster.load_model", "xgboost/core.py", 2000),
+}
+
+
+@pytest.mark.parametrize("function", LOADS)
+def test_what_is_loaded_in_more_chunks_than_there_are_workers_is_a_finding(function: str) -> None:
+    run = made_run([plan(1.0)] * 40, 2)
+    finding = only(run, "repeated work", **hot(0.4, LOADS[function], Place("inner", "some/inner.py", 1)))
+    assert finding.what == (
+        f"{function}, called in smear (/my.py:7), takes 40 % of the CPU time in process(): 400 ms a chunk, 16 s in "
+        "all. It ran in at least 13 of 40 chunks, on 2 workers."
+    )
+    assert finding.culprits == (Culprit("function", "smear (/my.py:7)", pytest.approx(16.0)),)
+    assert finding.seconds == pytest.approx(8.0, rel=0.01)
+    assert finding.at_most
+    assert "If it loads the same each time" in finding.advice
+
+
+def test_a_decorator_or_a_class_between_does_not_hide_what_is_loaded() -> None:
+    run = made_run([plan(1.0)] * 40, 2)
+    decorated = Place("wrapper", "pandas/util/_decorators.py", 2), Place("read_csv", "pandas/io/parsers/readers.py", 5)
+    mask = Place("LumiMask.__init__", "coffea/lumi_tools/lumi_tools.py", 7), JSON
+    for called, function in ((decorated, "pandas.read_csv"), (mask, "json.load")):
+        assert only(run, "repeated work", **hot(0.6, *called)).what.startswith(f"{function}, called in smear")
+
+
+def test_what_may_have_been_loaded_once_a_worker_is_not_repeated() -> None:
+    # the two longest chunks take 8 s: both workers may have loaded it there, in 6 s
+    run = made_run([plan(4.0)] * 2 + [plan(0.1)] * 38, 2)
+    assert conclusions(evidence_of(run, **sampled(stack(0.5, SMEAR, JSON), stack(0.5, *CUT))))[0] == []
+
+
+def test_what_is_loaded_costs_what_it_waits_for_a_core_too() -> None:
+    run = waiting_in(made_run([plan(1.0, wait=3.0)] * 40, 2), "contention_seconds")
+    finding = only(run, "repeated work", **hot(0.6, JSON))
+    assert sum(finding.rows.values()) == pytest.approx(4 * 24.0)
 
 
 def test_threads_that_share_an_interpreter_are_the_lock_s_and_else_the_function_s() -> None:
     for waited, cause in ((1.0, "interpreter lock"), (0.2, "compute")):
         run = waiting_in(made_run([plan(1.0, wait=waited)] * 40, 2), "lock_seconds")
-        findings, _ = conclusions(evidence_of(run, hot=hot(0.9)))
+        findings, _ = conclusions(evidence_of(run, **hot(0.9)))
         assert findings[0].cause == cause
-        assert "smear (mine.py:7)" in findings[0].what
+        assert "smear (/my.py:7)" in findings[0].what
 
 
 def test_interpretation_names_branches() -> None:
@@ -272,7 +367,7 @@ def test_contention_while_opening_is_told_apart_from_that_in_process_which_bars_
     assert run.chunks is not None
     rows = [row | {"core_wait_seconds": row["core_wait_seconds"] + 0.5} for row in run.chunks.to_pylist()]
     finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "contention")
-    assert "for 75 % of thread time (50 % in process(), the rest while opening files)" in finding.what
+    assert "for 75 % of thread time" in finding.what
     assert "other processes took" not in finding.what
 
 

@@ -12,9 +12,11 @@ from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.evidence import Evidence
-from roastcoffea.diagnosis.finding import Culprit, Finding
+from roastcoffea.diagnosis.finding import CAUSED_IDLE, Culprit, Finding
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.profile import Profile
+from roastcoffea.metrics.stacks import Place, Stack
 from roastcoffea.metrics.worker_names import Names
 
 SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
@@ -40,7 +42,8 @@ def test_who_is_slow_is_named_with_factor_and_interval(kind: str, name: str, say
     finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))[f"slow {kind}"]
     assert finding.what == says
     assert finding.culprits == (Culprit(kind, name, 39.0, 14.0),)
-    assert finding.rows == {f"{kind} {name}": 39.0}
+    # the other thread is idle for as long as the replay says
+    assert finding.rows == {f"{kind} {name}": 39.0, CAUSED_IDLE: pytest.approx(5.0, rel=0.01)}
 
 
 @pytest.mark.parametrize(("kind", "name"), [("worker", "w1"), ("file", "b.root"), ("dataset", "heavy")])
@@ -141,3 +144,30 @@ def test_findings_call_workers_by_name_and_lines_to_copy_by_address() -> None:
     assert str(finding.remedy) in finding.advice
     assert [(one.name, one.label) for one in finding.culprits] == [(address, "laptop:1")]
     assert finding.card.culprit == "laptop:1"
+
+
+def test_a_chunk_that_stands_out_is_named_with_its_line_and_the_idle_time_it_causes() -> None:
+    process, loop = Place("P.process", "/my.py", 3), Place("matched", "/my.py", 20)
+    states = {"core": 20.0, "contention": 0.0, "blocked": 0.0, "unknown": 0.0}
+    stacks = [Stack("data", (process, loop), 200, 20.0, states, 19), Stack("data", (process,), 190, 19.0, states)]
+    stragglers = Measurement(UNEVEN).metrics.evaluator.value("stragglers")
+    (found,) = findings(evidence_of(UNEVEN, stragglers=stragglers, profile=Profile(stacks))).values()
+    assert found.cause == "slow chunk"
+    chunk = "a.root, entries 1900 to 2000"
+    assert found.what == f"A chunk of {chunk} took 20 s instead of 1 s, most of it in matched (/my.py:20)."
+    assert found.advice == "Check what matched (/my.py:20) does with these events."
+    assert [(one.kind, one.name) for one in found.culprits] == [("file", chunk), ("function", "matched (/my.py:20)")]
+    # 24 s on four threads; without the excess of 19 s they end after 5 s
+    assert found.seconds == pytest.approx(19.0, rel=0.02)
+    assert found.rows == {f"chunk of {chunk}": pytest.approx(19.0), CAUSED_IDLE: pytest.approx(57.0, rel=0.02)}
+    assert "threads sit idle for another 57 s of thread time until it is done" in found.saving
+
+
+def test_a_chunk_that_stands_out_has_no_line_where_the_profile_has_none_of_it() -> None:
+    stragglers = Measurement(UNEVEN).metrics.evaluator.value("stragglers")
+    process = Place("P.process", "/my.py", 3)
+    states = {"core": 20.0, "contention": 0.0, "blocked": 0.0, "unknown": 0.0}
+    others = Profile([Stack("data", (process,), 200, 20.0, states, 3)])
+    for profile in (None, others):
+        found = findings(evidence_of(UNEVEN, stragglers=stragglers, profile=profile))["slow chunk"]
+        assert found.what == "A chunk of a.root, entries 1900 to 2000 took 20 s instead of 1 s: it computes slowly."

@@ -51,9 +51,7 @@ def test_attempts_that_raise(client: Any, fileset: Any, tmp_path: Path) -> None:
 def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> None:
     measurement = measured(client, fileset, Analysis(cpu=0.01, function=0.06))
     # on a host without free cores contention comes first, and then less is left to be saved
-    (draft,) = CAUSES["compute"].drafts(
-        evidence_of(measurement.run, hot=measurement.metrics.evaluator.value("hot_functions"))
-    )
+    (draft,) = CAUSES["compute"].drafts(evidence_of(measurement.run, profile=measurement.profile))
     (function,) = draft.culprits
     assert "reweighted" in function.name
     assert {finding.cause for finding in measurement.verdict} & {"compute", "contention"}

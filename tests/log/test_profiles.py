@@ -25,7 +25,11 @@ def test_equal_stacks_are_summed() -> None:
     for call, dataset in (("c", "tt"), ("c", "tt"), ("c", "dy"), ("other", "tt")):
         received.add(call, dataset, PACKED)
     rows = received.table({"c"}).to_pylist()
-    found = {(row["dataset"], tuple(row["functions"])): (row["samples"], row["seconds"]) for row in rows}
+    found = dict[tuple[str, tuple[str, ...]], tuple[int, float]]()
+    for row in rows:
+        key = row["dataset"], tuple(row["functions"])
+        samples, seconds = found.get(key, (0, 0.0))
+        found[key] = samples + row["samples"], seconds + row["seconds"]
     spin, process = ("process", "spin"), ("process",)
     assert found == {
         ("tt", spin): (4, 0.4),
@@ -34,7 +38,7 @@ def test_equal_stacks_are_summed() -> None:
         ("dy", process): (1, 0.1),
     }
     assert {row["call"] for row in rows} == {"c"}
-    assert [row["lines"] for row in rows if row["functions"] == list(spin)] == [[7, 3]] * 2
+    assert [row["lines"] for row in rows if row["functions"] == list(spin)] == [[7, 3]] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,8 +82,26 @@ def test_different_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         received.add("c", "tt", [["process", "/a.py"], [-1, 0, 1, line], [0, 1, 1000, 0, 0, 1000]])
     rows = received.table({"c"}).to_pylist()
     assert len(rows) == 6
-    assert rows[-1]["functions"] == [OTHER]
-    assert (rows[-1]["samples"], rows[-1]["seconds"]) == (15, pytest.approx(1.5))
+    (other,) = (row for row in rows if row["functions"] == [OTHER])
+    assert (other["samples"], other["seconds"]) == (15, pytest.approx(1.5))
+
+
+def test_the_longest_attempt_of_a_dataset_has_rows_of_its_own() -> None:
+    received = ReceivedProfiles()
+    long = [PACKED[0], PACKED[1], [1, 30, 30_000, 30_000, 0, 0, 0, 1, 1000, 0, 0, 0]]
+    for chunk, packed in enumerate([PACKED, long, PACKED]):
+        received.add("c", "tt", packed, chunk)
+    received.add("c", "dy", PACKED, 7)
+    rows = received.table({"c"}).to_pylist()
+    found = {(row["chunk"], row["dataset"], len(row["functions"])): row["seconds"] for row in rows}
+    assert found == {
+        (None, "tt", 2): pytest.approx(0.4),
+        (None, "tt", 1): pytest.approx(0.2),
+        (1, "tt", 2): 3.0,
+        (1, "tt", 1): 0.1,
+        (7, "dy", 2): 0.2,
+        (7, "dy", 1): 0.1,
+    }
 
 
 def test_memory_does_not_grow_with_names_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,60 @@ def test_code_of_installed_packages_is_not_the_users(file: str, first: str, own:
     assert is_own(Place("f", file, 1), Place("process", first, 1)) == own
 
 
+CALLBACKS = {
+    "Dask's, when garbage is collected": ("GCDiagnosis._gc_callback", "distributed/gc.py", 199),
+    "Dask's, and what it calls": ("FractionalTimer._gc_callback", "distributed/utils_perf.py", 99),
+    "a finalizer": ("ReadOnlyFile.__del__", "uproot/reading.py", 693),
+}
+
+
+@pytest.mark.parametrize("callback", CALLBACKS.values(), ids=CALLBACKS)
+def test_what_the_interpreter_calls_in_between_is_time_of_the_function(callback: tuple[str, str, int]) -> None:
+    load = ("load", "json/__init__.py", 293)
+    stack = [("P.process", "/home/p.py", 10), ("scale", "/home/p.py", 5), load]
+    rows = [
+        profile_row(each, seconds)
+        for each, seconds in (
+            (stack, 1.0),
+            ([*stack, callback], 3.0),
+            ([*stack, callback, ("rss", "psutil/a.py", 1)], 2.0),
+        )
+    ]
+    measurement = Measurement(replace(handmade_run(), profile=table_of_rows(PROFILE_COLUMNS, rows)))
+    (line,) = measurement.functions[measurement.functions["self_seconds"] > 0].itertuples()
+    assert (line.function, line.file, line.self_seconds) == ("load", "json/__init__.py", 6.0)
+    (hot,) = measurement.hot_functions.itertuples()
+    assert (hot.function, hot.line, hot.leaf, hot.seconds) == ("scale", 5, "load", 6.0)
+
+
+def profile_row(stack: list[tuple[str, str, int]], seconds: float, contention: float = 0.0) -> dict[str, Any]:
+    functions, files, lines = map(list, zip(*stack, strict=True))
+    times = {"core_seconds": seconds - contention, "contention_seconds": contention, "blocked_seconds": 0.0}
+    return {"call": "c1", "dataset": "tt", "functions": functions, "files": files, "lines": lines} | {
+        "samples": round(10 * seconds),
+        "seconds": seconds,
+        **times,
+    }
+
+
+def test_lines_of_user_code_have_what_they_call_and_contention_hides_none() -> None:
+    process, helper = ("P.process", "/home/p.py", 10), ("scale", "/home/lib.py", 5)
+    rows = [
+        profile_row([process, helper, ("load", "json/__init__.py", 293)], 3.5, contention=3.0),
+        profile_row([process, helper], 1.5),
+        profile_row([process, ("sum", "awkward/sum.py", 1)], 3.0, contention=3.0),
+        profile_row([process, ("Base.process", "base/analysis.py", 7), ("cut", "base/cuts.py", 2)], 2.0),
+    ]
+    run = replace(handmade_run(), profile=table_of_rows(PROFILE_COLUMNS, rows))
+    lines = Measurement(run).metrics.evaluator.value("user_lines")
+    assert [(str(line.place), line.calls, line.share) for line in lines] == [
+        ("scale (/home/lib.py:5)", "json.load", 0.5),
+        ("P.process (/home/p.py:10)", "awkward.sum", pytest.approx(0.3)),
+        # the processor of a library does the work of the user's here
+        ("cut (base/cuts.py:2)", None, pytest.approx(0.2)),
+    ]
+
+
 def test_it_shows_itself() -> None:
     profile = by_hand().profile
     text = str(profile)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from handmade import empty_run, handmade_run
-from made_runs import made_run, plan, with_call
+from made_runs import made_run, plan, waiting_in, with_call
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE
@@ -16,10 +17,13 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
+from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.report.digest import Digest, digest_of
+from roastcoffea.report.digest import Digest, Hot, digest_of
+from roastcoffea.report.first_look import notebook_look
+from roastcoffea.report.sheets import Heading
 
 
 def digest(run: Run) -> Digest:
@@ -40,6 +44,40 @@ def test_bars_hold_all_of_both_ledgers() -> None:
             one for one in FAMILIES if one in {s.family for s in bar.shares}
         ]
         assert all(FAMILY_OF[name] == share.family for share in bar.shares for name in share.classes)
+
+
+def with_profile(**sizes: float) -> Run:
+    """A run whose chunks wait for cores, with lines that take so many seconds: the first loads a JSON file."""
+    run = waiting_in(made_run([plan(1.0, wait=3.0)] * 40, 2), "contention_seconds")
+    stacks = [(["P.process", *([name, "load"] if name == "scale" else [name])], size) for name, size in sizes.items()]
+    rows = [
+        {"call": "c1", "dataset": "data", "functions": names, "lines": list(range(7, 7 + len(names)))}
+        | {"files": ["/my.py", "/my.py", "json/__init__.py"][: len(names)], "samples": 100, "seconds": size}
+        | {"core_seconds": 0.1 * size, "contention_seconds": 0.9 * size, "blocked_seconds": 0.0}
+        for names, size in stacks
+    ]
+    return dataclasses.replace(run, profile=table_of_rows(PROFILE_COLUMNS, rows))
+
+
+def test_the_hottest_lines_of_user_code_are_shown_whatever_is_in_front_of_them() -> None:
+    run = with_profile(cut=20.0, scale=60.0, fill=1.0, match=15.0, veto=4.0)
+    found = digest(run)
+    assert found.hot == [
+        Hot("60 %", "600 ms a chunk", "scale (/my.py:8)", "json.load"),
+        Hot("20 %", "200 ms a chunk", "cut (/my.py:8)", ""),
+        Hot("15 %", "150 ms a chunk", "match (/my.py:8)", ""),
+    ]
+    measurement = Measurement(run)
+    out = io.StringIO()
+    measurement.print_summary(out)
+    page = str(notebook_look(found, Heading(title="run")))
+    for one in found.hot:
+        assert f"{one.share} of CPU, {one.each}: {one.where}" in out.getvalue()
+        assert f"{one.share}, {one.each}: <code>{one.where}</code>" in page
+
+
+def test_without_a_profile_no_line_is_shown() -> None:
+    assert digest(made_run([plan(1.0)] * 40, 2)).hot == []
 
 
 def test_a_remark_tells_of_what_is_unaccounted_where_it_matters() -> None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import ENOUGH, LEFT, Evidence
-from roastcoffea.diagnosis.finding import Culprit, Finding, Rows
+from roastcoffea.diagnosis.finding import CAUSED_IDLE, Culprit, Finding, Rows
 from roastcoffea.diagnosis.removals import PARTS, Taken
 from roastcoffea.diagnosis.savings import Saving
+from roastcoffea.metrics import phases
 
 
 class Draft(NamedTuple):
@@ -111,9 +112,26 @@ def _candidates(evidence: Evidence, causes: Iterable[Cause]) -> Iterator[_Candid
             seconds = sum(rows.values())
             # all threads share what the replay does not model
             taken = draft.taken or Taken(one.name, seconds=None if one.name in PARTS else seconds)
-            saving = draft.saving or _saving(evidence, taken, seconds)
+            saving, rows = _supported(evidence, draft.saving or _saving(evidence, taken, seconds), rows)
             if (saving.seconds or 0.0) >= evidence.least(one.name):
                 yield _Candidate(one, draft, taken, saving, rows)
+
+
+def _supported(evidence: Evidence, saving: Saving, rows: Rows) -> tuple[Saving, Rows]:
+    """A saving that is no more than its rows and the idle time that they cause, and the rows with that idle time.
+
+    A replay without the cause ends earlier: what its threads save beyond the rows, they were idle for.
+    """
+    if saving.seconds is None or not evidence.elapsed:
+        return saving, rows
+    beyond = saving.seconds * evidence.total / evidence.elapsed - sum(rows.values())
+    counted = sum(seconds for name, seconds in rows.items() if name.startswith(phases.IDLE))
+    idle = sum(seconds for name, seconds in evidence.ledger.items() if name in phases.IDLE) - counted
+    caused = min(beyond, idle)
+    if caused > 0:
+        rows = {**rows, CAUSED_IDLE: caused}
+    most = evidence.wall(sum(rows.values()))
+    return saving if saving.seconds <= most else saving.up_to(most), rows
 
 
 def _saving(evidence: Evidence, taken: Taken, thread_seconds: float) -> Saving:

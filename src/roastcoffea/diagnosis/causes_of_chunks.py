@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
@@ -20,8 +23,13 @@ from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.servers import answering, slower_than_others
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.profile import COLUMNAR
+from roastcoffea.metrics.stacks import Place
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import BYTE_PER_SECOND, FRACTION, SECOND, counted, number
+
+BEFORE_TASKS: Final = 0.2
+"""Share of start-up that workers spend before their first task begins, from which importing coffea is advised."""
 
 OURS: Final = ("roastcoffea", "_")
 """Prefixes of modules that a physicist need not know about."""
@@ -128,11 +136,14 @@ def start_up(evidence: Evidence) -> Draft | None:
         return None
     found = sorted(evidence.started, key=lambda one: -one.seconds)
     workers = tuple(Culprit("worker", one.worker, one.seconds) for one in found[: culprits.NAMED])
-    modules = list(dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS)))
-    imports = f"; they imported {', '.join(modules[:4])}" if modules else ""
+    modules = list(dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS)))[:4]
+    imports = f"; they imported {', '.join(modules)}" if modules else ""
     how_many = counted(len(found), "new worker")
     what = f"Start-up takes {share_of(evidence, 'start-up')} of thread time on {how_many}{imports}."
-    advice = "Import coffea in a preload of the workers."
+    # a worker imports coffea while it unpickles its first task, and what process() imports in its first chunk
+    before = sum(one.idle_seconds for one in found) >= BEFORE_TASKS * sum(one.seconds for one in found)
+    preloaded = [*(["coffea.processor"] if before or not modules else []), *modules]
+    advice = f"Import {', '.join(preloaded)} in a preload of the workers."
     if evidence.local:
         line = _pool_that_stays(evidence)
         return Draft(
@@ -141,7 +152,7 @@ def start_up(evidence: Evidence) -> Draft | None:
             workers,
             line,
         )
-    return Draft(what, advice, workers, remedy='dask worker ... --preload "coffea.processor"')
+    return Draft(what, advice, workers, remedy=f"dask worker ... {' '.join(f'--preload {one}' for one in preloaded)}")
 
 
 def _pool_that_stays(evidence: Evidence) -> str | None:
@@ -164,9 +175,7 @@ def contention(evidence: Evidence) -> Draft | None:
         return None
     hosts = culprits.contended(evidence)
     where = names_of(hosts) or "the host"
-    inside = waited - delay
-    also = f" ({evidence.share(inside)} in process(), the rest while opening files)" if delay else ""
-    share = f"{evidence.share(waited)} of thread time{also}"
+    share = f"{evidence.share(waited)} of thread time"
     what = f"CPU contention: threads that were ready to run had no free core on {where} for {share}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
     one = crowded.get(hosts[0].name) if hosts else None
@@ -269,30 +278,78 @@ def blocked(evidence: Evidence) -> Draft | None:
     return Draft(what, advice, found, rows=rows)
 
 
+@cause("repeated work", names_culprit=True)
+def repeated_work(evidence: Evidence) -> Iterator[Draft]:
+    """Files, corrections and models that are loaded again and again."""
+    cpu = evidence.process_cpu
+    for one in culprits.repeated_loads(evidence):
+        name, each = str(one.call.place), one.seconds / evidence.chunks
+        what = (
+            f"{one.call.function}, called in {name}, takes {FRACTION.text(one.share)} of the CPU time in process(): "
+            f"{SECOND.text(each)} a chunk, {SECOND.text(one.seconds)} in all. It ran in at least {number(one.chunks)} "
+            f"of {counted(evidence.chunks, 'chunk')}, on {counted(one.workers, 'worker')}."
+        )
+        advice = "If it loads the same each time, load it once per worker, in a function with @functools.cache."
+        taken = Taken("repeated work", seconds=None if cpu is None else np.minimum(each, cpu))
+        rows = culprits.with_waits(evidence, name, one.seconds)
+        yield Draft(what, advice, (Culprit("function", name, one.seconds),), rows=rows, taken=taken)
+
+
+class _Dominant(NamedTuple):
+    """What takes much of the CPU time in process()."""
+
+    place: Place
+    share: float
+    where: str
+    advice: str
+
+
+def _dominant(evidence: Evidence) -> _Dominant | None:
+    """Function, by its own lines, or line with the library function it calls, that takes the most CPU time.
+
+    In process() it is a line: that process() takes its own time is no news. Columnar libraries and decompression are
+    where an analysis is meant to spend its time.
+    """
+    repeated = {one.call for one in culprits.repeated_loads(evidence)}
+    sums: dict[tuple[str, str, int | None, str | None], float] = {}
+    lines: dict[tuple[str, str, int | None, str | None], Place] = {}
+    for call, (share, _) in evidence.calls.items():
+        meant = call.package in COLUMNAR and not call.loads
+        if call in repeated or call.decodes or meant:
+            continue
+        by_line = call.is_process or call.function is not None
+        key = call.place.function, call.place.file, call.place.line if by_line else None, call.function
+        sums[key] = sums.get(key, 0.0) + share
+        lines.setdefault(key, call.place)
+    if not sums:
+        return None
+    most = max(sums, key=lambda one: sums[one])
+    *_, line, library = most
+    where = "its own lines" if line is None else "this line" if library is None else library
+    advice = OF_PYTHON if library is None else f"Call {library} less often: once per worker, or once per chunk."
+    return _Dominant(lines[most], sums[most], where, advice)
+
+
+OF_PYTHON: Final = (
+    "Where these lines loop in Python, use array operations (awkward, numpy), or compile them with numba."
+)
+
+
 @cause("compute")
 def compute(evidence: Evidence) -> Draft | None:
-    """A user function that computes in plain Python."""
-    cpu = sum(evidence.rows_of("compute").values())
-    found = culprits.functions(evidence, "core", own=True)
-    if not found or not cpu:
+    """A user function that computes in plain Python, or a call of a library that does not."""
+    found, cpu = _dominant(evidence), evidence.process_cpu
+    if found is None or cpu is None or found.share < PYTHON:
         return None
-    whole = (
-        sum(seconds or 0.0 for seconds in evidence.hot["core_seconds"].to_pylist()) if evidence.hot is not None else 0.0
-    )
-    share = (found[0].seconds or 0.0) / whole if whole else 0.0
-    if share < PYTHON:
-        return None
-    # the profile samples a hundredth of the time; the ledger covers all of it
-    seconds = share * cpu
+    seconds = found.share * float(cpu.sum())
     # threads that wait for each other's Python: the finding on the lock names the function
     if sum(evidence.rows_of("interpreter lock").values()) >= OF_LOCK * seconds:
         return None
-    culprit = found[0]._replace(seconds=seconds)
-    what = f"{culprit.name} takes {FRACTION.text(share)} of the CPU time in process(), in its own lines."
-    advice = "Where these lines loop in Python, use array operations (awkward, numpy), or compile them with numba."
-    seconds_of_each = _in_chunks(evidence, phases.COMPUTE)
-    taken = Taken("compute", seconds=None if seconds_of_each is None else share * seconds_of_each)
-    return Draft(what, advice, (culprit,), rows={culprit.name: seconds}, taken=taken)
+    name = str(found.place)
+    what = f"{name} takes {FRACTION.text(found.share)} of the CPU time in process(), in {found.where}."
+    rows = culprits.with_waits(evidence, name, seconds)
+    taken = Taken("compute", seconds=found.share * cpu)
+    return Draft(what, found.advice, (Culprit("function", name, seconds),), rows=rows, taken=taken)
 
 
 def _in_chunks(evidence: Evidence, time_class: str) -> Numbers | None:

@@ -12,14 +12,14 @@ from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.blame import ENDPOINT
 from roastcoffea.diagnosis.causes import Draft, Says, cause
 from roastcoffea.diagnosis.chunk_law import SMALLEST
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import DOMINATES, Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.servers import answering, redirector_of, slower_than_others
 from roastcoffea.diagnosis.slowness import DATASET, Slow
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.statistics import amounts
-from roastcoffea.units import counted, number
+from roastcoffea.units import SECOND, counted, number
 
 SLOW_IN: Final = {
     "read": "waits long for storage",
@@ -197,3 +197,30 @@ def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwi
 
 for _kind in ("worker", "host", ENDPOINT, "file", DATASET):
     cause(f"slow {_kind}", names_culprit=True)(_slow(_kind))
+
+
+@cause("slow chunk", names_culprit=True)
+def slow_chunk(evidence: Evidence) -> Draft | None:
+    """A chunk that takes much longer than its events, file and worker explain."""
+    if evidence.stragglers is None or evidence.counted is None or not len(evidence.stragglers):
+        return None
+    (worst,) = evidence.stragglers.slice(0, 1).to_pylist()
+    name, excess = culprits.entries_of(worst), worst["excess_seconds"]
+    calls = {} if evidence.profile is None else evidence.profile.calls(worst["id"])
+    line = next((call for call, (share, _) in calls.items() if share >= DOMINATES), None)
+    phase = SLOW_IN.get(worst["phase"] or "")
+    where = f", most of it in {line}" if line else f": it {phase}" if phase else ""
+    wall, expected = SECOND.text(worst["wall_seconds"]), SECOND.text(worst["expected_seconds"])
+    what = f"A chunk of {name} took {wall} instead of {expected}{where}."
+    if len(evidence.stragglers) > 1:
+        what += f" {counted(len(evidence.stragglers) - 1, 'other chunk')} took much longer than expected, too."
+    rows = pc.equal(evidence.counted["id"], worst["id"]).to_numpy()
+    taken = Taken(
+        "slow chunk",
+        factors=np.where(rows, worst["expected_seconds"] / worst["wall_seconds"], 1.0),
+        phases=[worst["phase"] if slow else None for slow in rows],
+        seconds=excess,
+    )
+    found = [culprits.worst_straggler(evidence), line and Culprit("function", str(line.place), calls[line][0] * excess)]
+    advice = f"Check what {line.place if line else 'process()'} does with these events."
+    return Draft(what, advice, tuple(filter(None, found)), rows={f"chunk of {name}": excess}, taken=taken)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.evidence import MOST_INSIDE, SHORTEST, Evidence
-from roastcoffea.diagnosis.finding import Culprit
+from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
+from roastcoffea.metrics.profile import Call
 from roastcoffea.metrics.worker_names import is_loopback
 from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
@@ -96,6 +97,49 @@ def functions(evidence: Evidence, state: str, *, own: bool = False) -> list[Culp
         for (function, file), seconds in found[:NAMED]
         if seconds > 0
     ]
+
+
+class RepeatedLoad(NamedTuple):
+    """A call that loads something, in more chunks than there are workers."""
+
+    call: Call
+    share: float
+    """Of the CPU time in process()."""
+    seconds: float
+    """CPU seconds in all chunks."""
+    chunks: int
+    """Chunks in which it ran, at least."""
+    workers: int
+
+
+def repeated_loads(evidence: Evidence) -> list[RepeatedLoad]:
+    """Calls that load files, corrections or models again and again.
+
+    A profile does not tell chunks apart, but no chunk has more CPU time than it took: a load that takes more than the
+    longest few chunks together ran in others, too.
+    """
+    cpu = evidence.process_cpu
+    if cpu is None or evidence.counted is None:
+        return []
+    longest, workers = np.cumsum(np.sort(cpu)[::-1]), len(evidence.counted["worker"].unique())
+    found = []
+    for call, (share, samples) in evidence.calls.items():
+        if call.loads:
+            certain = share * max(1 - 2 / max(samples, 1) ** 0.5, 0.0)
+            chunks = int(np.searchsorted(longest, certain * longest[-1])) + 1
+            if chunks > workers:
+                found.append(RepeatedLoad(call, share, share * float(longest[-1]), chunks, workers))
+    return found
+
+
+def with_waits(evidence: Evidence, name: str, seconds: float) -> Rows:
+    """CPU seconds, and what they wait for a core and for the interpreter: that goes with them."""
+    cpu = evidence.sum_of("cpu_seconds") or 0.0
+    # chunks have the delay while opening files, too
+    inside, lock, whole = (evidence.sum_of(column) or 0.0 for column in (*WAITS_OF_CPU, "core_wait_seconds"))
+    waited = max(inside, whole) + lock
+    waits = waited * min(seconds / cpu, 1.0) if cpu else 0.0
+    return {name: seconds} | ({"waiting for a core or the interpreter": waits} if waits else {})
 
 
 class Crowded(NamedTuple):
@@ -277,10 +321,11 @@ def longest_chunk(evidence: Evidence) -> Culprit | None:
         return None
     names = ["file", "entry_start", "entry_stop", "wall_seconds"]
     rows = evidence.counted.select(names).drop_null().sort_by([("wall_seconds", "descending")]).slice(0, 1).to_pylist()
-    return next((Culprit("file", _entries(row), row["wall_seconds"]) for row in rows), None)
+    return next((Culprit("file", entries_of(row), row["wall_seconds"]) for row in rows), None)
 
 
-def _entries(row: Mapping[str, Any]) -> str:
+def entries_of(row: Mapping[str, Any]) -> str:
+    """Name of a chunk."""
     return f"{row['file']}, entries {row['entry_start']} to {row['entry_stop']}"
 
 
@@ -289,4 +334,6 @@ def worst_straggler(evidence: Evidence) -> Culprit | None:
     if not evidence.stragglers:
         return None
     (worst,) = evidence.stragglers.slice(0, 1).to_pylist()
-    return Culprit("file", _entries(worst), worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"])
+    return Culprit(
+        "file", entries_of(worst), worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"]
+    )

@@ -23,7 +23,9 @@ from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.facts import elapsed_seconds
+from roastcoffea.metrics.profile import Call, Profile, process_cpu
 from roastcoffea.metrics.startup import StartUp
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import Run
@@ -154,6 +156,7 @@ class Evidence:
     failures: FailureEvidence | None = None
     started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
+    profile: Profile | None = None
     endpoints: pa.Table | None = None
     names: Names = NO_NAMES
     reread: float = 0.0
@@ -195,6 +198,16 @@ class Evidence:
         """Sum of a column over counted chunks; None if unknown."""
         found: float | None = None if self.counted is None else pc.sum(self.counted[column]).as_py()
         return found
+
+    @cached_property
+    def calls(self) -> Mapping[Call, tuple[float, int]]:
+        """Share of the CPU time in process(), and samples, of calls from user code, the most first."""
+        return {} if self.profile is None else self.profile.calls()
+
+    @cached_property
+    def process_cpu(self) -> Numbers | None:
+        """CPU seconds of each counted chunk in process(); None if unknown."""
+        return process_cpu(self.counted)
 
     @property
     def chunks(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from roastcoffea.diagnosis.evidence import HIGH
 from roastcoffea.diagnosis.headlines import headline_of
@@ -17,8 +17,15 @@ from roastcoffea.units import FRACTION, SECOND
 
 Severity = Literal["incomplete result", "high", "medium"]
 
+IDLE_SHARE: Final = 0.1
+"""Smallest share of a finding's time that is mentioned as idle time which it causes."""
+
 Rows = Mapping[str, float]
 """Thread seconds by class of the time ledger, or by part of a class."""
+
+
+CAUSED_IDLE: Final = "idle until it is done"
+"""Row of idle time that a finding's other rows cause."""
 
 
 class Culprit(NamedTuple):
@@ -129,6 +136,9 @@ class Finding:
         if self.seconds is None:
             return ""
         of = f"of {SECOND.text(self.elapsed)}"
+        idle = self.rows.get(CAUSED_IDLE, 0.0)
+        if idle >= IDLE_SHARE * sum(self.rows.values()):
+            of += f": threads sit idle for another {SECOND.text(idle)} of thread time until it is done"
         if self.at_most or self.interval is None:
             return f"Fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)} {of}."
         low, high = map(SECOND.text, self.interval)

@@ -13,6 +13,7 @@ HEADLINES: Final = {
     "interpreter lock": "Threads wait for the interpreter lock (GIL)",
     "blocked": "process() waits instead of computing",
     "compute": "One function dominates process()",
+    "repeated work": "Loading is repeated from chunk to chunk",
     "interpretation": "Building arrays from baskets is slow",
     "checkpoint": "Checkpoints are slow",
     "chunk size": "Small chunks repeat fixed work",
@@ -34,6 +35,7 @@ HEADLINES: Final = {
     "slow endpoint": "Slow storage server",
     "slow file": "Slow file",
     "slow dataset": "Slow dataset",
+    "slow chunk": "One chunk takes much longer than the others",
 }
 """Headlines by cause."""
 

@@ -218,7 +218,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "contention": Part(_contention, ("contention",)),
     "interpreter lock": Part(lambda _: _without_parts("lock"), ("interpreter lock",), at_most=True, reason=BOUND),
     "blocked": Part(lambda _: _without_parts("wait"), ("blocked", "wait"), at_most=True, reason=BOUND),
-    "compute": Part(_compute, (phases.COMPUTE,), at_most=True, reason=BOUND),
+    **dict.fromkeys(("compute", "repeated work"), Part(_compute, (phases.COMPUTE,), at_most=True, reason=BOUND)),
     "scheduler": Part(
         _scheduler, (*AROUND, *AROUND_BEFORE), at_most=True, reason="an upper bound: nothing runs without Dask"
     ),
@@ -240,6 +240,8 @@ PARTS: Final[Mapping[str, Part]] = {
     "failures": Part(
         lambda _: _without_parts("failed"), (phases.FAILED,), reason="assumes that failed attempts take no time"
     ),
-    **dict.fromkeys(("slow worker", "slow host", "slow endpoint", "slow file", "slow dataset"), Part(_slow)),
+    **dict.fromkeys(
+        ("slow worker", "slow host", "slow endpoint", "slow file", "slow dataset", "slow chunk"), Part(_slow)
+    ),
 }
 """How to remove each cause."""

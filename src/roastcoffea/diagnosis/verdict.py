@@ -26,6 +26,7 @@ from roastcoffea.diagnosis.slowness import Slowness
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
+from roastcoffea.metrics.profile import Profile
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import Run
@@ -61,6 +62,7 @@ def verdict(  # noqa: PLR0917
     incompleteness: Incompleteness | None = None,
     failure_evidence: FailureEvidence | None = None,
     hot_functions: pa.Table | None = None,
+    profile: Profile | None = None,
     endpoints: pa.Table | None = None,
     byte_ledger: ByteLedger | None = None,
     place_names: Names = NO_NAMES,
@@ -82,6 +84,7 @@ def verdict(  # noqa: PLR0917
         failures=failure_evidence,
         started=time_ledger.startup,
         hot=hot_functions,
+        profile=profile,
         endpoints=endpoints,
         names=place_names,
         reread=_read_again(byte_ledger),

@@ -15,6 +15,8 @@ from roastcoffea.records.profile import OTHER, PROFILE_COLUMNS
 MOST_STACKS: Final = 20_000
 """Most distinct stacks kept for a dataset in a Runner call."""
 
+HALF_A_UNIT: Final = 0.5 / PROFILE_UNITS
+
 LARGEST: Final = 1e9
 """Most seconds of a stack of an attempt."""
 
@@ -22,6 +24,8 @@ SENT: Final = "<dynamic-code>"
 """File of functions that cloudpickle has sent to a worker."""
 
 Frame = tuple[str, str, int]
+Stacks = dict[tuple[int, ...], list[float]]
+"""Samples, seconds, and those by state, by the numbers of a stack's frames."""
 
 OTHERS: Final[Frame] = (OTHER, "", 0)
 
@@ -31,9 +35,10 @@ class ReceivedProfiles:
 
     def __init__(self) -> None:
         self._numbers: dict[Frame, int] = {}
-        self._sums: dict[tuple[str | None, str | None], dict[tuple[int, ...], list[float]]] = {}
+        self._sums: dict[tuple[str | None, str | None], Stacks] = {}
+        self._longest: dict[tuple[str | None, str | None], tuple[float, int | None, Stacks]] = {}
 
-    def add(self, call: str | None, dataset: str | None, packed: Sequence[Any]) -> None:
+    def add(self, call: str | None, dataset: str | None, packed: Sequence[Any], chunk: int | None = None) -> None:
         """Add an attempt's profile from `Stacks.packed`.
 
         Raises
@@ -50,15 +55,19 @@ class ReceivedProfiles:
             known.append((str(texts[function]), str(texts[file]), int(line)))
         found = [(places[_place(last, len(places))], _amounts(amounts)) for last, *amounts in _rows(stacks, 6)]
         numbers = [self._numbers.get(frame, -1) for frame in known]
-        sums = self._sums.setdefault((call, dataset), {})
+        sums, own = self._sums.setdefault((call, dataset), {}), Stacks()
         for path, amounts in found:
             # a frame gets its number with the first stack that is kept
             kept = tuple([numbers[place] for place in path])
             if kept not in sums:
                 room = len(sums) < MOST_STACKS
                 kept = tuple(self._number(known[place]) for place in path) if room else (self._number(OTHERS),)
-            before = sums.get(kept)
-            sums[kept] = amounts if before is None else [one + more for one, more in zip(before, amounts, strict=True)]
+            for each in (sums, own):
+                before = each.get(kept, [0.0] * len(amounts))
+                each[kept] = [one + more for one, more in zip(before, amounts, strict=True)]
+        seconds = sum(amounts[1] for amounts in own.values())
+        if seconds > self._longest.get((call, dataset), (0.0,))[0]:
+            self._longest[call, dataset] = seconds, chunk, own
 
     def _number(self, frame: Frame) -> int:
         return self._numbers.setdefault(frame, len(self._numbers))
@@ -68,12 +77,24 @@ class ReceivedProfiles:
         known = list(self._numbers)
         values: dict[str, list[Any]] = {column.name: [] for column in PROFILE_COLUMNS}
         for (call, dataset), sums in self._sums.items():
-            for path, amounts in sums.items() if call in calls else ():
+            if call not in calls:
+                continue
+            _, chunk, own = self._longest.get((call, dataset), (0.0, None, Stacks()))
+            for path, amounts, identity in (*_less(sums, own), *((*item, chunk) for item in own.items())):
                 frames = [known[number] for number in path]
                 row = [call, dataset, *([frame[part] for frame in frames] for part in range(3)), int(amounts[0])]
-                for column, value in zip(values.values(), [*row, *amounts[1:]], strict=True):
+                for column, value in zip(values.values(), [*row, *amounts[1:], identity], strict=True):
                     column.append(value)
         return pa.table(values, schema=arrow_schema(PROFILE_COLUMNS))
+
+
+def _less(sums: Stacks, own: Stacks) -> Iterator[tuple[tuple[int, ...], list[float], None]]:
+    """Stacks of all attempts but one."""
+    for path, amounts in sums.items():
+        less = own.get(path)
+        rest = amounts if less is None else [max(one - other, 0.0) for one, other in zip(amounts, less, strict=True)]
+        if less is None or rest[0] or rest[1] > HALF_A_UNIT:
+            yield path, rest, None
 
 
 def with_files(profile: pa.Table, files: Mapping[str, Mapping[str, str]]) -> pa.Table:

@@ -233,7 +233,7 @@ class ReceivedRecords:
         """Take the profile and the sections out of a record."""
         if stacks := record.pop(packing.PROFILE, None):
             with reported(self._note, "the profile of an attempt could not be read", DAMAGED):
-                self._profiles.add(record.get("call"), record.get("dataset"), stacks)
+                self._profiles.add(record.get("call"), record.get("dataset"), stacks, record.get("id"))
         for row in record.pop(packing.SECTIONS, ()):
             self._sections.add(row | {"chunk": record["id"]})
 

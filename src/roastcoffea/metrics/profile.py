@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from roastcoffea.errors import MeasurementError
@@ -17,8 +19,10 @@ from roastcoffea.metrics.evaluation import Metrics
 from roastcoffea.metrics.facts import recorded
 from roastcoffea.metrics.flame_graphs import collapsed, speedscope
 from roastcoffea.metrics.stacks import ALL_STATES, ROOT, STATE_SECONDS, WORDS, Node, Place, Stack, stacks_of, tree_of
+from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.phases import PHASES
 from roastcoffea.records.profile import NOT_SAMPLED, OTHER, PROFILE_COLUMNS, STATES
 from roastcoffea.records.run import Run
 from roastcoffea.report.phrases import absence
@@ -175,8 +179,7 @@ class Profile(Presented):
     def hot_functions(self) -> list[dict[str, Any]]:
         """Rows with HOT_COLUMNS, most time first.
 
-        The user's line is the innermost frame of a stack in the file or package of the processor, or in any file
-        outside installed packages.
+        The user's line is the innermost frame of a stack in user code, see `own_frame`.
         """
         sums: dict[tuple[Any, ...], dict[str, Any]] = {}
         of_dataset: dict[str | None, float] = {}
@@ -185,7 +188,7 @@ class Profile(Presented):
             places = stack.places
             if not places or places[-1].function in PLACEHOLDERS:
                 continue
-            own = max((at for at, place in enumerate(places) if is_own(place, places[0])), default=0)
+            own = own_frame(places)
             leaf = places[-1] if own < len(places) - 1 else None
             names = {"dataset": stack.dataset, **places[own]._asdict()}
             below = dict(zip(("leaf", "leaf_file", "leaf_line"), leaf or (None,) * 3, strict=True))
@@ -195,6 +198,19 @@ class Profile(Presented):
         for row in sums.values():
             row["share"] = row["seconds"] / of_dataset[row["dataset"]]
         return sorted(sums.values(), key=lambda row: -row["seconds"])
+
+    def calls(self, chunk: int | None = None) -> dict[Call, tuple[float, int]]:
+        """Share of the CPU time, and samples, of calls from user code, of all attempts or of one, the most first."""
+        sums: dict[Call, tuple[float, int]] = {}
+        for stack in self.stacks:
+            if not stack.places or stack.places[-1].function in PLACEHOLDERS or chunk not in (None, stack.chunk):
+                continue
+            call = call_of(stack)
+            seconds, samples = sums.get(call, (0.0, 0))
+            sums[call] = seconds + (stack.runnable if chunk is None else stack.seconds), samples + stack.samples
+        whole = sum(seconds for seconds, _ in sums.values()) or 1.0
+        found = ((call, (seconds / whole, samples)) for call, (seconds, samples) in sums.items())
+        return dict(sorted(found, key=lambda item: -item[1][0]))
 
     def sheets(self) -> list[Sheet]:
         """Lines with the most time of their own, and their states."""
@@ -251,6 +267,13 @@ CELL: Final = "In["
 """Beginning of what a cell of a notebook is called."""
 
 
+def own_frame(places: Sequence[Place]) -> int:
+    """Index of the innermost frame of user code: in the file or package of process(), or outside installed packages."""
+    # a processor of a library may do the work of the user's
+    firsts = list(takewhile(lambda place: place.name == "process", places)) or places[:1]
+    return max((at for at, place in enumerate(places) if any(is_own(place, one) for one in firsts)), default=0)
+
+
 def is_own(place: Place, first: Place) -> bool:
     """Whether a place is in user code, given the place of process()."""
     if place.file == first.file or place.file.startswith(CELL):
@@ -269,10 +292,111 @@ def _is_absolute(file: str) -> bool:
     return file.startswith(("/", "\\")) or file[1:3] in (":\\", ":/")
 
 
+LOADERS: Final[Mapping[str, Collection[str]]] = {
+    "coffea": ("add_weight_sets", "load"),
+    "correctionlib": ("from_file", "from_string"),
+    "joblib": ("load",),
+    "json": ("load", "loads"),
+    "keras": ("load_model",),
+    "lightgbm": ("Booster.__init__",),
+    "numpy": ("genfromtxt", "load", "loadtxt"),
+    "onnxruntime": ("_create_inference_session",),
+    "pandas": ("read_csv", "read_hdf", "read_json", "read_parquet", "read_pickle", "read_table"),
+    "pickle": ("_load", "_loads"),
+    "tensorflow": ("load", "load_model"),
+    "torch": ("load",),
+    "uproot": ("open",),
+    "xgboost": ("load_model",),
+    "yaml": ("full_load", "load", "load_all", "safe_load", "unsafe_load"),
+}
+"""Functions that load files, corrections and models, by package. Those in C have no frame."""
+
+COLUMNAR: Final = (
+    *("awkward", "boost_histogram", "coffea", "correctionlib", "dask_awkward", "hist", "numba", "numpy", "scipy"),
+    *("uproot", "vector"),
+)
+"""Packages in whose functions columnar code is meant to spend its time."""
+
+
+class Call(NamedTuple):
+    """A line of user code, and what it calls of a library."""
+
+    place: Place
+    function: str | None
+    """The function with its package; for a function that loads something its name, even if others call it."""
+    package: str | None
+    loads: bool
+    """Whether it loads a file, a correction or a model."""
+    decodes: bool
+    """Whether that decompresses or interprets what was read."""
+    is_process: bool
+    """Whether the line is in process() itself, or in the function that a task ran."""
+
+    def __str__(self) -> str:
+        return f"{self.place}{f' in {self.function}' if self.function else ''}"
+
+
+def call_of(stack: Stack) -> Call:
+    """Call from user code that a stack passes through."""
+    places, own = stack.places, own_frame(stack.places)
+    below = places[own + 1 :]
+    loader = next((one for one in below if _ends_with(one, LOADERS.get(one.package, ()))), None)
+    first = loader or next(iter(below), None)
+    name = first and f"{first.package}.{first.function}"
+    return Call(
+        places[own],
+        name,
+        first and first.package,
+        loader is not None,
+        stack.decodes,
+        own == 0 or places[own].name == "process",
+    )
+
+
+def _ends_with(place: Place, names: Iterable[str]) -> bool:
+    return any(f".{place.function}".endswith(f".{name}") for name in names)
+
+
+class UserLine(NamedTuple):
+    """A line of user code with all that it calls."""
+
+    place: Place
+    calls: str | None
+    """Library function in which most of the time is; None for the line itself."""
+    share: float
+    """Of the CPU time in process()."""
+    seconds: float | None
+    """CPU seconds of a chunk; None if unknown."""
+
+
+def process_cpu(chunks: pa.Table | None) -> Numbers | None:
+    """CPU seconds of each chunk in process(); None if unknown."""
+    columns = [phase.column for phase in PHASES if phase.part == "CPU"]
+    if chunks is None or not len(chunks) or any(chunks[name].null_count == len(chunks) for name in columns):
+        return None
+    return sum((amounts(chunks, name) for name in columns), np.zeros(len(chunks)))
+
+
 @fact
 def profile(run: Run) -> Profile:
     """Functions and lines that took the time of process()."""
     return Profile(stacks_of(recorded(run, "profile")))
+
+
+@fact
+def user_lines(profile: Profile, counted_chunks: pa.Table | None = None) -> list[UserLine]:
+    """Lines of user code by CPU time, including what they call, the most first."""
+    cpu = process_cpu(counted_chunks)
+    sums: dict[Place, float] = {}
+    most: dict[Place, str | None] = {}
+    for call, (share, _) in profile.calls().items():
+        sums[call.place] = sums.get(call.place, 0.0) + share
+        most.setdefault(call.place, call.function)
+    return [
+        UserLine(place, most[place], share, None if cpu is None else share * float(cpu.mean()))
+        for place, share in sorted(sums.items(), key=lambda item: -item[1])
+        if share
+    ]
 
 
 def profile_of(metrics: Metrics) -> Profile:

@@ -28,6 +28,10 @@ DECODERS: Final = (
 """Files of uproot that decompress and interpret."""
 
 
+CALLBACKS: Final = ("_gc_callback", "__del__")
+"""Functions that the interpreter calls in the middle of others: Dask's, when garbage is collected, and finalizers."""
+
+
 class Place(NamedTuple):
     """Where a thread was: a line of a function."""
 
@@ -38,6 +42,16 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.function} ({self.file}:{self.line})" if self.file else self.function
 
+    @property
+    def name(self) -> str:
+        """Name of the function without its class and module."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def package(self) -> str:
+        """Package of an installed function."""
+        return self.file.partition("/")[0].removesuffix(".py")
+
 
 class Stack(NamedTuple):
     """Frames from process() down, with samples and seconds by state."""
@@ -47,10 +61,22 @@ class Stack(NamedTuple):
     samples: int
     seconds: float
     states: Mapping[str, float]
+    chunk: int | None = None
+    """Its attempt, if that is the longest of the dataset."""
+
+    @property
+    def runnable(self) -> float:
+        """Seconds on a core or waiting for one: on a busy host, these are more exact shares of CPU time."""
+        return self.seconds - self.states["blocked"]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it decompresses or interprets."""
+        return any(place.file.startswith(DECODERS) for place in self.places)
 
     def families(self) -> Iterator[tuple[Family, float]]:
         """Seconds by family of classes of the time ledger, as its frames and states tell them."""
-        decodes, reads = (any(place.file.startswith(files) for place in self.places) for files in (DECODERS, READERS))
+        decodes, reads = self.decodes, any(place.file.startswith(READERS) for place in self.places)
         yield DECODING if decodes else COMPUTING, self.states["core"] + self.states[UNKNOWN]
         yield READING if reads and not decodes else TROUBLE, self.states["blocked"]
         yield TROUBLE, self.states["contention"]
@@ -127,18 +153,22 @@ def tree_of(stacks: Iterable[Stack]) -> Node:
 
 
 def stacks_of(rows: pa.Table) -> Iterator[Stack]:
-    """Stacks with any time of a table with PROFILE_COLUMNS, summed over Runner calls."""
+    """Stacks with any time of a table with PROFILE_COLUMNS, summed over Runner calls.
+
+    What the interpreter calls in the middle of a function is time of that function.
+    """
     sums: dict[tuple[Any, ...], list[float]] = {}
     names = ("samples", "seconds", *STATE_SECONDS)
     for row in rows.to_pylist():
         places = tuple(map(Place, row["functions"], row["files"], row["lines"]))
-        known = sums.setdefault((row["dataset"], places), [0.0] * len(names))
+        called = next((at for at, place in enumerate(places) if at and place.name in CALLBACKS), len(places))
+        known = sums.setdefault((row["dataset"], places[:called], row["chunk"]), [0.0] * len(names))
         for at, name in enumerate(names):
             known[at] += row[name]
-    for (dataset, places), (samples, seconds, *states) in sums.items():
+    for (dataset, places, chunk), (samples, seconds, *states) in sums.items():
         if not seconds:
             continue
         unknown = max(seconds - sum(states), 0.0)
         # a rounding difference is no time in an unknown state
         by_state = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
-        yield Stack(dataset, places, int(samples), seconds, by_state)
+        yield Stack(dataset, places, int(samples), seconds, by_state, chunk)

@@ -29,5 +29,9 @@ PROFILE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("core_seconds", "number", "s", "of these, on a core"),
     Column("contention_seconds", "number", "s", "of these, runnable without a free core"),
     Column("blocked_seconds", "number", "s", "of these, blocked: storage, the interpreter lock, sleep, a service"),
+    Column(
+        "chunk", "integer", None, "identity of the attempt, for the longest one of each dataset; none for all others"
+    ),
 )
-"""One row per stack, dataset and Runner call, over all attempts; seconds in no state are of unknown state."""
+"""One row per stack, dataset and Runner call, over all attempts but the longest, which has rows of its own; seconds in
+no state are of unknown state."""

@@ -18,7 +18,9 @@ from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
+from roastcoffea.metrics.profile import UserLine
 from roastcoffea.records.run import Run
+from roastcoffea.report.cards import percent_of
 from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
@@ -41,6 +43,12 @@ NEGLIGIBLE: Final = 1e-3
 
 WAITING: Final = "waiting"
 """What the family of trouble is called where nothing failed."""
+
+HOTTEST: Final = 3
+"""Lines of user code that are shown, whatever else is found."""
+
+LEAST_HOT: Final = 0.005
+"""Share of the CPU time from which a line is shown."""
 
 OUTWEIGHS: Final = 0.98
 """Share of a family above which a bar names the class that has it, not the family."""
@@ -92,6 +100,19 @@ class Lacking(NamedTuple):
     """Line to copy that runs the rest; None where nothing that is known is missing."""
 
 
+class Hot(NamedTuple):
+    """A line of user code that takes much CPU time, including what it calls."""
+
+    share: str
+    """Of the CPU time in process()."""
+    each: str
+    """CPU time of a chunk; empty where it is unknown."""
+    where: str
+    """Function, file and line."""
+    calls: str
+    """Library function that takes most of it; empty for the line itself."""
+
+
 class Bar(NamedTuple):
     """A quantity that is split up without a rest."""
 
@@ -125,6 +146,8 @@ class Digest:
         Key numbers.
     time, bytes : Bar or None
         Thread time and bytes by family of classes; None where there is no ledger.
+    hot : sequence of Hot
+        Lines of user code with the most CPU time.
     findings : sequence of Finding
         What to change, the most important first.
     verdict : str
@@ -142,6 +165,7 @@ class Digest:
     tiles: Sequence[Tile]
     time: Bar | None
     bytes: Bar | None
+    hot: Sequence[Hot]
     findings: Sequence[Finding]
     verdict: str
     problems: Sequence[str]
@@ -175,11 +199,25 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
         tiles=[tile for tile in _tiles(run, metrics) if not empty or tile.label == ELAPSED],
         time=None if state == NOTHING else _bar("thread time", metrics.get("time_ledger"), SECOND),
         bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
+        hot=[_hot(line) for line in _lines(metrics)[:HOTTEST] if line.share >= LEAST_HOT],
         # a run that failed at once is not one to make faster
         findings=[one for one in verdict or () if one.incomplete or not fruitless],
         verdict="" if fruitless or state == NOTHING else _concluded(verdict, metrics),
         problems=[*run.problems, *metrics.problems],
     )
+
+
+def _lines(metrics: Metrics) -> Sequence[UserLine]:
+    try:
+        found: Sequence[UserLine] = metrics.evaluator.value("user_lines")
+    except NotMeasuredError:
+        return ()
+    return found
+
+
+def _hot(line: UserLine) -> Hot:
+    each = "" if line.seconds is None else f"{SECOND.text(line.seconds)} a chunk"
+    return Hot(percent_of(line.share), each, str(line.place), line.calls or "")
 
 
 def _missing(metrics: Metrics) -> Incompleteness | None:

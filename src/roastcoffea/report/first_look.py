@@ -13,7 +13,7 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL
 from roastcoffea.report import cards
 from roastcoffea.report.cards import Card, Drawn, Segment
-from roastcoffea.report.digest import Bar, Digest, Share, Tile
+from roastcoffea.report.digest import Bar, Digest, Hot, Share, Tile
 from roastcoffea.report.glossary import linked, page_address
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading
@@ -64,6 +64,8 @@ class Look(NamedTuple):
     tiles: Sequence[Tile]
     bars: Sequence[Drawn]
     cards: Sequence[Card]
+    hot: Sequence[Hot]
+    """Lines of user code with the most CPU time."""
     sentence: str
     """What matters most."""
     verdict: str
@@ -103,6 +105,7 @@ def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
         tiles=digest.tiles,
         bars=bars,
         cards=[_card(finding, anchors) for finding in digest.findings],
+        hot=digest.hot,
         sentence=digest.sentence,
         verdict=digest.verdict,
         problems=digest.problems,

@@ -178,6 +178,7 @@ def _screen(out: Writer, digest: Digest, places: Places, names: Mapping[str, str
         [
             *_side_by_side(out, map(_number, [one for one in digest.tiles if one.label != ELAPSED]), GAP, INDENT),
             *(line for bar in (digest.time, digest.bytes) if bar is not None for line in _bar(out, bar)),
+            *_hot(out, digest),
         ],
         list(_findings(out, digest, names, room)),
         list(_rest(out, digest, places)),
@@ -293,6 +294,17 @@ def _bar(out: Writer, bar: Bar) -> Iterator[Text]:
     yield line.append(total)
     named = sorted((share for share in bar.shares if share.fraction >= LEAST_NAMED), key=lambda one: -one.fraction)
     yield from _side_by_side(out, [_part(out, share) for share in named], "  ", INDENT + LABEL)
+
+
+def _hot(out: Writer, digest: Digest) -> Iterator[Text]:
+    """Lines of user code with the most CPU time."""
+    width = out.width - INDENT - LABEL
+    for place, one in enumerate(digest.hot):
+        amounts = ", ".join(filter(None, [f"{one.share} of CPU", one.each]))
+        whole = with_short_paths(f"{amounts}: {one.where}{f' in {one.calls}' if one.calls else ''}")
+        text = whole if len(whole) <= width else with_short_paths(f"{amounts}: {one.where}")
+        label = "" if place else "your code"
+        yield Text.assemble(f"{'':{INDENT}}{label:{LABEL}}", *out.lines(text, width, 1))
 
 
 def _part(out: Writer, share: Share) -> Text:

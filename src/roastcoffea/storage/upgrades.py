@@ -13,7 +13,7 @@ from roastcoffea.records.run import SpanMetrics
 from roastcoffea.storage.reading import fits
 from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
-SCHEMA: Final = 13
+SCHEMA: Final = 14
 LAST_TAGGED: Final = 7
 """The last schema with values of `compat.tagged_json` in `run.json`."""
 

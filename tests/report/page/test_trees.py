@@ -127,7 +127,7 @@ WAITED: list[tuple[list[tuple[str, str, int]], float, float, float, str]] = [
 def test_frames_have_the_colour_of_what_took_the_most_of_their_time() -> None:
     names = [column.name for column in PROFILE_COLUMNS]
     rows = [
-        dict(zip(names, ["c1", "tt", *zip(PROCESS, *frames, strict=True), 1, sum(states), *states], strict=True))
+        dict(zip(names, ["c1", "tt", *zip(PROCESS, *frames, strict=True), 1, sum(states), *states, None], strict=True))
         for frames, *states, _ in WAITED
     ]
     chart = flame_graph(context(synthetic_run(profile=table_of_rows(PROFILE_COLUMNS, rows))))

@@ -32,7 +32,7 @@ def test_more_cpu_time_under_the_same_load_is_the_whole_cause() -> None:
 def test_more_load_is_contention() -> None:
     explanation = explained([observation(time=LOADED)], [observation(time=LOADED | {"contention": 16.0})])
     assert parts(explanation) == {"contention": pytest.approx((8.0, 2.0))}
-    assert explanation.parts[0].text == "1 s per second of CPU time instead of 500 ms"
+    assert explanation.parts[0].text == "1 s of waiting for each second of computing instead of 500 ms"
 
 
 def test_both_share_what_they_bring_together() -> None:

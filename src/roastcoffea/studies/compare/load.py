@@ -14,7 +14,7 @@ from roastcoffea.studies.compare.factors import THREADS, Factor, Leaf, Share, Vo
 CPU: Final = (phases.COMPUTE, phases.DECOMPRESS, phases.INTERPRET)
 """Classes that are CPU time in process()."""
 
-OF_CPU: Final = "per second of CPU time"
+OF_CPU: Final = "of waiting for each second of computing"
 
 
 def shares_of_load(
