@@ -202,6 +202,8 @@ FOR_ANY_RUN: Final = {
     "missing data": "made of what is missing: tests/diagnosis/test_completeness.py",
     "other tasks": "only found beside Runner calls",
     "preprocessing": "only found with preprocessing",
+    "repeated work": "names the line of the run that loads",
+    "slow chunk": "names a chunk of the run, and its line",
     "slow dataset": "tests/diagnosis/test_causes_of_slowness.py",
     "slow endpoint": "only found with several servers",
     "slow host": "only found with several hosts",
