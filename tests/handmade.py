@@ -37,6 +37,7 @@ def chunk(dataset: str, key: str | None, run_id: int | None, outcome: str, **val
     names = ("memory_before", "memory_after", "memory_peak")
     memory = {name: size * MIB for name, size in zip(names, sizes, strict=False)}
     row = {"dataset": dataset, "key": key, "run_id": run_id, "outcome": outcome, "call": "c1"}
+    row |= {"bytes_other": 0, "bytes_unmetered": 0}
     return row | {"start": T, "stop": T} | memory | values
 
 
@@ -313,6 +314,7 @@ EXPECTED = {
     "bytes_payload": 3200,  # of k1 600 + 200, of k2 1000 + 400 + 600, of the last 400
     "bytes_reread": 700,
     "bytes_metadata": 550,  # 200 + 250 + 100
+    "bytes_other_files": 0,
     "bytes_preprocessing": 200,
     "bytes_failed": 1350,  # the first of k1, the first of k2, the one that erred of p2
     "bytes_residual": 50,  # k2 asked for 50 B more than its payload and metadata

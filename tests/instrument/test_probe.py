@@ -133,8 +133,8 @@ def test_pickled_by_value_it_has_nothing_of_what_this_process_read(tmp_path: Pat
 
 def test_pickled_by_value_it_needs_no_package() -> None:
     pickled = packed_by_value(Probe)
-    # each worker gets it once: at the bandwidth that Dask assumes, in 3 ms
-    assert len(pickled) / dask.config.get("distributed.scheduler.bandwidth") < 3e-3
+    # each worker gets it once: at the bandwidth that Dask assumes, in 4 ms
+    assert len(pickled) / dask.config.get("distributed.scheduler.bandwidth") < 4e-3
     script = textwrap.dedent("""
         import builtins, pickle, sys
         plain = builtins.__import__

@@ -14,7 +14,7 @@ STORAGE = "storage"
 
 def test_classes_by_hand():
     ledger = ledger_of()
-    names = ("payload", "reread", "metadata", "preprocessing", "failed", "residual")
+    names = ("payload", "reread", "metadata", "other_files", "preprocessing", "failed", "residual")
     assert dict(ledger) == dict(zip(BYTE_NAMES, (EXPECTED[f"bytes_{name}"] for name in names), strict=True))
     assert (ledger.total, ledger.residual, ledger.transferred, ledger.gaps) == (6050, 50, 6434, 384)
     assert ledger.total == sum(ledger.values())
@@ -32,8 +32,8 @@ def test_every_breakdown_sums_to_the_same(what):
 
 def test_breakdowns_by_hand():
     ledger = ledger_of()
-    assert ledger.by("dataset").loc["mc"].tolist() == [400, 0, 100, 50, 50, 0, 600]
-    assert ledger.by("file").loc[A].tolist() == [2800, 700, 450, 150, 1300, 50, 5450]
+    assert ledger.by("dataset").loc["mc"].tolist() == [400, 0, 100, 0, 50, 50, 0, 600]
+    assert ledger.by("file").loc[A].tolist() == [2800, 700, 450, 0, 150, 1300, 50, 5450]
     assert ledger.by("endpoint").index.tolist() == [LOCAL, STORAGE]
     branches = ledger.by("branch")
     assert branches.loc["Jet_pt", ["payload", "re-read", "total", "uncompressed"]].tolist() == [2400, 700, 3100, 7900]

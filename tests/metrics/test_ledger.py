@@ -75,7 +75,8 @@ def test_the_byte_ledger_shows_all_classes_and_advice() -> None:
         ["total", "6.05 kB", "100 %"],
         ["transferred", "6.43 kB", "384 B not requested"],
     ]
-    assert sheet.notes == [f"Incomplete: {BY_DESIGN}; 5 of 5 attempts left a record."]
+    assert sheet.notes[0] == f"Incomplete: {BY_DESIGN}; 5 of 5 attempts left a record."
+    assert sheet.notes[1:] == ["Less than 0.1 %: other files."]
     assert len(advice.items) == 3
 
 

@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.garbage import Garbage, modules_since
-from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
+from roastcoffea.instrument.garbage import Garbage, bytes_of_modules, modules_since
+from roastcoffea.instrument.gauges import BytesRead, CoreWait, Interval, process_name
+from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.instrument.track import OpenChunk, open_chunk
@@ -24,6 +26,9 @@ from roastcoffea.instrument.waits import LOCK, Waits, longest_wait, switches
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
+
+OF_MEMORY: Final = 4096
+"""Bytes that a pass through a section reads at most of the kernel to know its memory."""
 
 
 def new_identity() -> int:
@@ -85,7 +90,7 @@ class Attempt:
         self._added = added
         self._stacks = Stacks(self.problems.append) if profile else None
         self.meter = Meter() if meter is None else meter
-        self._open = OpenChunk(self.meter.requested)
+        self._open = OpenChunk(self._requested)
         self.current = open_chunk(self._open)
         """Context in which sections belong to this attempt."""
         self._clocks = Clocks(task)
@@ -97,6 +102,7 @@ class Attempt:
         self._checkpoint = self._saving = 0.0
         self._loaded = False
         self._phases: dict[str, float] = {}
+        self._unmetered: int | None = None
         self._modules = len(sys.modules)
         self._switches = switches()
         try:
@@ -110,10 +116,16 @@ class Attempt:
             self._clocks.close()
             raise
 
+    def _requested(self) -> int | None:
+        """Bytes requested from storage so far, of other files than the chunk's as well."""
+        own, others = self.meter.requested(), self.meter.others
+        return own if others is None or own is None else own + (others.requested() or 0)
+
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
         """Close everything and return the record."""
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
         meter, sections = self.meter, self._open.entered
+        others = meter.others
         try:
             record = self._clocks.measured()
         finally:
@@ -141,6 +153,8 @@ class Attempt:
             gc_seconds=self._garbage.cost(waited, record.get(LOCK, 0.0)),
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
+            bytes_unmetered=self._unmetered,
+            **({"bytes_other": 0} if others is None else others.other_columns(self._added)),
         )
         if self._loaded:
             # the checkpoint replaced the work
@@ -164,6 +178,9 @@ class Attempt:
             record["custom"] = packed_values(self._open.recorded, self._added)
         if sections is not None:
             record[SECTIONS] = rows = sections.rows(self._added)
+            if self._unmetered is not None:
+                passes = sum(row["count"] for row in rows if row["memory_peak"] is not None)
+                record["bytes_unmetered"] = max(self._unmetered - OF_MEMORY * passes, 0)
             with reported(self.problems.append, "sections were not added to Dask's metrics", Exception):
                 sections.meter_in_dask(rows)
             self.problems += sections.problems
@@ -197,10 +214,11 @@ class Attempt:
         self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
         preloaded = self._built()
         try:
-            return self.timed(function, events)
+            with openings_noticed(self.meter):
+                return self.timed(function, events)
         finally:
             for name, seconds in preloaded.items():
-                self._phases[name] += seconds
+                self._phases[name] = self._phases.get(name, 0.0) + seconds
 
     def _built(self) -> dict[str, float]:
         """Seconds of the phases of process() that preloaded branches took before it; the rest was building events."""
@@ -223,18 +241,26 @@ class Attempt:
 
     def timed(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run the user's function, and tell apart what its time goes to."""
-        meter = self.meter
+        meter, self._open.meter = self.meter, self.meter
         before = meter.seconds()
-        waits = Waits(meter, self._clocks.core_wait)
+        reads, clock, modules = BytesRead(), self._clocks.core_wait, len(sys.modules)
+        meter.reads, otherwise = reads, partial(self._read_otherwise, reads.bytes(), clock.read, modules)
+        waits = Waits(meter, clock)
         meter.in_process = True
-        wall, cpu = time.perf_counter(), time.thread_time()
+        wall, cpu = waits.wall, waits.cpu
         try:
             return function(*args)
         finally:
             cpu = time.thread_time() - cpu
             wall = time.perf_counter() - wall
             meter.in_process = False
+            others = meter.others
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
+            if others is not None:
+                others.in_process, others.core_wait = False, None
+                meter.helper_cpu += others.helper_cpu
+                read, decompress, interpret = map(operator.add, (read, decompress, interpret), others.seconds())
+            self._unmetered = otherwise()
             self._phases |= {
                 "process_seconds": wall,
                 "read_seconds": read,
@@ -243,7 +269,51 @@ class Attempt:
                 "compute_seconds": max(cpu - decompress - interpret, 0.0),
                 **waits.parts(wall, cpu, read),
             }
+            files = meter if isinstance(meter, FilesMeter) else others
+            if files is not None:
+                self._set_aside(files)
             self._ended = time.perf_counter()
+
+    def _read_otherwise(self, before: int | None, of_clock: int, modules: int) -> int | None:
+        """Bytes that the thread has read in process(), and no meter has seen; None if the system does not tell.
+
+        Parameters
+        ----------
+        before, of_clock : int
+            What the thread, and its clock, had read at the beginning.
+        modules : int
+            Number of modules then.
+        """
+        meter, reads = self.meter, self.meter.reads
+        now: int | None = reads.bytes()
+        reads.close()
+        known = self._clocks.core_wait.read - of_clock + bytes_of_modules(modules)
+        for each in filter(None, (meter, meter.others)):
+            known += each.metered_reads
+            each.reads = None
+        return None if now is None or before is None else max(now - before - known, 0)
+
+    def _set_aside(self, files: FilesMeter) -> None:
+        """Take opening files and building events in process() out of its phases."""
+        phases, aside = self._phases, files.aside
+        waited = max(aside.wall - aside.cpu - aside.read, 0.0)
+        delay = min(aside.delay, waited)
+        less = {
+            "process_seconds": aside.wall,
+            "read_seconds": aside.read,
+            "decompress_seconds": aside.decompress,
+            "interpret_seconds": aside.interpret,
+            "compute_seconds": max(aside.cpu - aside.decompress - aside.interpret, 0.0),
+            "wait_seconds": waited,
+            "contention_seconds": delay,
+        }
+        blocked = min(waited - delay, phases.get("blocked_seconds", 0.0))
+        less |= {"blocked_seconds": blocked, "lock_seconds": waited - delay - blocked}
+        for name, seconds in less.items():
+            if name in phases:
+                phases[name] = max(phases[name] - seconds, 0.0)
+        for name, seconds in files.phases.items():
+            phases[name] = phases.get(name, 0.0) + seconds
 
     def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
         """Load a checkpoint; an existing one replaces the work."""

@@ -6,8 +6,10 @@ import gc
 import operator
 import sys
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, repeat
+from pathlib import Path
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -90,6 +92,19 @@ class Garbage:
         for callback in self._callbacks:
             if callback in gc.callbacks:
                 gc.callbacks.remove(callback)
+
+
+def bytes_of_modules(number: int) -> int:
+    """The most that was read to load the modules since there were this many."""
+    size = 0
+    for name in [*sys.modules][number:] if len(sys.modules) > number else ():
+        # an attribute of a module that is loaded when it is used would load it
+        with suppress(AttributeError):
+            spec = object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
+            for path in (spec.origin, spec.cached) if spec.cached else ():
+                with suppress(OSError):
+                    size += Path(path).stat().st_size
+    return size
 
 
 def modules_since(number: int) -> list[str] | None:

@@ -94,28 +94,33 @@ def _restart_highest_resident_memory() -> bool:
     return True
 
 
-class CoreWait:
-    """Time for which this thread was runnable without a core; `seconds` is available until `close`.
+class _OfThread:
+    """A file of the kernel's about this thread, until `close`: opening takes several times as long as reading.
 
-    The kernel's file is kept open, because opening it takes several times as long as reading it. Where nobody comes to
-    close it, an object in C does: Python drops what handlers of signals raise in `__del__`.
+    Where nobody comes to close it, an object in C does: Python drops what handlers of signals raise in `__del__`.
     """
+
+    name: str
+    read = 0
+    """Bytes that were read of it."""
 
     _closing: Any = None
 
     def __init__(self) -> None:
         try:
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(f"/proc/thread-self/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise_if_interrupted(error)
             self._file = -1
         else:
             self._closing = select.epoll.fromfd(self._file)
 
-    def seconds(self) -> float | None:
-        """Seconds since the thread started; None if the system does not report them."""
+    def _second_word(self) -> int | None:
+        """The second word in it; None if the system does not report it."""
         try:
-            return int(os.pread(self._file, LONGEST_LINE, 0).split()[1]) * 1e-9
+            text = os.pread(self._file, LONGEST_LINE, 0)
+            self.read += len(text)
+            return int(text.split(None, 2)[1])
         except (OSError, IndexError, ValueError) as error:
             raise_if_interrupted(error)
             return None
@@ -125,6 +130,28 @@ class CoreWait:
         self._file = -1
         if self._closing is not None:
             self._closing.close()
+
+
+class CoreWait(_OfThread):
+    """Time for which this thread was runnable without a core."""
+
+    name = "schedstat"
+
+    def seconds(self) -> float | None:
+        """Seconds since the thread started; None if the system does not report them."""
+        waited = self._second_word()
+        return None if waited is None else waited * 1e-9
+
+
+class BytesRead(_OfThread):
+    """Bytes that this thread read with `read()` and its like, from files, pipes and the kernel; not through mmap."""
+
+    name = "io"
+
+    def bytes(self) -> int | None:
+        """Bytes since the thread started, without those of this file; None if the system does not report them."""
+        own, read = self.read, self._second_word()
+        return None if read is None else read - own
 
 
 SHORTEST: Final = 2e-3

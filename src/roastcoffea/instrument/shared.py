@@ -46,12 +46,13 @@ def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
     **beginning : object
         Other attributes of the state, if this member is the first.
     """
-    name = name_here(name)
+    process = os.getpid()
+    name = f"{name}_{process}"
     while True:
         state = sys.modules.get(name)
         if state is None:
             fresh = ModuleType(name)
-            fresh.__dict__.update(beginning, lock=threading.RLock(), open=set(), process=os.getpid())
+            fresh.__dict__.update(beginning, lock=threading.RLock(), open=set(), process=process)
             state = sys.modules.setdefault(name, fresh)
         state.lock.acquire()
         if sys.modules.get(name) is state:

@@ -52,48 +52,17 @@ class TaskAttempt(Attempt):
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the function gives."""
-        with self.current, openings_noticed(self.meter):
+        with self.current, openings_noticed(self.meter, everything=True):
             return self.timed(self.sampled(partial(function, *args, **kwargs)))
-
-    def timed(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return super().timed(function, *args)
-        finally:
-            self._set_aside()
-
-    def _set_aside(self) -> None:
-        """Take opening files and building events out of the other phases."""
-        phases, aside = self._phases, self.meter.aside
-        waited = max(aside.wall - aside.cpu - aside.read, 0.0)
-        delay = min(aside.delay, waited)
-        less = {
-            "process_seconds": aside.wall,
-            "read_seconds": aside.read,
-            "decompress_seconds": aside.decompress,
-            "interpret_seconds": aside.interpret,
-            "compute_seconds": max(aside.cpu - aside.decompress - aside.interpret, 0.0),
-            "wait_seconds": waited,
-            "contention_seconds": delay,
-        }
-        blocked = min(waited - delay, phases.get("blocked_seconds", 0.0))
-        less |= {"blocked_seconds": blocked, "lock_seconds": waited - delay - blocked}
-        for name, seconds in less.items():
-            if name in phases:
-                phases[name] = max(phases[name] - seconds, 0.0)
-        phases |= self.meter.phases
 
     def records(self, name: str, events: Events, result: Any, error: BaseException | None) -> list[dict[str, Any]]:
         """Records of the run, which has ended: one of its time, and one of each further file that it read."""
         meter = self.meter
         record = self.end(error) | {"call": OF_TASKS + name, "dataset": meter.dataset or name}
-        first, *others = meter.columns_of_files() or [{"events": 0}]
+        first, *others = meter.columns_of_files(record.get("bytes_metadata")) or [{"events": 0}]
         if error is not None:
             # what a failed attempt requested counts as a whole
             first, others = {column: first.get(column) for column in PLACE}, []
-        elif record.get("bytes_metadata") is not None and meter.without_source is None:
-            # counted where it was asked for, and not as what is left
-            rest = sum(other["bytes_metadata"] or 0 for other in others)
-            first["bytes_metadata"] = record["bytes_metadata"] - rest
         problems = record.setdefault(PROBLEMS, [])
         if error is None and events is not None and meter.files:
             with reported(problems.append, "the events of a task are not known", Exception):

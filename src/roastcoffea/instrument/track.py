@@ -32,7 +32,7 @@ class OpenChunk:
     """Values by name, created on first use."""
 
     meter: Any = None
-    """What meters files that the attempt opens itself; None where coffea opens its file."""
+    """What meters the attempt: files that it opens itself, or a chunk, whose `others` does that."""
 
     ended = False
 

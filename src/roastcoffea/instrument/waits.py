@@ -32,9 +32,11 @@ class Waits:
         self._core_wait = core_wait
         self._delay = core_wait.seconds()
         self._switches, self._others, self._helper_cpu = switches(), time.process_time(), meter.helper_cpu
+        self.wall, self.cpu = time.perf_counter(), time.thread_time()
+        """Clocks of the thread at the beginning."""
         if self._delay is not None:
             meter.core_wait, meter.delay = core_wait, self._delay
-            meter.off_core = time.perf_counter() - time.thread_time()
+            meter.off_core = self.wall - self.cpu
 
     def parts(self, wall: float, cpu: float, read: float) -> dict[str, float]:
         """Columns of the waits, in seconds.

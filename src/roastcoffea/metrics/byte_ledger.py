@@ -85,6 +85,8 @@ class ByteLedger(Ledger["int | None"]):
     received: InitVar[Transferred | None] = None
     repeated: Repeated | None = None
     """Bytes requested more than once."""
+    unmetered: int | None = None
+    """Bytes that threads of chunks read in process() by other means than uproot; None if the system does not tell."""
     absent: str | None = None
     asked: pa.Table | None = None
     """Files that were asked for, with their sites."""
@@ -111,7 +113,8 @@ class ByteLedger(Ledger["int | None"]):
         """Bytes of a class; see `Ledger.measured`."""
         amount = self[name]
         if amount is None:
-            raise NotMeasuredError(f"{name} was not measured: {self.certificate.reasons[0]}")
+            reasons = [*self.certificate.reasons, "the version that recorded this run did not"]
+            raise NotMeasuredError(f"{name} was not measured: {reasons[0]}")
         return amount
 
     @classmethod
@@ -192,13 +195,13 @@ CLASSES_OF = "classes of bytes_requested, summed over all attempts and preproces
 def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
 
-    Classes are "payload" (baskets read for the first time), "re-read" and "metadata" for attempts whose result was
-    used, "failed" for all other attempts, "preprocessing", and "residual".
+    Classes are "payload" (baskets read for the first time), "re-read", "metadata" and "other files" (which process()
+    opened itself) for attempts whose result was used, "failed" for all other attempts, "preprocessing", and "residual".
     """
     for name in ("chunks", "branch_reads"):
         refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
     chunks, preprocessing = ChunkRequests.of(run, counted_chunks), run.preprocessing
-    parts, openings = [chunks.requests()], [chunks.table]
+    parts, openings = [chunks.requests(), chunks.other_files()], [chunks.table, chunks.openings_of_others()]
     if preprocessing is not None:
         parts.append(preprocessing_requests(preprocessing))
         openings.append(preprocessing)
@@ -207,9 +210,13 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         requests,
         tree_branches_of(chunks.table, chunks.reads),
         certificate(run, chunks, requests, received),
-        unmeasured=() if _has_byte_counts(preprocessing) else (phases.PREPROCESSING,),
+        unmeasured=(
+            *([] if _has_byte_counts(preprocessing) else [phases.PREPROCESSING]),
+            *([phases.OTHER_FILES] if chunks.without_others else []),
+        ),
         received=received,
         repeated=chunks.repeated(run),
+        unmetered=chunks.unmetered,
         asked=run.asked,
     )
 
@@ -222,6 +229,8 @@ def _has_byte_counts(preprocessing: pa.Table | None) -> bool:
 # Metrics of the ledger
 
 of_ledger = partial(metric, group=BYTES, source=ByteLedger.name)
+
+
 of_clock = partial(metric, GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger.name}, wall clock")
 
 
@@ -265,9 +274,9 @@ def data_rate_payload_gbps(bytes_payload: float, elapsed_time_seconds: float) ->
 
 
 @of_ledger(FRACTION, label="useful fraction")
-def useful_fraction(bytes_payload: float, bytes_requested: float) -> float:
-    """Payload, each basket counted once, as a share of all requested bytes."""
-    return bytes_payload / bytes_requested
+def useful_fraction(bytes_payload: float, bytes_requested: float, bytes_other_files: float | None = None) -> float:
+    """Payload, each basket counted once, as a share of the bytes requested from the chunks' own files."""
+    return bytes_payload / (bytes_requested - (bytes_other_files or 0))
 
 
 @of_ledger(RATIO, label="read amplification")

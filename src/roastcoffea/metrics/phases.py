@@ -39,6 +39,7 @@ TOTAL: Final = "total"
 PAYLOAD: Final = "payload"
 REREAD: Final = "re-read"
 METADATA: Final = "metadata"
+OTHER_FILES: Final = "other files"
 
 Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "unaccounted"]
 """Purpose of a class's time or bytes."""
@@ -192,6 +193,8 @@ BYTE_CLASSES: Final = (
               "Bytes of baskets, pages or column chunks read again.", of_branches=True),
     ByteClass(METADATA, "overhead", OPENING, "bytes_metadata",
               "Bytes of headers, keys, streamers, trees and schemas."),
+    ByteClass(OTHER_FILES, "useful", READING, "bytes_other_files",
+              "Bytes, of metadata as well, from files that process() opened itself, such as friend trees."),
     ByteClass(PREPROCESSING, "overhead", OPENING, "bytes_preprocessing",
               "Bytes requested by coffea's preprocessing tasks."),
     ByteClass(FAILED, "lost", TROUBLE, "bytes_failed",

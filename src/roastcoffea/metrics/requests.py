@@ -116,6 +116,40 @@ class ChunkRequests:
         kept = {name: amounts[self.known] for name, amounts in classes.items()}
         return _requests_of(rows_where(self.table.select(PLACES), self.known), total[self.known], kept)
 
+    def other_files(self) -> pa.Table:
+        """Rows of requests of files that process() opened itself, one for each file and attempt."""
+        opened = self.table["other_requested"].is_valid()
+        table = rows_where(self.table.select(["dataset", *OF_OTHERS]), opened)
+        attempts = pc.list_parent_indices(table["other_files"])
+        file, total, payload, metadata = (pc.list_flatten(table[name]) for name in OF_OTHERS)
+        places = pa.table({"dataset": table["dataset"].take(attempts), "file": file})
+        places = places.append_column("endpoint", pa.nulls(len(file), pa.string()))
+        counted = self.counted[opened.to_numpy()][attempts.to_numpy()]
+        read = integers(payload) + integers(metadata)
+        classes = {
+            phases.OTHER_FILES: np.where(counted, read, 0),
+            phases.FAILED: np.where(counted, 0, integers(total)),
+        }
+        return _requests_of(places, integers(total), classes)
+
+    def openings_of_others(self) -> pa.Table:
+        """What each attempt that opened files itself requested and received of them."""
+        table = rows_where(self.table, self.table["other_requested"].is_valid())
+        own = {"bytes_requested": "bytes_other", "bytes_transferred": "bytes_other_transferred"}
+        return pa.table({name: table[own.get(name, name)] for name in OF_OPENINGS})
+
+    @property
+    def unmetered(self) -> int | None:
+        """Bytes that threads read in process() by other means than uproot; None where nothing tells."""
+        found: int | None = pc.sum(self.table["bytes_unmetered"]).as_py()
+        return found
+
+    @property
+    def without_others(self) -> bool:
+        """Whether no attempt tells what it read of other files."""
+        told = pc.or_(self.table["bytes_other"].is_valid(), self.table["other_files"].is_valid())
+        return len(self.table) > 0 == int(known_sum(told))
+
     def of_reads(self, amounts: Integers) -> Integers:
         """Sums over the reads of each attempt."""
         sums = np.bincount(self.reads.attempt, weights=amounts, minlength=len(self.table))
@@ -176,8 +210,7 @@ def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
 
 def transferred(openings: list[pa.Table]) -> Transferred:
     """Bytes transferred by all attempts; none, with the reason, if a source cannot count them."""
-    columns = ("bytes_requested", "bytes_transferred", "source", "outcome")
-    table = pa.concat_tables([opening.select(columns) for opening in openings])
+    table = pa.concat_tables([opening.select(OF_OPENINGS) for opening in openings])
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     unknown = asked.filter(asked["bytes_transferred"].is_null())
     if len(unknown):
@@ -194,6 +227,14 @@ def transferred(openings: list[pa.Table]) -> Transferred:
     )
 
 
+OF_OPENINGS: Final = ("bytes_requested", "bytes_transferred", "source", "outcome")
+OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_metadata")
+
+LEAST_UNMETERED: Final = 1_000_000
+LEAST_SHARE_UNMETERED: Final = 0.01
+"""Bytes, and share of all, from which on it is said that other means than uproot have read them."""
+
+
 LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
 
 
@@ -206,11 +247,21 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
         "attempts of chunks have no count of requested bytes": np.count_nonzero(~chunks.known),
         "chunks have no count of metadata bytes": np.count_nonzero(chunks.counted & without_metadata),
         "chunks lack some of the branches they read": chunks.missing_branches(),
+        "chunks have no count of bytes from files that they opened themselves": _without_count(chunks.table),
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
     reasons += _contradictions(requests, transferred)
+    unmetered = chunks.unmetered or 0
+    if unmetered >= max(LEAST_UNMETERED, LEAST_SHARE_UNMETERED * int(known_sum(requests[phases.TOTAL]))):
+        reasons.append(f"process() read {BYTE.text(unmetered)} from files that it did not open with uproot")
     estimated = int(np.count_nonzero(chunks.reads.estimated))
     return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=run.absent.get(OUTSIDE))
+
+
+def _without_count(chunks: pa.Table) -> int:
+    """Attempts that opened files of which the bytes are not known."""
+    unknown = pc.and_(chunks["bytes_other"].is_null(), chunks["other_files"].is_valid())
+    return int(known_sum(unknown))
 
 
 def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:

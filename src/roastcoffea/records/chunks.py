@@ -21,7 +21,7 @@ _OF_PHASES: Final = [
 _BEFORE_PROCESS: Final = sum(phase.part == "opening" for phase in PHASES)
 PHASE_COLUMNS: Final[tuple[Column, ...]] = (
     *_OF_PHASES[:_BEFORE_PROCESS],
-    Column("process_seconds", "number", "s", "wall time of process()"),
+    Column("process_seconds", "number", "s", "wall time of process(), without opening files"),
     *_OF_PHASES[_BEFORE_PROCESS:],
 )
 """Where the time of an attempt went; `metrics.phases` has the class of each."""
@@ -84,6 +84,15 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("tree_branches", "integer", "branches", "branches, fields or columns in the tree"),
     Column("file_bytes", "integer", "B", "size of the file"),
     Column("source", "text", None, "what read the file, such as FSSpecSource(HTTPFileSystem)"),
+    Column("bytes_other", "integer", "B", "requested in process() from files that it opened itself"),
+    Column("bytes_other_transferred", "integer", "B", "received for them, including gaps between merged ranges"),
+    Column("other_files", "texts", None, "paths or URLs of these files"),
+    Column("other_requested", "integers", "B", "requested from each of them"),
+    Column("other_payload", "integers", "B", "of these, for baskets, pages or column chunks"),
+    Column("other_metadata", "integers", "B", "of these, for headers, keys, streamers, trees, schemas"),
+    Column(
+        "bytes_unmetered", "integer", "B", "read by the thread in process() by other means than uproot (Linux only)"
+    ),
     *ENDPOINT_COLUMNS,
     Column("metadata_requests", "integer", "requests", "of the requests, those before process()"),
     Column("metadata_request_seconds", "number", "s", "latency of the requests before process(), summed"),

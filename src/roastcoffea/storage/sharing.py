@@ -22,6 +22,7 @@ KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("worker", "host", "node", "client_host", "endpoint", "left_endpoint"), "host"),
     **dict.fromkeys(("job", "queue", "site", "uuid", "file"), ""),
     "files": "place",
+    "other_files": "file",
     "span_metrics_per_worker": "host",
 }
 """What texts of this name are; others are any text. An empty word is the name itself."""

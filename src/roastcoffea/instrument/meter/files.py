@@ -21,13 +21,16 @@ from roastcoffea.instrument.meter.formats import (
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.sources import watch_source
 from roastcoffea.instrument.meter.steps import BranchRead
-from roastcoffea.instrument.meter.tally import READ, branch_path
+from roastcoffea.instrument.meter.tally import READ, Tally, branch_path
 from roastcoffea.log.packing import BRANCHES
+from roastcoffea.redaction import Added, redacted
 
 OPEN: Final = "open_seconds"
 BUILD: Final = "build_seconds"
 
 MIXED: Final = "of several files that the function read one is Parquet"
+
+SHARED: Final = "an open file is read by several functions at the same time"
 
 MOST_SPANS: Final = 1000
 """Ranges of entries that are kept of a tree before they are merged."""
@@ -106,11 +109,20 @@ class FileRead:
 
 
 class FilesMeter(Meter):
-    """Meters what a function reads of any files, from construction to `close`."""
+    """Meters what a function reads of any files, from construction to `close`.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    chunk : Tally, optional
+        Meters the chunk in which the files are opened; they are others than its own.
+    """
+
+    def __init__(self, chunk: Tally | None = None) -> None:
         super().__init__()
         self.requested_before = 0
+        if chunk is not None:
+            self.places.own, self.in_process, self.reads = chunk.places.own, True, chunk.reads
+            self.core_wait, self.delay, self.off_core = chunk.core_wait, chunk.delay, chunk.off_core
         self.files: dict[str | None, FileRead] = {}
         self.dataset: str | None = None
         self.ntuples = False
@@ -140,12 +152,18 @@ class FilesMeter(Meter):
         return self.files.get(path) or self.files.setdefault(path, FileRead(path))
 
     def _watch(self, file: FileRead, source: Any) -> None:
+        self._of_sources[id(source)] = file
+        other = getattr(vars(source).get("chunks"), "tally", None)
+        if other is not None:
+            # its counter has what both read
+            for tally in (self, other):
+                tally.miss("bytes requested from storage", SHARED, *(READ if hasattr(tally, "files") else ()))
+            return
         kinds = len(self.kinds)
         file.requested_before += int(source.num_requested_bytes)
         watch_source(self, source)
         file.kinds += self.kinds[kinds:]
         file.sources.append(source)
-        self._of_sources[id(source)] = file
 
     def _tree(self, owner: Any) -> tuple[FileRead, TreeRead]:
         """File and tree of a TTree, an RNTuple or the parent of a branch."""
@@ -280,10 +298,26 @@ class FilesMeter(Meter):
         """None: those of each file are in its own columns."""
         return self.columns_of({})
 
-    def columns_of_files(self) -> list[dict[str, Any]]:
-        """Columns of the records of each file, once the meter is closed; that with the most entries comes first."""
+    def columns_of_files(self, metadata: int | None = None) -> list[dict[str, Any]]:
+        """Columns of the records of each file, once the meter is closed; that with the most entries comes first.
+
+        `metadata` is counted where it was asked for, and not as what is left.
+        """
         files = sorted(self.files.values(), key=lambda file: -file.tree.entries)
-        return [self._columns(file) for file in files]
+        found = [self._columns(file) for file in files]
+        if found and metadata is not None and self.without_source is None:
+            found[0]["bytes_metadata"] = metadata - sum(other["bytes_metadata"] or 0 for other in found[1:])
+        return found
+
+    def other_columns(self, added: Added) -> dict[str, Any]:
+        """Columns of the record of a chunk that opened these files itself; unknown ones are None."""
+        files = self.columns_of_files(self.late_metadata)
+        names = [redacted(str(file["file"]), added) for file in files]
+        if not self.unknown.isdisjoint(READ):
+            return dict.fromkeys(OTHER) | {"other_files": names}
+        lists = {name: [file[amount] for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
+        received = None if "bytes_transferred" in self.unknown else self.transferred
+        return dict(zip(OTHER, (self.requested(), received), strict=False)) | {"other_files": names, **lists}
 
     def _columns(self, file: FileRead) -> dict[str, Any]:
         tree = file.tree
@@ -314,6 +348,10 @@ class FilesMeter(Meter):
             "file_bytes": file.bytes,
             "source": ", ".join(dict.fromkeys(file.kinds)) or None,
         }
+
+
+AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata")
+OTHER: Final = ("bytes_other", "bytes_other_transferred", "other_requested", "other_payload", "other_metadata")
 
 
 class FieldShadow(ColumnShadow):

@@ -153,6 +153,12 @@ class _Pool(StandIn):
         self._inner = inner
         self._submit = submit
 
+    @property
+    def tally(self) -> Tally | None:
+        """The tally of that one."""
+        found: Tally | None = self._submit.__self__.tally  # type: ignore[attr-defined]
+        return found
+
     def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._inner.submit(_result, self._submit, task, *args, **kwargs)
 
@@ -280,7 +286,7 @@ class ReadShadow(Shadow):
         wall, cpu, own = perf_counter(), thread_time(), get_ident() == tally.places.own
         if own:
             tally.waits(wall - cpu)
-        table = self.original(*args, **kwargs)
+        table = tally.read_apart(self.original, *args, **kwargs)
         ended, now = thread_time(), perf_counter()
         cpu = ended - cpu
         waited = max(now - wall - cpu - (tally.delayed(now - ended) if own else 0.0), 0.0)

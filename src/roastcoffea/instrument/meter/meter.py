@@ -70,7 +70,10 @@ class Meter(Tally):
         return {name: value for name, value in (found or {}).items() if name not in self.unknown}
 
     def close(self) -> None:
-        """Remove all shadows, and release the file."""
+        """Remove all shadows, and release the files."""
+        if self.others is not None:
+            self.others.close()
+            self.problems += self.others.problems
         if self.servers is not None:
             try:
                 self.servers.settle()

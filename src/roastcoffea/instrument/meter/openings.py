@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.files import BUILD, OPEN, FilesMeter
-from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ
+from roastcoffea.instrument.meter.files import BUILD, OPEN, OTHER, FilesMeter
+from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ, Tally
 from roastcoffea.instrument.shared import Remembered, joined, leave, lock_of, name_here
 from roastcoffea.instrument.track import CHUNKS
 
@@ -36,15 +36,26 @@ TOO_LATE: Final = "NanoEvents were imported in the function itself: import coffe
 
 
 class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
-    """Context in which files that are opened in the current chunk are metered by its meter."""
+    """Context in which files that are opened in the current chunk are metered.
 
-    def __init__(self, meter: FilesMeter) -> None:
+    Parameters
+    ----------
+    meter : Tally
+        Meter of the chunk.
+    everything : bool
+        Patch all methods, and not only those through which a file is first seen: a chunk may open none.
+    """
+
+    def __init__(self, meter: Tally, *, everything: bool = False) -> None:
         self._meter = meter
+        self._everything = everything
 
     def __enter__(self) -> None:
         self._state = state = joined(_STATE, self._meter, undo=[], patched=set())
         try:
-            _patch_all(state, self._meter)
+            _patch_first(state, self._meter)
+            if self._everything:
+                _patch_rest(state, self._meter)
         finally:
             state.lock.release()
         self._without_events = FACTORY not in state.patched
@@ -59,32 +70,49 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
             self._meter.miss("building events and reading Parquet", TOO_LATE)
 
 
-def _patch_all(state: Any, meter: FilesMeter) -> None:
-    """Patch what is loaded and was not patched yet; uproot is loaded for it."""
+def _patch_first(state: Any, meter: Tally) -> None:
+    """Patch that through which files are first seen, if it is loaded and was not patched yet; uproot is loaded."""
     try:
-        import uproot.behaviors.RNTuple
-        import uproot.behaviors.TBranch
-        import uproot.models.RNTuple
-        import uproot.reading
-
         if "uproot" not in state.patched:
+            import uproot.behaviors.TBranch
+            import uproot.models.RNTuple
+            import uproot.reading
+
             state.patched.add("uproot")
-            file = uproot.reading.ReadOnlyFile
-            _patch(state, file, "__init__", _noticed_opening)
-            _patch(state, file, "hook_before_get_chunks", _noticed_source)
-            _patch(state, uproot.reading.ReadOnlyDirectory, "__init__", functools.partial(_phase, OPEN))
-            _patch(state, uproot.reading.ReadOnlyKey, "get", functools.partial(_phase, OPEN))
+            _patch(state, uproot.reading.ReadOnlyFile, "__init__", _noticed_opening)
             _patch(state, uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets)
-            _patch(state, uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries)
             _patch(state, uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple, "read_cluster_range", _metered_columns)
         if FACTORY in sys.modules and FACTORY not in state.patched:
             state.patched.add(FACTORY)
-            factory = sys.modules[FACTORY].NanoEventsFactory
             for name in ("from_root", "from_parquet"):
-                _patch(state, factory, name, _built_events)
-            _patch(state, factory, "events", functools.partial(_phase, BUILD))
+                _patch(state, sys.modules[FACTORY].NanoEventsFactory, name, _built_events)
     except Exception as problem:
-        meter.miss("files that the function opens", problem, *READ, *BY_BRANCH)
+        meter.miss("files that the function opens", problem, *_unknown_to(meter))
+
+
+def _patch_rest(state: Any, meter: Tally) -> None:
+    """Patch the rest, which the first leads to."""
+    try:
+        import uproot.behaviors.RNTuple
+        import uproot.reading
+
+        for owner, name, wrapping in (
+            (uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source),
+            (uproot.reading.ReadOnlyDirectory, "__init__", OPENING),
+            (uproot.reading.ReadOnlyKey, "get", OPENING),
+            (uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries),
+            *([(sys.modules[FACTORY].NanoEventsFactory, "events", BUILDING)] if FACTORY in sys.modules else ()),
+        ):
+            if (owner, name) not in state.patched:
+                state.patched.add((owner, name))
+                _patch(state, owner, name, wrapping)
+    except Exception as problem:
+        meter.miss("files that the function opens", problem, *_unknown_to(meter))
+
+
+def _unknown_to(meter: Tally) -> tuple[str, ...]:
+    """Columns that are unknown where a meter cannot see which files are opened."""
+    return (*READ, *BY_BRANCH) if isinstance(meter, FilesMeter) else OTHER
 
 
 def _patch(state: Any, owner: Any, name: str, wrapping: Callable[[Any], Any]) -> None:
@@ -112,7 +140,23 @@ def _restore(state: Any) -> None:
 
 
 def current_meter() -> FilesMeter | None:
-    """The meter of the function that called this code, where it can be told."""
+    """The meter of files that the function opens that called this code, where it can be told."""
+    meter = _meter_of_chunk()
+    if meter is None or isinstance(meter, FilesMeter):
+        return meter
+    if not meter.in_process:
+        return None
+    others: FilesMeter | None = meter.others
+    if others is None:
+        state = sys.modules[name_here(_STATE)]
+        with state.lock:
+            others = meter.others = meter.others or FilesMeter(meter)
+            _patch_rest(state, meter)
+    return others
+
+
+def _meter_of_chunk() -> Any:
+    """The meter of the chunk that called this code, where it can be told."""
     state = sys.modules.get(name_here(CHUNKS))
     if state is None:
         return None
@@ -128,7 +172,7 @@ def current_meter() -> FilesMeter | None:
         if len(chunks) > 1:
             for other in chunks:
                 if other.meter is not None:
-                    other.meter.miss("what threads of the function read", WHOSE, *READ, *BY_BRANCH)
+                    other.meter.miss("what threads of the function read", WHOSE, *_unknown_to(other.meter))
             return None
         (chunk,) = chunks or (None,)
     return chunk.meter if chunk is not None and chunk in state.open else None
@@ -197,14 +241,17 @@ def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
     if missing:
         raise TypeError(f"uproot's way to read baskets has no {', '.join(missing)}")
     owner, start, stop, decompression, interpretation, keeps = map(names.index, PLACES)
+    number = len(names)
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == number and getattr(args[decompression], "tally", None) is not None:
+            return original(*args)  # of the chunk's own file
         meter = current_meter()
         if meter is None:
             return original(*args, **kwargs)
         try:
-            given = list(args if len(args) == len(names) else signature.bind(*args, **kwargs).args)
+            given = list(args if len(args) == number else signature.bind(*args, **kwargs).args)
             meter.reading(given[owner], given[start], given[stop])
             meter.keeps_baskets |= bool(given[keeps])
             given[decompression], given[interpretation] = meter.metered(given[decompression], given[interpretation])
@@ -237,7 +284,10 @@ def _note_entries(meter: FilesMeter, fields: Any, options: dict[str, Any]) -> No
 def _metered_columns(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read_cluster_range(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meter = current_meter()
+        watched = vars(self).get("read_locator")
+        # the chunk's own ntuple has the chunk's meter
+        is_own = watched is not None and not isinstance(watched.tally, FilesMeter)
+        meter = None if is_own else current_meter()
         bound = functools.partial(original, self)
         shadow = None
         if meter is not None:
@@ -245,6 +295,10 @@ def _metered_columns(original: Callable[..., Any]) -> Callable[..., Any]:
         return (shadow or bound)(*args, **kwargs)
 
     return read_cluster_range
+
+
+OPENING: Final = functools.partial(_phase, OPEN)
+BUILDING: Final = functools.partial(_phase, BUILD)
 
 
 def _built_events(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,7 +82,7 @@ class ChunkShadow(Shadow):
         if here.in_chunks:
             return self.original(*args, **kwargs)
         tally.asked.append((args,))
-        chunk = tally.waiting(self.original, *args, **kwargs)
+        chunk = tally.read_apart(tally.waiting, self.original, *args, **kwargs)
         try:
             if here.pages is None:
                 tally.late_metadata += chunk.stop - chunk.start

@@ -77,6 +77,13 @@ class Tally(Delays, Steps):
     stepping: int | None = None
     """Thread of the last step, unless baskets were requested since."""
 
+    others: Any = None
+    """What meters the files that process() opens itself, once it opened one."""
+    reads: Any = None
+    """What counts the bytes that the thread reads, while process() runs."""
+    metered_reads = 0
+    """Bytes of these that were read for what is metered."""
+
     problems: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
     """Columns of a chunk's record that could not be metered."""
@@ -202,6 +209,15 @@ class Tally(Delays, Steps):
                     setattr(thing, name, before)
             except Exception as problem:
                 self.miss("a shadow was left behind", problem)
+
+    def read_apart(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Result of a read that is metered: what the thread has to `read()` for it is known."""
+        before = self.reads.bytes() if self.reads is not None and get_ident() == self.places.own else None
+        try:
+            return read(*args, **kwargs)
+        finally:
+            if before is not None:
+                self.metered_reads += (self.reads.bytes() or before) - before
 
     def waiting(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Result of a function, with its duration counted as waiting for storage."""

@@ -1,0 +1,358 @@
+"""Files that process() opens itself: their bytes against their baskets, and what no meter sees against file sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from coffea.nanoevents import BaseSchema, NanoEventsFactory
+from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
+from metered import Doing, outcome
+
+from roastcoffea import MetricsCollector, load
+from roastcoffea.measurement import Measurement
+
+EVENTS = 30_000
+CHUNK = 10_000
+READABLE = os.access("/proc/thread-self/io", os.R_OK)
+on_linux = pytest.mark.skipif(not READABLE, reason="the system does not tell what a thread reads")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A main file with a second tree, a friend tree, an RNTuple, and a JSON of 3 MB."""
+    folder = tmp_path_factory.mktemp("files")
+    random = np.random.default_rng(1)
+
+    def column() -> Any:
+        return random.normal(size=CHUNK).astype("f4")
+
+    with uproot.recreate(folder / "main.root") as file:
+        file.mktree("Events", {"x": "f4"})
+        for _ in range(EVENTS // CHUNK):
+            file["Events"].extend({"x": column()})
+        file.mktree("Runs", {"weight": "f8"})
+        file["Runs"].extend({"weight": random.normal(size=5000)})
+    with uproot.recreate(folder / "friend.root", compression=uproot.LZMA(1)) as file:
+        file.mktree("Events", {"p0": "f4", "p1": "f4", "unread": "f4"})
+        for _ in range(EVENTS // CHUNK):
+            file["Events"].extend({name: column() for name in ("p0", "p1", "unread")})
+    with uproot.recreate(folder / "ntuple.root") as file:
+        file.mkrntuple("Events", {"p0": column()})
+    (folder / "corrections.json").write_text(json.dumps(random.normal(size=150_000).tolist()))
+    return folder
+
+
+def baskets(path: Path, tree: str, *branches: str) -> int:
+    with uproot.open(path) as file:
+        return sum(file[tree][branch].compressed_bytes for branch in branches)
+
+
+def run(files: Path, function: Callable[[Any], Any], executor: Any = None) -> Measurement:
+    runner = Runner(executor or IterativeExecutor(status=False), schema=BaseSchema, chunksize=CHUNK, metadata_cache={})
+    with MetricsCollector() as collector:
+        runner({"d": {"files": {str(files / "main.root"): "Events"}}}, processor_instance=Doing(function))
+    return collector.measurement
+
+
+def friend_by_nanoevents(events: Any, folder: Path) -> float:
+    given = events.metadata
+    friend = NanoEventsFactory.from_root(
+        {str(folder / "friend.root"): "Events"},
+        schemaclass=BaseSchema,
+        entry_start=given["entrystart"],
+        entry_stop=given["entrystop"],
+    ).events()
+    return float(ak.sum(events.x) + ak.sum(friend.p0) + ak.sum(friend.p1))
+
+
+def friend_by_uproot(events: Any, folder: Path) -> float:
+    start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
+    with uproot.open(folder / "friend.root") as file:
+        arrays = file["Events"].arrays(["p0", "p1"], entry_start=start, entry_stop=stop)
+    return float(ak.sum(events.x) + ak.sum(arrays.p0) + ak.sum(arrays.p1))
+
+
+def friend_by_iterate(events: Any, folder: Path) -> float:
+    start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
+    names = {str(folder / "friend.root"): "Events"}
+    parts = uproot.iterate(names, ["p0", "p1"], entry_start=start, entry_stop=stop, step_size=3000)
+    return float(ak.sum(events.x) + sum(ak.sum(part.p0) + ak.sum(part.p1) for part in parts))
+
+
+def friend_in_a_thread(events: Any, folder: Path) -> float:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(friend_by_uproot, events, folder).result()
+
+
+KEPT: dict[str, Any] = {}
+"""What stays open from chunk to chunk: no pickle of a processor has it."""
+
+
+def friend_that_is_open(events: Any) -> float:
+    start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
+    return float(ak.sum(KEPT["tree"]["p0"].array(entry_start=start, entry_stop=stop)))
+
+
+def friend_that_two_read(events: Any) -> int:
+    KEPT["meeting"].wait(60)
+    read = KEPT["tree"]["p0"].array(array_cache=None)
+    KEPT["meeting"].wait(60)
+    return len(read)
+
+
+FRIENDS = [friend_by_nanoevents, friend_by_uproot, friend_in_a_thread]
+
+
+@pytest.mark.parametrize("read", FRIENDS)
+def test_baskets_of_a_friend_tree_are_in_a_class_of_their_own(files: Path, read: Callable[..., float]) -> None:
+    measurement = run(files, lambda events: read(events, files))
+    ledger = measurement.byte_ledger
+    friend, own = str(files / "friend.root"), str(files / "main.root")
+    payload = baskets(files / "friend.root", "Events", "p0", "p1")
+    assert ledger["payload"] == baskets(files / "main.root", "Events", "x")
+    assert (
+        ledger["other files"] == ledger.by("file").loc[friend, "other files"] == ledger.by("file").loc[friend, "total"]
+    )
+    chunks = measurement.chunks
+    assert sum(amount for (amount,) in chunks["other_payload"]) == payload
+    assert ledger["other files"] == payload + sum(amount for (amount,) in chunks["other_metadata"])
+    assert ledger.by("file").loc[own, "other files"] == ledger.residual == 0
+    assert ledger.total == sum(ledger.values())
+    assert ledger.certificate.complete
+    # what coffea counts is that of the chunks' own file
+    assert measurement.metrics["total_bytes_read"] == chunks["bytes_requested"].sum()
+    assert not measurement.problems
+
+
+@pytest.mark.parametrize("read", FRIENDS[:2])
+def test_time_of_a_friend_tree_goes_by_what_it_is_used_for(files: Path, read: Callable[..., float]) -> None:
+    with_friend = run(files, lambda events: read(events, files)).chunks
+    phases = with_friend[["read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds"]].sum()
+    # nothing else takes as long as LZMA
+    assert phases["decompress_seconds"] > phases["compute_seconds"]
+    parts = ["read", "decompress", "interpret", "compute", "contention", "lock", "blocked"]
+    inside = with_friend[[f"{name}_seconds" for name in parts]].sum(axis=1)
+    assert (inside <= with_friend["process_seconds"] * 1.01 + 1e-4).all()
+    assert (with_friend["build_seconds"] > 0).all()
+
+
+def test_iterating_requests_baskets_again_and_closes(files: Path) -> None:
+    ledger = run(files, lambda events: friend_by_iterate(events, files)).byte_ledger
+    assert ledger["other files"] >= baskets(files / "friend.root", "Events", "p0", "p1")
+    assert (ledger.residual, ledger.certificate.complete) == (0, True)
+
+
+def test_another_tree_of_the_chunks_own_file(files: Path) -> None:
+    """The file's row has what its Events were read for, and what was opened by hand, apart."""
+
+    def weighted(events: Any) -> float:
+        with uproot.open(events.metadata["filename"]) as file:
+            return float(ak.sum(events.x) + file["Runs"]["weight"].array(library="np").sum())
+
+    measurement = run(files, weighted)
+    ledger, own = measurement.byte_ledger, str(files / "main.root")
+    of_file = ledger.by("file").loc[own]
+    runs = baskets(files / "main.root", "Runs", "weight")
+    assert [amounts for (amounts,) in measurement.chunks["other_payload"]] == [runs] * 3
+    assert of_file["payload"] == ledger["payload"] == baskets(files / "main.root", "Events", "x")
+    assert of_file["other files"] == ledger["other files"] > 3 * runs
+    assert (ledger.residual, ledger.certificate.complete) == (0, True)
+    assert "weight" not in measurement.branches["branch"].tolist()
+
+
+def test_the_chunks_own_tree_opened_by_hand_is_no_payload(files: Path) -> None:
+    def twice(events: Any) -> float:
+        start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
+        with uproot.open(events.metadata["filename"]) as file:
+            again = file["Events"]["x"].array(entry_start=start, entry_stop=stop)
+        return float(ak.sum(events.x) + ak.sum(again))
+
+    measurement = run(files, twice)
+    ledger = measurement.byte_ledger
+    payload = baskets(files / "main.root", "Events", "x")
+    assert (ledger["payload"], ledger["re-read"], ledger.residual) == (payload, 0, 0)
+    assert sum(amount for (amount,) in measurement.chunks["other_payload"]) == payload
+
+
+def test_a_file_that_stays_open_from_chunk_to_chunk(files: Path) -> None:
+    with uproot.open(files / "friend.root") as file:
+        KEPT["tree"] = file["Events"]
+        before = file.file.source.num_requested_bytes
+        ledger = run(files, friend_that_is_open).byte_ledger
+        assert ledger["other files"] == file.file.source.num_requested_bytes - before
+        assert "chunks" not in vars(file.file.source)
+    assert ledger["other files"] == baskets(files / "friend.root", "Events", "p0")
+    assert (ledger.residual, ledger.certificate.complete) == (0, True)
+
+
+def test_an_rntuple_as_a_friend(files: Path) -> None:
+    def read(events: Any) -> float:
+        with uproot.open(files / "ntuple.root") as file:
+            ntuple = file["Events"]
+            return float(ak.sum(events.x) + ak.sum(ntuple.arrays(["p0"]).p0))
+
+    measurement = run(files, read)
+    with uproot.open(files / "ntuple.root") as file:
+        ntuple = file["Events"]
+        before = file.file.source.num_requested_bytes
+        ntuple.arrays(["p0"])
+        pages = file.file.source.num_requested_bytes - before
+    ledger = measurement.byte_ledger
+    assert all(0 < amount <= pages for (amount,) in measurement.chunks["other_payload"])
+    assert all(amount >= CHUNK for (amount,) in measurement.chunks["other_payload"])
+    assert (ledger.residual, ledger.certificate.complete) == (0, True)
+
+
+def test_what_a_failed_attempt_read_of_other_files_is_failed(files: Path) -> None:
+    def fails(events: Any) -> None:
+        friend_by_uproot(events, files)
+        raise LookupError("planted")
+
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, maxchunks=1, metadata_cache={})
+    with MetricsCollector() as collector, pytest.raises(Exception, match="planted"):
+        runner({"d": {"files": {str(files / "main.root"): "Events"}}}, processor_instance=Doing(fails))
+    ledger = collector.measurement.byte_ledger
+    assert ledger["other files"] == 0
+    assert ledger.by("file").loc[str(files / "friend.root"), "failed"] > baskets(files / "friend.root", "Events", "p0")
+
+
+def test_other_files_survive_saving_and_have_made_up_names(files: Path, tmp_path: Path) -> None:
+    measurement = run(files, lambda events: friend_by_uproot(events, files))
+    again = load(measurement.save(tmp_path, "m"))
+    assert dict(again.byte_ledger) == dict(measurement.byte_ledger)
+    shared = load(measurement.save(tmp_path, "shared", share=True))
+    names = {name for names in shared.chunks["other_files"] for name in names}
+    assert len(names) == 1
+    assert str(files) not in names.pop()
+    assert shared.byte_ledger["other files"] == measurement.byte_ledger["other files"]
+
+
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(None, marks=pytest.mark.slow)])
+def test_chunks_of_several_threads_or_processes(files: Path, pool: Any) -> None:
+    executor = FuturesExecutor(workers=2, status=False, **({} if pool is None else {"pool": pool}))
+    folder = files
+
+    def read(events: Any) -> float:
+        start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
+        with uproot.open(folder / "friend.root") as file:
+            return float(ak.sum(file["Events"]["p0"].array(entry_start=start, entry_stop=stop)))
+
+    before = [dict(vars(owner)) for owner in (uproot.reading.ReadOnlyFile, uproot.behaviors.TBranch)]
+    ledger = run(files, read, executor).byte_ledger
+    payload = baskets(files / "friend.root", "Events", "p0")
+    assert payload < ledger["other files"] < 2 * payload + 100_000
+    assert (ledger.residual, ledger.certificate.complete) == (0, True)
+    assert [dict(vars(owner)) for owner in (uproot.reading.ReadOnlyFile, uproot.behaviors.TBranch)] == before
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+
+def test_an_open_file_that_two_chunks_read_at_once_is_not_counted_twice(files: Path) -> None:
+    with uproot.open(files / "friend.root") as file:
+        KEPT.update(tree=file["Events"], meeting=threading.Barrier(2))
+        KEPT["tree"]["p0"].array(array_cache=None)
+        runner = Runner(FuturesExecutor(workers=2, status=False, pool=ThreadPoolExecutor), schema=BaseSchema)
+        runner.chunksize = EVENTS // 2
+        with MetricsCollector() as collector:
+            runner(
+                {"d": {"files": {str(files / "main.root"): "Events"}}}, processor_instance=Doing(friend_that_two_read)
+            )
+    (reason,) = collector.measurement.byte_ledger.certificate.reasons
+    assert reason == "2 chunks have no count of bytes from files that they opened themselves"
+    assert collector.measurement.byte_ledger["other files"] == 0
+
+
+@on_linux
+def test_a_json_is_said_with_its_size(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = files / "corrections.json"
+
+    def corrected(events: Any) -> float:
+        return float(ak.sum(events.x) + sum(json.loads(path.read_text())))
+
+    measurement = run(files, corrected)
+    assert measurement.byte_ledger.unmetered == pytest.approx(3 * path.stat().st_size, abs=3000)
+    (reason,) = measurement.byte_ledger.certificate.reasons
+    assert "MB from files that it did not open with uproot" in reason
+    measurement.print_summary(all=True)
+    assert "Incomplete: process() read" in " ".join(capsys.readouterr().out.split())
+    measurement.report(tmp_path / "page.html")
+    assert f"incomplete: {reason}" in (tmp_path / "page.html").read_text()
+    assert measurement.byte_ledger["other files"] == 0
+
+
+@on_linux
+@pytest.mark.parametrize("read", [*FRIENDS, friend_by_iterate])
+def test_what_is_metered_is_not_read_by_other_means(files: Path, read: Callable[..., float]) -> None:
+    measurement = run(files, lambda events: read(events, files))
+    assert measurement.byte_ledger.unmetered < 10_000
+
+
+@on_linux
+def test_little_is_not_said(files: Path) -> None:
+    small = files / "small.json"
+    small.write_text(json.dumps([1.0] * 1000))
+
+    def corrected(events: Any) -> float:
+        return float(ak.sum(events.x) + sum(json.loads(small.read_text())))
+
+    measurement = run(files, corrected)
+    assert measurement.byte_ledger.unmetered == pytest.approx(3 * small.stat().st_size, abs=3000)
+    assert measurement.byte_ledger.certificate.complete
+
+
+@on_linux
+@pytest.mark.parametrize("kind", ["root", "parquet"])
+def test_what_a_chunk_reads_of_its_own_file_is_not_read_by_other_means(files: Path, tmp_path: Path, kind: str) -> None:
+    source = files / "ntuple.root"
+    if kind == "parquet":
+        source = tmp_path / "events.parquet"
+        ak.to_parquet(ak.zip({"p0": np.random.default_rng(1).normal(size=400_000)}), source)
+    _, measurement = outcome(source, lambda events: float(ak.sum(events.p0)), kind=kind)
+    assert measurement.byte_ledger.unmetered < 20_000
+
+
+@on_linux
+@pytest.mark.slow
+def test_imports_are_no_files_of_the_analysis(files: Path, tmp_path: Path) -> None:
+    """A fresh process, whose first chunk imports what is larger than a megabyte."""
+    module = tmp_path / "large_module.py"
+    module.write_text("VALUES = " + repr([float(number) for number in range(200_000)]))
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys
+        sys.path[:0] = [{str(tmp_path)!r}]
+        from coffea.nanoevents import BaseSchema
+        from coffea.processor import IterativeExecutor, ProcessorABC, Runner
+        from roastcoffea import MetricsCollector
+
+        class Importing(ProcessorABC):
+            def process(self, events):
+                import large_module
+                return {{"n": len(large_module.VALUES)}}
+
+            def postprocess(self, accumulator):
+                return accumulator
+
+        with MetricsCollector() as collector:
+            runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize={CHUNK})
+            runner({{"d": {{"files": {{{str(files / "main.root")!r}: "Events"}}}}}}, processor_instance=Importing())
+        print(collector.measurement.byte_ledger.certificate.complete, collector.measurement.byte_ledger.unmetered)
+        """)
+    )
+    for _ in range(2):  # from the source, and as compiled before
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+        complete, unmetered = done.stdout.split()[-2:]
+        assert (complete, int(unmetered) < 200_000) == ("True", True)
