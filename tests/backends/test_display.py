@@ -11,10 +11,30 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import wait_until
+from distributed import Client, SubprocessCluster
 
 from roastcoffea.backends.display import SHOWN_BY, Display
+from roastcoffea.collector import MetricsCollector
 
 PLUGIN: Any = SimpleNamespace(scheduler="scheduler", name="roastcoffea-1", token="token-1")
+
+
+@pytest.mark.slow
+def test_a_scheduler_without_a_dashboard_loads_no_bokeh() -> None:
+    def modules_of_bokeh(dask_scheduler: Any = None) -> list[str] | None:
+        """Those that the scheduler has loaded; None until it shows the run."""
+        import sys
+
+        if "roastcoffea-observer" not in dask_scheduler.plugins:
+            return None
+        return [name for name in sys.modules if name.partition(".")[0] == "bokeh"]
+
+    with SubprocessCluster(n_workers=1, scheduler_kwargs={"dashboard": False}) as cluster, Client(cluster) as client:
+        with MetricsCollector(client, journal=None) as collector:
+            assert wait_until(lambda: client.run_on_scheduler(modules_of_bokeh) is not None)
+            assert client.run_on_scheduler(modules_of_bokeh) == []
+        assert collector.problems == []
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, module: Any, done: Callable[[], object]) -> None:
@@ -38,8 +58,9 @@ def test_it_joins_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("display")
     module.join = lambda *given: calls.append(given)
     module.leave = lambda *given: calls.append(given)
-    shown(monkeypatch, module, lambda: calls)
-    assert calls == [("scheduler", "roastcoffea-1", "token-1"), ("scheduler", "roastcoffea-1")]
+    module.load = lambda scheduler: calls.append((scheduler,))
+    shown(monkeypatch, module, lambda: len(calls) > 1)
+    assert calls == [("scheduler",), ("scheduler", "roastcoffea-1", "token-1"), ("scheduler", "roastcoffea-1")]
 
 
 def test_a_scheduler_that_cannot_show_it_says_so_in_its_debug_log_alone(
@@ -53,7 +74,7 @@ def test_a_scheduler_that_cannot_show_it_says_so_in_its_debug_log_alone(
 
 
 def test_it_waits_for_the_module_that_another_collector_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = "import time\ntime.sleep(0.3)\njoined = []\ndef join(*given): joined.append(given)\nleave = join\n"
+    slow = "import time\ntime.sleep(0.3)\njoined = []\ndef load(scheduler): pass\ndef join(*given): joined.append(given)\nleave = join\n"
     (tmp_path / "slow_to_load.py").write_text(slow)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("roastcoffea.backends.display.SHOWN_BY", "slow_to_load")

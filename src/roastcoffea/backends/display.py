@@ -34,6 +34,7 @@ class Display(Addition):
         try:
             # always imported: while another collector's thread loads the module, half of it is in sys.modules
             module: Any = await asyncio.to_thread(import_module, SHOWN_BY)
+            await asyncio.to_thread(module.load, self._plugin.scheduler)
             module.join(self._plugin.scheduler, self._plugin.name, self._plugin.token)
             self._shown_by = module
         except Exception as problem:  # noqa: BLE001  (a run is measured where it cannot be shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from roastcoffea.backends.limits import load
@@ -63,7 +64,10 @@ async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> di
     dict
         `package` (our version that the scheduler can import, or None), and the result of `described`.
     """
-    return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": importable_package()}
+    package = importable_package()
+    if package is not None:  # else the event loop would wait for it as it unpickles the plugin
+        await asyncio.to_thread(import_module, "roastcoffea.backends.display")
+    return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": package}
 
 
 async def metrics_of_span(  # noqa: PLR0917

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 from roastcoffea.errors import reported
@@ -46,6 +49,8 @@ class Shown:
         self.observer.tick(time.time())
 
     def _show_page(self) -> None:
+        if not has_dashboard(self._scheduler):
+            return
         from roastcoffea.recording.facility.page import Page
 
         page = Page(self._scheduler, self.observer)
@@ -57,6 +62,21 @@ class Shown:
 
         EXPOSED.add(self.observer)
         self._ends.append(lambda: EXPOSED.remove(self.observer))
+
+
+def has_dashboard(scheduler: Any) -> bool:
+    """Whether Dask's dashboard is on the web server of a scheduler; Bokeh is imported then."""
+    bokeh: Any = sys.modules.get("bokeh.server.tornado")
+    served = getattr(getattr(scheduler, "http_application", None), "applications", ())
+    return bokeh is not None and any(isinstance(one, bokeh.BokehTornado) for one in served)
+
+
+def load(scheduler: Any) -> None:
+    """Import what shows runs, which takes seconds of CPU time: not on the scheduler's event loop."""
+    if has_dashboard(scheduler):
+        import_module("roastcoffea.recording.facility.page")
+    with suppress(ImportError):  # prometheus_client is optional
+        import_module("roastcoffea.recording.facility.prometheus")
 
 
 _shown: Final[dict[Any, Shown]] = {}

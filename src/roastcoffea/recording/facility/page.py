@@ -55,7 +55,6 @@ class Page:
         from bokeh.server.tornado import BokehTornado
 
         self._server = scheduler.http_application
-        # without a dashboard of Dask this fails: then nobody wants a page
         self._dasks: Any = next(one for one in self._server.applications if isinstance(one, BokehTornado))
         self._menu = template_variables(scheduler)["pages"]
         pages = {PATH: partial(_show, observer, alone=False), ALONE: partial(_show, observer, alone=True)}
