@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,11 @@ from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
 
 from roastcoffea import MetricsCollector
-from roastcoffea.log.journals import Entry, Journal, journals_in
+from roastcoffea.cli import main
+from roastcoffea.log.journal import COLUMNS, HEADER_KEY, RECORDS, checksum
+from roastcoffea.log.journals import Entry, Journal, JournalError, journal_in, journals_in
 from roastcoffea.measurement import Measurement
+from roastcoffea.recording.assembly import BEGAN
 from roastcoffea.recording.black_box import END
 from roastcoffea.recording.recovery import recovered
 from roastcoffea.records.run import LOST, Run
@@ -159,3 +166,147 @@ def printed(measurement: Measurement) -> str:
     out = io.StringIO()
     measurement.print_summary(out)
     return out.getvalue()
+
+
+# journals with values that cannot be
+
+WRONG = [
+    None,
+    True,
+    -1,
+    10**400,
+    1e308,
+    math.nan,
+    -math.inf,
+    "text",
+    "NaN",
+    [],
+    [[1]],
+    {},
+    {"a": {"b": None}},
+    "\ud800",
+]
+
+
+@pytest.fixture(scope="module")
+def journal(shared_client: Client, sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
+    """The journal of a run that ended, with its process alive."""
+    place = tmp_path_factory.mktemp("journals")
+    collector = measured(shared_client, sample, "iterative", place)
+    yield journal_of(place)
+    del collector
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places_in(item, (*path, key))
+
+
+def changed(value: Any, dice: random.Random) -> Any:
+    """A copy of parsed JSON with something else in one place, or nothing."""
+    value = json.loads(json.dumps(value))
+    *above, last = dice.choice([*places_in([value])][1:])
+    outer = [value]
+    place: Any = outer
+    for key in above:
+        place = place[key]
+    if above and dice.random() < 0.2:
+        del place[last]
+    else:
+        place[last] = dice.choice(WRONG)
+    return outer[0]
+
+
+def damaged(entry: Entry, dice: random.Random) -> Entry:
+    """An entry with another value, another bit, or another time."""
+    if dice.random() < 0.2:
+        return entry._replace(time=dice.choice([1e308, -1e308, math.nan, -1.0]))
+    try:
+        return entry._replace(data=json.dumps(changed(json.loads(entry.data), dice)).encode())
+    except ValueError:
+        at = dice.randrange(len(entry.data))
+        bits = bytes([entry.data[at] ^ 1 << dice.randrange(8)])
+        return entry._replace(data=entry.data[:at] + bits + entry.data[at + 1 :])
+
+
+def written(folder: Path, header: Mapping[str, Any], entries: Iterable[Entry]) -> Path:
+    """A journal with this header and these entries, as its writer would have written them."""
+    folder.mkdir(parents=True)
+    schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
+    rows = [{**entry._asdict(), "check": checksum(*entry)} for entry in entries]
+    with pa.OSFile(str(folder / "000001.arrows"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        stream.write_table(pa.Table.from_pylist(rows, schema))
+    return folder
+
+
+def outcome(folder: Path, out: Path) -> str:
+    """What `recover` makes of a journal: a measurement that can be loaded, or an error that names the journal."""
+    try:
+        saved = recovered(journal_in(folder)).save(out)
+    except JournalError as error:
+        return "refused" if str(folder) in str(error) else str(error)
+    run = load_run(saved)
+    assert all(0 <= moment < 4e9 for moment in (run.start, run.stop))
+    return "recovered"
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+def test_impossible_values_end_in_a_measurement_or_name_the_journal(
+    seed: int, journal: Journal, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    entries = list(journal.entries())
+    found = Counter()
+    for number in range(25):
+        header, kept = dict(journal.header), list(entries)
+        if number % 3:
+            at = dice.randrange(len(entries))
+            kept[at] = damaged(entries[at], dice)
+        else:
+            header = changed(header, dice)
+        if number % 2:
+            kept = [entry for entry in kept if entry.kind != END]
+        found[outcome(written(tmp_path / f"{number}", header, kept), tmp_path / "out")] += 1
+    assert found.keys() == {"recovered", "refused"}
+
+
+def test_one_bad_entry_leaves_the_others(journal: Journal, tmp_path: Path) -> None:
+    entries = list(journal.entries())
+    for number, entry in enumerate(entries):
+        bad = entry._replace(time=math.nan, data=b"[1e308")
+        folder = written(tmp_path / f"{number}", journal.header, [*entries[:number], bad, *entries[number + 1 :]])
+        run = recovered(journal_in(folder)).run
+        whole = len(run.chunks or ()) == 8
+        told = any("lacks" in problem for problem in run.problems)
+        assert whole or (entry.kind in {RECORDS, BEGAN} and told), entry.kind
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_flipped_bit_ends_in_a_measurement_or_names_the_journal(seed: int, journal: Journal, tmp_path: Path) -> None:
+    (file,) = journal.folder.iterdir()
+    whole, dice = file.read_bytes(), random.Random(seed)
+    for number in range(40):
+        at = dice.randrange(len(whole) if number % 2 else 3000)  # half of them in the header
+        (tmp_path / f"{number}").mkdir()
+        flipped = bytes([whole[at] ^ 1 << dice.randrange(8)])
+        (tmp_path / f"{number}" / file.name).write_bytes(whole[:at] + flipped + whole[at + 1 :])
+        assert outcome(tmp_path / f"{number}", tmp_path / "out") in {"recovered", "refused"}
+
+
+@pytest.mark.parametrize("start", [1e308, math.nan, -1.0, math.inf, True])
+def test_a_bad_journal_does_not_stop_the_others(
+    start: float, journal: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "journals"
+    entries = list(journal.entries())
+    good = {**journal.header, "locked": False, "process": 2**22 + 1}
+    for name, header in {"a": good, "b": {**good, "start": start}, "c": good}.items():
+        written(place / name, header, entries)
+    assert main(["recover", str(place), "-o", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr()
+    assert str(place / "b") in " ".join(printed.err.split()).replace(" ", "")
+    assert printed.out.count("finished: ") == 2
+    assert [path.name for path in place.iterdir()] == ["b"]
+    assert main(["list", str(tmp_path / "out")]) == 0

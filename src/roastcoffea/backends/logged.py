@@ -17,6 +17,8 @@ from roastcoffea.log.journal import CLIENT, LOG
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.client import CLIENT_STEP_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.storage.reading import check_fields
 from roastcoffea.units import counted, were
 
 
@@ -147,6 +149,7 @@ class LoggedCluster(Recorder):
             super().take(kind, data)
 
     def learn(self, facts: Mapping[str, Any]) -> None:
+        check_fields({"scheduler_clock_offset": facts["clock_offset"], "dropped": facts["dropped"]}, Run, "the cluster")
         super().learn(facts)
         for name in ("clock_offset", "dropped", "refused", "failures"):
             setattr(self._period, name, facts[name])

@@ -18,8 +18,9 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.journal import RECORDS
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.run import Host
+from roastcoffea.records.run import Host, Run
 from roastcoffea.records.workers import PAUSE_COLUMNS
+from roastcoffea.storage.reading import check_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -300,7 +301,10 @@ class Recorder(AbstractMetricsBackend):
 
     def learn(self, facts: Mapping[str, Any]) -> None:
         """Take facts from a journal."""
-        self._period.was_open = facts["recorded"]
+        for host in facts["hosts"]:
+            check_fields(host, Host, "a host")
+        check_fields({"problems": facts["problems"]}, Run, "the backend")
+        self._period.was_open = bool(facts["recorded"])
         self.hosts = tuple(Host(**host) for host in facts["hosts"])
         self.problems = list(facts["problems"])
 

@@ -197,7 +197,7 @@ def _header_in(file: Path) -> dict[str, Any]:
         stream = _stream_of(opened.read(LONGEST_HEADER))
     header = json.loads((stream.schema.metadata or {})[HEADER_KEY])
     for name, kind in HEADER.items():
-        if not isinstance(header[name], kind):
+        if not isinstance(header[name], kind) or isinstance(header[name], bool):
             raise TypeError(f"{name} is {type(header[name]).__name__}")
     if not 0 <= header["start"] < LATEST:
         raise ValueError(f"its start is {header['start']:g} s")

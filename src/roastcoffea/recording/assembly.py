@@ -21,6 +21,7 @@ from roastcoffea.records.run import LOST, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import fields_by_name
 from roastcoffea.storage.plain import plain, restored
+from roastcoffea.storage.reading import check_fields, check_times
 from roastcoffea.units import counted
 
 START: Final = "start"
@@ -277,9 +278,9 @@ class RunRecords:
     @property
     def _takers(self) -> dict[str, Callable[[bytes], None]]:
         return {
-            START: lambda data: self.started(float(data)),
+            START: lambda data: self._take_start(float(data)),
             BEGAN: lambda data: self.call_began(_text(data)),
-            CALL: lambda data: self._take_call(RunnerCall(**unpacked_values(data))),
+            CALL: lambda data: self._take_call(unpacked_values(data)),
             ASKED: lambda data: self.asked.take(unpacked_part(data, arrow_schema(ASKED_COLUMNS))),
             UNKNOWN_REQUESTS: lambda _: self.requests_unknown(),
             NO_CHUNKS_OF: lambda data: self.chunks_lost(**unpacked_values(data)),
@@ -288,7 +289,14 @@ class RunRecords:
             REPORT: lambda data: self.take_report(**unpacked_values(data)),
         }
 
-    def _take_call(self, call: RunnerCall) -> None:
+    def _take_start(self, moment: float) -> None:
+        check_times(moment, moment)
+        self.started(moment)
+
+    def _take_call(self, values: dict[str, Any]) -> None:
+        call = RunnerCall(**values)
+        check_fields(values, RunnerCall, "a Runner call")
+        check_times(call.start, call.stop)
         (self.call_runs if call.outcome == LOST else self.call_ended)(call)
 
 

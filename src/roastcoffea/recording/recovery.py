@@ -11,15 +11,16 @@ import pyarrow as pa
 
 import roastcoffea
 from roastcoffea.backends.replayed import replayed
-from roastcoffea.errors import reported
-from roastcoffea.log.journals import Entry, Journal
+from roastcoffea.errors import error_text, reported
+from roastcoffea.log.journals import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.recording.assembly import REPORT, RunRecords, unpacked_values
 from roastcoffea.recording.black_box import END, SPANS
 from roastcoffea.records.arrow import arrow_schema, unpacked_part
 from roastcoffea.records.run import LOST, Environment, Run
-from roastcoffea.storage.document import check_body, restored_body, run_of
+from roastcoffea.storage.document import body_of, check_body, restored_body, run_of
+from roastcoffea.storage.reading import check_times
 from roastcoffea.storage.tables import SPAN_FORMS, TABLES, Tables, tables_of
 from roastcoffea.storage.upgrades import SCHEMA
 from roastcoffea.units import moment
@@ -32,11 +33,27 @@ LACKS: Final = (
 
 
 def recovered(journal: Journal) -> Measurement:
-    """The measurement that a journal has: of a run that was lost, or one that ended and was not saved."""
-    replay = _Replay(journal.header)
-    for entry in journal.entries():
-        replay.take(entry)
-    return Measurement(checked(replay.run(journal.problems)))
+    """The measurement that a journal has: of a run that was lost, or one that ended and was not saved.
+
+    Raises
+    ------
+    JournalError
+        Its header is damaged.
+    """
+    try:
+        replay = _Replay(journal.header)
+        for entry in journal.entries():
+            replay.take(entry)
+        return Measurement(checked(replay.run(journal.problems)))
+    except DAMAGED as error:
+        raise JournalError(f"{journal.folder} cannot be read: {error_text(error)}") from error
+
+
+def _as_saved(run: Run) -> Run:
+    """The run; raises one of `DAMAGED` if it could not be loaded once it is saved."""
+    check_times(run.start, run.stop)
+    check_body(restored_body(body_of(run)))
+    return run
 
 
 class _Replay:
@@ -74,9 +91,11 @@ class _Replay:
     def run(self, problems: Sequence[str]) -> Run:
         """The run so far."""
         self._journal_problems = problems
-        if self._end is not None and self._end["schema"] == SCHEMA:
-            return self._ended_run(self._end)
-        return self._lost_run()
+        if self._end is not None:
+            with reported(self._records.note, "the end of the run in the journal cannot be read", DAMAGED):
+                if self._end["schema"] == SCHEMA:
+                    return _as_saved(self._ended_run(self._end))
+        return _as_saved(self._lost_run())
 
     def _lost_run(self) -> Run:
         records, start = self._records, self._records.start or self._start
