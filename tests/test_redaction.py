@@ -136,6 +136,95 @@ def test_ordinary_texts_stay_as_they_are(text: str) -> None:
     assert redacted_values({"a": [text]}) == {"a": [text]}
 
 
+TOKEN = "q9" * 14
+
+KINDS_OF_FORMS = {
+    "option of a command": (
+        "run.py --token SECRET --n 3",
+        "run.py --token=SECRET --n 3",
+        "run.py --client-secret SECRET",
+        "run.py --password SECRET",
+        "['run.py', '--token', 'SECRET', '-n']",
+        '["--token", "SECRET"]',
+        "'--auth-token' 'SECRET'",
+    ),
+    "password": ("login pass=SECRET;", "user=jane pass=SECRET", "http://h/f?pass=SECRET", "{'pass': 'SECRET'}"),
+    "EOS": (
+        "root://h//f?cap.sym=SECRET&cap.msg=SECRET",
+        "cap.sym=SECRET&cap.msg=SECRET",
+        "open failed, cap.msg=SECRET",
+        "zteos64:SECRET",
+        "the door refused zteos64:SECRET+/=",
+        "zteos64%3ASECRET",
+        "root://h//f?authz=zteos64:SECRET",
+    ),
+    "token": tuple(
+        text.format(f"{prefix}{TOKEN}")
+        for prefix in ("ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "hf_", "sk-", "sk-proj-")
+        for text in ("{}", "the door refused {}: 403", "key {}.", "'{}'", "({})")
+    ),
+    "password in a URL": (
+        "root://jane:SEC/RET@host.org//f",
+        "root://jane:SEC RET@host.org:1094//f",
+        "https://jane:SE/C RET@host.org/f",
+        "no way to https://jane:/SECRET@host.org/f, twice",
+    ),
+    "encoded twice": (
+        "http://h/f%253Fauthz%253DSECRET%2526n%253D2",
+        "http%253A%252F%252Fh%252Ff%253Ftoken%253DSECRET",
+        "q=http%25253A%25253Fauthz%25253DSECRET",
+        "x?url=https%253A%252F%252Fjane%253ASECRET%2540example.org%252Fa.root",
+    ),
+    "options and headers": (
+        "{'headers': {'X-Auth-Token': 'SECRET'}}",
+        "{'client_kwargs': {'headers': {'Authorization': 'Bearer SECRET'}}, 'token': 'SECRET'}",
+        "{'key': 'SECRET', 'secret': 'SECRET', 'anon': False}",
+        "{'account_key': 'SECRET', 'sas_token': 'SECRET', 'connection_string': 'AccountKey=SECRET'}",
+        "X-Auth-Token: SECRET",
+        "Authorization=Bearer SECRET",
+        "[('X-Auth-Token', 'SECRET')]",
+        "[['X-Auth-Token', 'SECRET']]",
+        "[(b'authorization', b'Bearer SECRET')]",
+        "curl -H 'X-Auth-Token: SECRET'",
+        "{'auth': BasicAuth(login='jane', password='SECRET')}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_FORMS)
+def test_each_form_of_each_kind_of_secret(kind: str) -> None:
+    for text in KINDS_OF_FORMS[kind]:
+        for whole in (text, f"OSError: {text}", f"before {text}\nafter"):
+            clean = redacted(whole)
+            assert MASK in clean, whole
+            assert "SEC" not in clean, (whole, clean)
+            assert "RET" not in clean, (whole, clean)
+            assert TOKEN not in clean, (whole, clean)
+            assert redacted(clean) == clean
+            assert redacted_values({"a": [whole]}) == {"a": [clean]}
+
+
+STAYS = (
+    ("disk-read", "disk-write", "task-12", "risk-of-a-very-long-name-with-digits-123", "mask-0123456789-0123456789"),
+    ("pass=True", "pass=False", "pass=None", "pass=3 fail=2", "n_pass=12", "bypass=all", "compass=N", "passes=12"),
+    ("hf_jets", "hf_jets_from_heavy_flavour_regions", "sk-learn", "ghp_short", "xoxb-short", "glpat-x"),
+    ("the option --token is required", "--tokens 3", "--password", "--token --n 3", "--pass-through x"),
+    ("['token', 'pt']", "columns ['key', 'pt']", "['--tokens', 'a']", "/a/b--token/c d"),
+    (
+        "root://h.org:1094//eos/a@b/f.root",
+        "root://h.org//store/a@b/f.root",
+        "tcp://10.0.0.1:8786 lost, mail jane@h.org/",
+    ),
+    ("https://h.org: contact jane@cern.ch", "see http://a.org:8080 and jane@b.org/x", "https://h/f.root?chunk%253D3"),
+)
+
+
+@pytest.mark.parametrize("text", [text for texts in STAYS for text in texts])
+def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+    assert redacted(text) == text
+    assert redacted(f"OSError: {text} of a.root") == f"OSError: {text} of a.root"
+
+
 SEALED = string.ascii_letters + string.digits + "-_.~"
 WILD = SEALED + "!$*()+,;/:@?[]{}|^%"
 TEMPLATES = (
@@ -217,6 +306,46 @@ def test_a_text_is_cut_after_its_secrets_are_taken_out() -> None:
 def test_a_secret_that_the_search_ends_in_is_left_out() -> None:
     block = f"-----BEGIN KEY-----{'a' * 950}-----END KEY----- root://jane:PLANTED@host//f"
     assert redacted_beginning(block, 100) == f"-----BEGIN KEY-----{MASK}-----END KEY-----"
+
+
+LONG = 20_000_000
+
+
+def test_of_a_long_error_both_ends_are_kept_and_searched_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "root://jane:PLANTED@host//f"
+    searched = []
+    sub = re.sub
+
+    def counted(expression: str, by: Any, text: str) -> str:
+        searched.append(len(text))
+        return sub(expression, by, text)
+
+    monkeypatch.setattr(redaction.re, "sub", counted)
+    cause = OSError(f"{url} {'root://u:PLANTED@h ' * (LONG // 19)}{url}")
+    error = ValueError(f"first {url} {'a=b, ' * (LONG // 5)}last {url}")
+    for each in (cause, error):
+        error.__cause__ = None if each is error else cause
+        text = error_text(error)
+        assert len(text) <= LONGEST_ERROR
+        assert text.startswith("ValueError: first root://***@host//f a=b, ")
+        assert text.endswith(f"root://{MASK}@host//f")
+        assert "PLAN" not in text
+        assert searched
+        assert max(searched) <= 2 * redaction.LOOK * LONGEST_ERROR
+
+
+@pytest.mark.parametrize("shift", range(0, 60, 7))
+def test_no_secret_is_cut_at_either_end(shift: int) -> None:
+    url = "root://jane:PLANTED@host//f "
+    for text in (
+        url * 200,
+        url * 100_000,
+        f"{'-----BEGIN KEY-----'}{'PLANTED' * 30_000}-----END KEY-----{'y' * shift}",
+    ):
+        clean = error_text(OSError(f"{'x' * shift} {text}"))
+        assert len(clean) <= LONGEST_ERROR
+        assert "PLAN" not in clean
+        assert "ANTED" not in clean
 
 
 def test_an_error_keeps_its_own_text() -> None:

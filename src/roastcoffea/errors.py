@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from roastcoffea.interrupts import raise_if_interrupted
-from roastcoffea.redaction import Added, neutral, redacted_beginning
+from roastcoffea.redaction import CUT, LOOK, Added, neutral, redacted_ends
 
 LONGEST_ERROR: Final = 2000
 
@@ -55,7 +55,7 @@ MOST_CAUSES: Final = 3
 
 
 def error_text(error: BaseException, added: Added | None = None) -> str:
-    """Type and text of an error and its causes, without secrets, truncated if very long.
+    """Type and text of an error and its causes, without secrets; of very long ones the beginning and the end.
 
     `added` are patterns of secrets, as for `redacted`.
     """
@@ -63,7 +63,7 @@ def error_text(error: BaseException, added: Added | None = None) -> str:
     while error.__cause__ is not None and len(texts) <= MOST_CAUSES:
         error = error.__cause__
         texts.append(_own_text(error))
-    return redacted_beginning(CAUSED_BY.join(texts), LONGEST_ERROR, added)
+    return redacted_ends(CAUSED_BY.join(texts), LONGEST_ERROR, added)
 
 
 def root_cause(text: str) -> str:
@@ -73,12 +73,14 @@ def root_cause(text: str) -> str:
 
 
 def _own_text(error: BaseException) -> str:
-    """Type and text of an error alone; only the type if it has no printable text."""
+    """Type and text of an error alone; only the type if it has no printable text, and two ends of a very long one."""
     try:
         text = str(error)
     except Exception as problem:  # noqa: BLE001  (the class is the user's)
         raise_if_interrupted(problem)
         text = "(it has no text)"
+    if len(text) > 2 * LOOK * LONGEST_ERROR:  # both ends are searched for secrets, and less of them is kept
+        text = f"{text[: LOOK * LONGEST_ERROR]}{CUT}{text[-LOOK * LONGEST_ERROR :]}"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 

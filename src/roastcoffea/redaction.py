@@ -21,11 +21,20 @@ SECRET: Final = "secret"
 LOOK: Final = 10
 """Factor by which the searched part of a text exceeds the length to keep."""
 
+CUT: Final = " [...] "
+"""Text in place of what is left out of a long one."""
+
+KEY_BEGINS: Final = "-----BEGIN "
+KEY_ENDS: Final = "-----END"
+"""Around a key, which may be longer than what is searched."""
+
 DEEPEST: Final = 64
 """Most levels of nested values searched."""
 
 _KEYS = r"(?:access|account|api|auth|private|secret|session|shared)[-_]?key(?:[-_]?id)?"
-_SECRET_NAME = rf"[\w.-]*(?:password|passwd|passphrase|secret|token|authz|authorization|macaroon|cookie|{_KEYS})"
+_SECRET_NAME = (
+    rf"[\w.-]*(?:password|passwd|passphrase|secret|token|authz|authorization|macaroon|cookie|cap\.(?:sym|msg)|{_KEYS})"
+)
 """Names of secrets wherever a value follows."""
 
 _SIGNATURE = r"[\w.-]*(?:signature|credentials?)"
@@ -34,13 +43,17 @@ _SIGNATURE = r"[\w.-]*(?:signature|credentials?)"
 _SHORT_NAME = r"(?:auth|GoogleAccessId|jwt|key|pass|pwd|sig)"
 """Names of secrets in quotes and in the query of a URL: elsewhere they are too common."""
 
+_OPTION = rf"--(?:{_SECRET_NAME}|pass|pwd)"
+"""Names of options on a command line."""
+
 _ANY_NAME = rf"(?:{_SECRET_NAME}|{_SIGNATURE}|{_SHORT_NAME})"
 _BEGINNING = r"(?<![\w./-])"
 """Start of a name that is not part of a path."""
 
 _QUOTE = r"\\{0,8}[\"']"
 _QUOTED_NAME = (
-    rf"(?P<quote>{_QUOTE}){_ANY_NAME}(?P=quote)\s*(?::|=>|=)|\((?P<of_pair>{_QUOTE}){_ANY_NAME}(?P=of_pair)\s*,"
+    rf"(?P<quote>{_QUOTE}){_ANY_NAME}(?P=quote)\s*(?::|=>|=)|(?:\(|(?<=\[)\[)[bru]?(?P<of_pair>{_QUOTE}){_ANY_NAME}(?P=of_pair)\s*,"
+    rf"|(?P<of_option>{_QUOTE}){_OPTION}(?P=of_option)\s*,?"
 )
 _SCHEME = r"(?:(?:basic|bearer|digest|negotiate|token)(?:[ \t]|%20)+)?"
 _BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|,\s*|[^)\]}\"'\s,])*"
@@ -62,11 +75,24 @@ class Pattern(NamedTuple):
 
 
 PATTERNS: Final = (
-    Pattern("PEM block", ("-----BEGIN ",), r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)"),
+    Pattern("PEM block", (KEY_BEGINS,), r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)"),
     Pattern("user and password in a URL", ("@",), r"://(?P<secret>[^/?#\s\"<>]+)@"),
-    Pattern("user and password in an encoded URL", ("%40",), r"(?i)%3A%2F%2F(?P<secret>(?:(?!%2F)[^/?#\s\"<>])+?)%40"),
+    Pattern(
+        "password with slashes or spaces in a URL",
+        ("@",),
+        r"://(?P<secret>[^/?#\s\"<>:@]+:(?!\d{1,5}[/?#\s]|\s|//)(?:(?!://)[^\"'<>@\r\n]){1,256})@(?=[\w.-]+[:/])",
+    ),
+    Pattern(
+        "user and password in an encoded URL",
+        ("%40", "%25"),
+        r"(?i)%(?:25)*3A(?:%(?:25)*2F){2}(?P<secret>(?:(?!%(?:25)*2F)[^/?#\s\"<>])+?)%(?:25)*40",
+    ),
     Pattern("password before a host", ("@",), r"(?a)(?<![\w/.+-])[\w.+-]+:(?P<secret>[^\s/@\"']{1,256})@(?=\w)"),
-    Pattern("parameter of a URL", ("=", "%3"), rf"(?ia)(?:[?&]|%3F|%26){_ANY_NAME}(?:=|%3D)(?P<secret>[^&\s\"'<>#]+)"),
+    Pattern(
+        "parameter of a URL",
+        ("=", "%3", "%25"),
+        rf"(?ia)(?:[?&]|%(?:25)*(?:3F|26)){_ANY_NAME}(?:=|%(?:25)*3D)(?P<secret>[^&\s\"'<>#]+)",
+    ),
     Pattern(
         "option in quotes",
         ("'", '"'),
@@ -79,6 +105,18 @@ PATTERNS: Final = (
         rf"(?ia)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}[ \t]*(?:=|:|%3D)|(?:{_SIGNATURE}|auth)=))"
         rf"[ \t]*(?!{_OTHERWISE})(?=\S)(?P<secret>(?:{_BRACKETS}|{_SCHEME}){_WORD})",
     ),
+    Pattern(
+        "option of a command",
+        ("--",),
+        rf"(?ia)(?<![\w-]){_OPTION}[ \t]+(?!-|{_OTHERWISE})"
+        r"(?!(?:and|for|has|in|is|must|needs|not|of|option|or|to|was|with)\b)"
+        r"(?P<secret>[^\s\"',;\])]+)",
+    ),
+    Pattern(
+        "password without a name of its own",
+        ("pass=",),
+        rf"(?ia){_BEGINNING}pass=(?!{_OTHERWISE}|\d+\b)(?P<secret>{_WORD})",
+    ),
     Pattern("XML element", ("</",), rf"(?ia)<(?:{_SECRET_NAME}|{_SIGNATURE})\w*>(?P<secret>[^<]+)"),
     Pattern(
         "bearer token",
@@ -86,6 +124,12 @@ PATTERNS: Final = (
         r"(?ia)\bbearer(?:\s|%20)+(?!(?:auth\w*|realm|scheme|token)\b)(?P<secret>[\w.~+/=%-]{8,})",
     ),
     Pattern("JSON Web Token", ("eyJ",), r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*"),
+    Pattern(
+        "token with a prefix",
+        ("ghp_", "gho_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "hf_", "sk-"),
+        r"(?a)(?<![\w-])(?:gh[oprsu]_|github_pat_|glpat-|xox[bp]-|hf_(?=[^\W_]{20})|sk-(?=[\w-]*\d))[\w-]{20,}",
+    ),
+    Pattern("capability of EOS", ("zteos64",), r"(?ia)zteos64(?::|%3A)(?P<secret>[\w+/=%.~-]+)"),
     Pattern("macaroon", ("xvY2F0aW9u",), r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*"),
 )
 """Kinds of secrets, in the order of replacement."""
@@ -200,6 +244,26 @@ def redacted_beginning(text: str, length: int, added: Added | None = None) -> st
     if len(clean) < length and len(text) > LOOK * length:
         return clean.rpartition(" ")[0]
     return clean[:length]
+
+
+def redacted_ends(text: str, length: int, added: Added | None = None) -> str:
+    """A text without secrets; of a longer one its beginning and its end, which is a quarter.
+
+    Only so many characters at both ends are searched as `redacted_beginning` searches; a secret cut by a limit is left
+    out.
+    """
+    tail = length // 4
+    head = length - tail - len(CUT)
+    if len(text) > 2 * LOOK * length:
+        beginning, end = redacted_beginning(text, head, added), text[-LOOK * tail :]
+        if (key := end.find(KEY_ENDS)) >= 0 and KEY_BEGINS not in end[:key]:
+            end = end[key:]
+        end = redacted(end, added).partition(" ")[2]
+    else:
+        beginning = end = redacted(text, added)
+        if len(end) <= length:
+            return end
+    return f"{beginning[:head]}{CUT}{end[-tail:]}"
 
 
 def redacted_each(texts: Iterable[str | None]) -> list[str | None]:
