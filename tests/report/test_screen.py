@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import io
 import re
 from functools import cache
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,17 +143,30 @@ def test_an_error_after_the_last_call_is_told_although_nothing_is_missing() -> N
     assert lines[0].startswith("made   failed: ")
 
 
-def test_what_is_missing_has_its_line_to_copy_alone(tmp_path: Any) -> None:
+def statements(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Statements at the beginning of lines, each in one line, and the lines that they took."""
+    taken = list(takewhile(lambda line: line.startswith((" ", "rest = ", "measurement = ")) or line == ")", lines))
+    return [ast.unparse(statement) for statement in ast.parse("\n".join(taken)).body], taken
+
+
+def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
     measurement = Measurement(LIMITED["missing data"]())
     lines = shown(measurement)
     assert "   incomplete: " in lines[0]
-    place = lines.index("To run the rest:")
-    assert lines[place + 1].startswith("rest = runner(measurement.missing_")
+    place = lines.index("To run the rest:") + 1
+    rest, taken = statements(lines[place:])
+    assert max(map(len, taken)) <= 80
+    lacking = digest_of(measurement.run, measurement.metrics).lacking
+    assert lacking is not None
+    remedy = lacking.remedy or ""
+    assert len(remedy) > 80
+    assert rest == [ast.unparse(statement) for statement in ast.parse(remedy).body]
     file = io.StringIO()
-    load(measurement.save(tmp_path, "one")).print_summary(file)
-    saved = file.getvalue().splitlines()
-    loaded = f"measurement = roastcoffea.load({str(tmp_path / 'one')!r})"
-    assert saved[place + 1 : place + 3] == [loaded, lines[place + 1]]
+    saved = measurement.save(tmp_path, "a, (b) 'c")
+    load(saved).print_summary(file)
+    again, taken = statements(file.getvalue().splitlines()[place:])
+    assert again == [f"measurement = roastcoffea.load({str(saved)!r})", *rest]
+    assert max(map(len, taken)) <= max(80, len(str(saved)) + 10)
 
 
 def test_the_rest_is_where_it_was_saved(tmp_path: Any) -> None:

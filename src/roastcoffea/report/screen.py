@@ -241,10 +241,27 @@ def _lacking(out: Writer, digest: Digest, places: Places) -> list[Text]:
     lines = out.lines(what, out.width, MOST_OF_LACKING)
     if digest.lacking.remedy is not None:
         lines.append(Text("To run the rest:"))
-        lines += [
-            Text(out.text(line).plain, style="bold") for line in (places.measurement, digest.lacking.remedy) if line
-        ]
+        statements = [line for line in (places.measurement, *digest.lacking.remedy.split("; ")) if line]
+        lines += [Text(line, style="bold") for code in statements for line in _copied(out.text(code).plain, out.width)]
     return lines
+
+
+def _copied(code: str, width: int) -> list[str]:
+    """A statement in lines of a width that can be copied: they break between arguments."""
+    lines, part, depth = [""], "", 0
+    for token in re.findall(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^'\"(),]+|.", code):
+        part += token
+        depth += (token == "(") - (token == ")")
+        if token in ",(" and depth:
+            lines, part = _added(lines, part, width), ""
+    return _added(lines, part, width)
+
+
+def _added(lines: list[str], part: str, width: int) -> list[str]:
+    """Lines with a further part of a statement, in a new line where it has no room."""
+    if lines[-1].strip() and len(lines[-1] + part) > width:
+        return [*lines, f"    {part.lstrip()}"]
+    return [*lines[:-1], lines[-1] + part]
 
 
 def _side_by_side(out: Writer, parts: Iterable[Text], between: str, indent: int = 0) -> list[Text]:
