@@ -5,12 +5,15 @@ What else is found depends on the host; which finding comes first is measured by
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from analyses import Planted
 from evidence_by_hand import evidence_of
-from planted_work import Analysis
+from planted_work import Analysis, Calibrated
 from plants import Ground, measured
 
 from roastcoffea.diagnosis.causes import CAUSES
@@ -55,6 +58,34 @@ def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> No
     (function,) = draft.culprits
     assert "reweighted" in function.name
     assert {finding.cause for finding in measurement.verdict} & {"compute", "contention"}
+
+
+def test_a_file_that_each_chunk_loads(client: Any, fileset: Any, tmp_path: Path) -> None:
+    path = tmp_path / "corrections.json"
+    path.write_text(json.dumps([{"edges": [each, each + 1], "content": [each / 3] * 4} for each in range(200_000)]))
+    measurement = measured(client, fileset, Calibrated(str(path)))
+    (finding, *_) = [one for one in measurement.verdict if one.cause != "contention"]
+    assert finding.cause == "repeated work"
+    assert finding.what.startswith("json.load, called in corrections (")
+    (function,) = finding.culprits
+    assert "planted_work.py" in function.name
+    cpu = measurement.chunks["cpu_seconds"].sum()
+    assert 0.5 * cpu <= (function.seconds or 0.0) <= cpu
+    out = io.StringIO()
+    measurement.print_summary(out)
+    shown = " ".join(out.getvalue().partition("your code")[2].split())
+    assert "corrections (.../planted_work.py:" in shown
+
+
+def test_one_chunk_that_takes_long(client: Any, fileset: Any) -> None:
+    files = sorted(fileset["qcd"]["files"])
+    plan = Planted(spin=0.1, straggler=5.0, last=9000, file=Path(files[1]).name)
+    measurement = measured(client, fileset, plan)
+    finding = finding_of("slow chunk", measurement)
+    assert f"{files[1]}, entries 9000 to 12000 took" in finding.what
+    assert "most of it in " in finding.what
+    assert names(finding, "file") == [f"{files[1]}, entries 9000 to 12000"]
+    assert "analyses.py" in names(finding, "function")[0]
 
 
 def test_a_file_that_is_missing(client: Any, fileset: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from handmade import empty_run, handmade_run
 from made_runs import made_run, plan, waiting_in, with_call
@@ -74,6 +75,21 @@ def test_the_hottest_lines_of_user_code_are_shown_whatever_is_in_front_of_them()
     for one in found.hot:
         assert f"{one.share} of CPU, {one.each}: {one.where}" in out.getvalue()
         assert f"{one.share}, {one.each}: <code>{one.where}</code>" in page
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80", "200"])
+def test_a_terminal_has_function_file_and_line_in_any_width(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "corrections_of_all_eras"
+    run = with_profile(**{name: 60.0, "cut": 40.0})
+    assert run.profile is not None
+    files = [["/home/me/analyses/of/many/years/selection.py"] * len(row) for row in run.profile["files"].to_pylist()]
+    place = run.profile.schema.get_field_index("files")
+    profile = run.profile.set_column(place, run.profile.schema.field(place), pa.array(files))
+    out = io.StringIO()
+    Measurement(dataclasses.replace(run, profile=profile)).print_summary(out)
+    shown = "".join(out.getvalue().partition("your code")[2].split())
+    assert f"60%,600msachunk:{name}(.../selection.py:8)" in shown.replace("ofCPU", "")
 
 
 def test_without_a_profile_no_line_is_shown() -> None:

@@ -315,13 +315,15 @@ def _bar(out: Writer, bar: Bar) -> Iterator[Text]:
 
 def _hot(out: Writer, digest: Digest) -> Iterator[Text]:
     """Lines of user code with the most CPU time."""
-    width = out.width - INDENT - LABEL
-    for place, one in enumerate(digest.hot):
-        amounts = ", ".join(filter(None, [f"{one.share} of CPU", one.each]))
-        whole = with_short_paths(f"{amounts}: {one.where}{f' in {one.calls}' if one.calls else ''}")
-        text = whole if len(whole) <= width else with_short_paths(f"{amounts}: {one.where}")
-        label = "" if place else "your code"
-        yield Text.assemble(f"{'':{INDENT}}{label:{LABEL}}", *out.lines(text, width, 1))
+    width, label = out.width - INDENT - LABEL, "your code"
+    for one in digest.hot:
+        where, each = with_short_paths(one.where), f", {one.each}" if one.each else ""
+        texts = [f"{one.share} of CPU{each}: {where}", f"{one.share}{each}: {where}"]
+        texts[:0] = [f"{texts[0]} in {one.calls}"] if one.calls else []
+        text = next((each for each in texts if len(each) <= width), texts[-1])
+        for line in out.wrapped(out.text(text), width):
+            yield Text.assemble(f"{'':{INDENT}}{label:{LABEL}}", line)
+            label = ""
 
 
 def _part(out: Writer, share: Share) -> Text:
