@@ -11,7 +11,7 @@ import dask
 import pytest
 from command_line import PATIENCE, wait_until
 from distributed import Client, wait
-from functions import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, total
+from functions import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, tolerant, total
 from stored import baskets_of, clusters_of, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, load, measured, what_if
@@ -161,3 +161,29 @@ def test_a_worker_that_is_killed(files: list[str], command_line_cluster: Any) ->
     assert ends == [["materialize", "processor", "ok"], ["slow", "processor", "worker lost"]]
     assert not measurement.byte_ledger.certificate.complete
     assert measurement.failed["reason"].tolist() == ["worker lost"]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_files_that_cannot_be_opened_are_failed_reads(
+    client: Client, files: list[str], everything: bool, tmp_path: Path
+) -> None:
+    gone = [str(tmp_path / name) for name in ("gone.root", "also.root")]
+    wanted = [[files[0], gone[0]], [gone[1]], [files[1]]]
+    function = tolerant if everything else measured(tolerant)
+    with MetricsCollector(client, everything=everything) as collector:
+        results = client.gather(client.map(function, wanted, pure=False))
+    assert [len(result["errors"]) for result in results] == [1, 1, 0]
+    measurement = collector.measurement
+    ledger = measurement.byte_ledger
+    assert ledger["payload"] == sum(payload_of(path, ["f0"]) for path in files[:2])
+    assert ledger.residual == 0
+    assert ledger.certificate.reasons == []
+    assert abs(measurement.time_ledger.residual or 0.0) < 1e-3 * (measurement.time_ledger.total or 0.0) + 1e-3
+    assert sorted(measurement.failed["file"]) == sorted(gone)
+    assert measurement.failed["error"].str.contains("FileNotFoundError").all()
+    assert measurement.failed["bytes"].sum() == ledger["failed"]
+    assert ledger.by("file").loc[gone[0], "failed"] == measurement.failed.set_index("file").loc[gone[0], "bytes"]
+    (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
+    assert finding.what.startswith("2 files could not be opened in tasks that went on (")
+    assert [culprit.name for culprit in finding.culprits] == measurement.failed["file"].tolist()
+    assert measurement.metrics["num_chunks"] == 3

@@ -13,7 +13,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from metered import slow_storage
-from stored import write_tree
+from stored import REFUSED, served, write_tree
 
 from roastcoffea import MetricsCollector, measured, record, track_bytes, track_time
 from roastcoffea.instrument.tasks import MeasuredTask, call_measured, events_of
@@ -194,3 +194,87 @@ class Task:
 
     def __call__(self, values: Any) -> Any:
         return values
+
+
+OPENERS: dict[str, Callable[[str], Any]] = {
+    "uproot": uproot.open,
+    "no ROOT file": uproot.open,
+    "server": uproot.open,
+    "iterate": lambda path: list(uproot.iterate({path: "Events"})),
+    "events": lambda path: NanoEventsFactory.from_root({path: "Events"}, schemaclass=BaseSchema, mode="virtual"),
+    "parquet": lambda path: NanoEventsFactory.from_parquet(path, schemaclass=BaseSchema),
+}
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_file_that_cannot_be_opened_is_a_failed_read(kind: str, path: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.root"
+    if kind == "no ROOT file":
+        bad.write_bytes(bytes(5000))
+
+    def tolerant(bad: str) -> Any:
+        try:
+            return OPENERS[kind](bad)
+        except Exception as error:
+            return str(error)
+
+    def one_of_two(bad: str) -> None:
+        assert isinstance(tolerant(bad), str)
+        if kind != "parquet":
+            total(path)
+
+    with served(tmp_path) as server:
+        name = server.url(REFUSED) if kind == "server" else str(bad)
+        alone, both = measurement_of(tolerant, name), measurement_of(one_of_two, name)
+    for measurement in (alone, both):
+        (failed,) = measurement.failed.to_dict("records")
+        assert failed["file"] == name
+        assert failed["reason"] == "error"
+        assert failed["error"]
+        ledger = measurement.byte_ledger
+        assert ledger["failed"] == failed["bytes"]
+        assert ledger.residual == 0
+        assert ledger.certificate.reasons == []
+        assert abs(measurement.time_ledger.residual) < 1e-3
+        (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
+        assert finding.what.startswith(f"1 file could not be opened in tasks that went on ({name})")
+    if kind != "parquet":
+        good = measurement_of(total, path).byte_ledger
+        assert (both.byte_ledger["payload"], both.byte_ledger["metadata"]) == (good["payload"], good["metadata"])
+
+
+def test_a_file_that_is_opened_in_the_end_is_not_missing(path: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late.root"
+
+    def patient() -> float:
+        with pytest.raises(FileNotFoundError):
+            uproot.open(late)
+        late.write_bytes(path.read_bytes())
+        return total(late)
+
+    measurement = measurement_of(patient)
+    assert measurement.failed["file"].tolist() == [str(late)]
+    assert measurement.byte_ledger.residual == 0
+    assert not [one for one in measurement.verdict if one.severity == "incomplete result"]
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda error: error,
+        lambda error: [1.0, error],
+        lambda error: (3, {"errors": {error}}),
+    ],
+)
+def test_exceptions_that_are_returned_are_counted_and_named(pack: Callable[[Any], Any], path: Path) -> None:
+    def function() -> Any:
+        total(path)
+        return pack(PlantedError("planted"))
+
+    measurement = measurement_of(function)
+    (failed,) = measurement.failed.to_dict("records")
+    assert failed["error"] == "PlantedError: planted"
+    assert measurement.failed["file"].isna().all()
+    assert measurement.byte_ledger["failed"] == measurement.byte_ledger.residual == 0
+    (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
+    assert finding.what == "Tasks returned 1 exception among their values: PlantedError: planted."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.causes_of_chunks import share_of
+from roastcoffea.diagnosis.completeness import caught_errors
 from roastcoffea.diagnosis.evidence import LEAST_OF_CLIENT, MORE_AT_ONCE, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.diagnosis.outputs import HANDLED, large_output, merged_output, mostly_moved
@@ -260,13 +262,15 @@ def failures(evidence: Evidence) -> Draft | None:
 
 
 @cause("missing data")
-def missing_data(evidence: Evidence) -> Draft | None:
+def missing_data(evidence: Evidence) -> Iterator[Draft]:
     """Missing data in the result."""
-    found = evidence.incompleteness
-    if found is None or found.complete:
-        return None
-    named = tuple(Culprit(*one) for one in found.culprits())
-    return Draft(f"{found.what} {found.how_much}", found.advice, named, found.remedy, {})
+    found, caught = evidence.incompleteness, caught_errors(evidence.run)
+    if found is not None and not found.complete:
+        named = tuple(Culprit(*one) for one in found.culprits())
+        yield Draft(f"{found.what} {found.how_much}", found.advice, named, found.remedy, {})
+    if caught is not None:
+        files = tuple(Culprit("file", name, 0.0) for name in caught.files)
+        yield Draft(caught.what, "`measurement.failed` lists them: fix them, then repeat these tasks.", files, rows={})
 
 
 def _fine(evidence: Evidence, *names: str) -> Rows:

@@ -193,9 +193,7 @@ class Incompleteness:
         return f"The run {self.ending} ({shortened(self.run_error or '')})"
 
     def _names(self) -> str:
-        files = [name for _, name, *_ in self.culprits()]
-        more = [f"and {number(len(files) - MOST_NAMED)} more files"] if len(files) > MOST_NAMED else []
-        return ", ".join([*files[:MOST_NAMED], *more])
+        return named([name for _, name, *_ in self.culprits()])
 
     def _without_names(self, error: str) -> str:
         """An error without the file that is named before it."""
@@ -245,6 +243,49 @@ def incompleteness(
         ending=run.ending,
         remedy=_line(chunks, files, files_to_repeat),
     )
+
+
+class CaughtErrors(NamedTuple):
+    """Errors of tasks that went on: files that they could not open, and exceptions among the values they returned."""
+
+    files: list[str]
+    of_files: CommonError | None
+    returned: int
+    of_returned: CommonError | None
+
+    @property
+    def what(self) -> str:
+        """What the results of these tasks lack."""
+        parts = []
+        if self.files:
+            names = named(self.files)
+            parts.append(f"{counted(len(self.files), 'file')} could not be opened in tasks that went on ({names})")
+        if self.returned:
+            parts.append(f"tasks returned {counted(self.returned, 'exception')} among their values")
+        errors = [str(error) for error in (self.of_files, self.of_returned) if error is not None]
+        what = f"{' and '.join(parts)}: {'; '.join(errors)}."
+        return f"{what[0].upper()}{what[1:]}"
+
+
+def caught_errors(run: Run) -> CaughtErrors | None:
+    """Errors of tasks that went on, except of files that were read at another time; None if there are none."""
+    if run.chunks is None:
+        return None
+    errors = pc.and_(pc.equal(run.chunks["outcome"], ERROR), run.chunks["wall_seconds"].is_null())
+    rows = run.chunks.select(["file", "error"]).filter(errors).to_pylist()
+    read = set(run.chunks["file"].filter(pc.not_equal(run.chunks["outcome"], ERROR)).to_pylist()) if rows else set()
+    unopened = [row for row in rows if row["file"] is not None and row["file"] not in read]
+    returned = [row["error"] for row in rows if row["file"] is None]
+    if not unopened and not returned:
+        return None
+    files = list(dict.fromkeys(row["file"] for row in unopened))
+    return CaughtErrors(files, commonest(row["error"] for row in unopened), len(returned), commonest(returned))
+
+
+def named(files: Sequence[str]) -> str:
+    """Names of the first few of these files."""
+    more = [f"and {number(len(files) - MOST_NAMED)} more files"] if len(files) > MOST_NAMED else []
+    return ", ".join([*files[:MOST_NAMED], *more])
 
 
 def state_of(run: Run, missing: Incompleteness | None) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from roastcoffea.errors import reported
+from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, new_identity
 from roastcoffea.instrument.channels import DaskTask, Transport, dask_worker
 from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.openings import openings_noticed
-from roastcoffea.instrument.meter.tally import StandIn
+from roastcoffea.instrument.meter.tally import READ, StandIn
 from roastcoffea.instrument.track import is_in_chunk
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.calls import OF_TASKS
+from roastcoffea.records.chunks import ERROR
 from roastcoffea.redaction import Added, redacted
 
 LOST: Final = "a record was lost on a worker"
@@ -43,12 +44,13 @@ class TaskAttempt(Attempt):
 
     def __init__(self, task: DaskTask, added: Added | None = None, *, profile: bool = False) -> None:
         super().__init__(task, added, profile=profile, meter=FilesMeter())
+        self.meter.added = added
         self._open.meter = self.meter
 
     @property
     def is_empty(self) -> bool:
         """Whether the function opened no file, and named nothing."""
-        return not (self.meter.files or self._open.entered or self._open.recorded)
+        return not (self.meter.files or self.meter.failed or self._open.entered or self._open.recorded)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the function gives."""
@@ -59,10 +61,15 @@ class TaskAttempt(Attempt):
         """Records of the run, which has ended: one of its time, and one of each further file that it read."""
         meter = self.meter
         record = self.end(error) | {"call": OF_TASKS + name, "dataset": meter.dataset or name}
-        first, *others = meter.columns_of_files(record.get("bytes_metadata")) or [{"events": 0}]
+        failed = meter.columns_of_failed()
+        metadata = record.get("bytes_metadata")
+        if metadata is not None:
+            metadata -= sum(other["bytes_requested"] or 0 for other in failed)
+        first, *others = meter.columns_of_files(metadata) or [{"events": 0, **dict.fromkeys(READ, 0)}]
         if error is not None:
             # what a failed attempt requested counts as a whole
-            first, others = {column: first.get(column) for column in PLACE}, []
+            place = next(iter(failed), first) if first.get("file") is None else first
+            first, others, failed = {column: place.get(column) for column in PLACE}, [], []
         problems = record.setdefault(PROBLEMS, [])
         if error is None and events is not None and meter.files:
             with reported(problems.append, "the events of a task are not known", Exception):
@@ -71,7 +78,11 @@ class TaskAttempt(Attempt):
             others = [other | {"events": 0} for other in others]
         if others:
             problems.append(SPLIT)
-        records = [record | first, *(further(record) | other for other in others)]
+        with reported(problems.append, "exceptions in the result of a task are not known", Exception):
+            known = {other["error"] for other in failed}
+            texts = (error_text(each, self._added) for each in exceptions_in(result))
+            failed += [{"outcome": ERROR, "error": text, "bytes_requested": 0} for text in texts if text not in known]
+        records = [record | first, *(further(record) | other for other in (*others, *failed))]
         for each in records:
             named = {column: each.get(column) for column in ("dataset", "file", "tree")}
             clean = {column: None if text is None else redacted(text, self._added) for column, text in named.items()}
@@ -89,6 +100,19 @@ def events_of(result: Any, events: Any) -> int:
     else:
         number = result[events] if isinstance(result, Mapping) else getattr(result, events)
     return operator.index(number)
+
+
+MOST_VALUES: Final = 1000
+"""Most values of a container that are looked at for exceptions."""
+
+
+def exceptions_in(result: Any, depth: int = 3) -> Iterator[BaseException]:
+    """Exceptions that a function returned: its result, or values in small containers of the standard library."""
+    if isinstance(result, BaseException):
+        yield result
+    elif depth and isinstance(result, (dict, list, tuple, set, frozenset)) and len(result) <= MOST_VALUES:
+        for value in result.values() if isinstance(result, dict) else result:
+            yield from exceptions_in(value, depth - 1)
 
 
 def further(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,7 +206,7 @@ def _end(
     with reported(home.complain, LOST, Exception):
         wanted = always or not attempt.is_empty
         records = attempt.records(home.name, events, result, error)
-        if wanted:
+        if wanted or len(records) > 1:
             home.take(records, failed=error is not None)
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, TIME_CLASSES, Part
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, places
 from roastcoffea.replay.cluster import Load
 
 
@@ -166,8 +166,8 @@ def chunks_in_parts(
         datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
         dataset=codes(chunks["dataset"]),
         file=codes(chunks["file"]),
-        start=np.asarray(chunks["entry_start"].to_numpy(), np.int64),
-        stop=np.asarray(chunks["entry_stop"].to_numpy(), np.int64),
+        start=integers(chunks["entry_start"]),
+        stop=integers(chunks["entry_stop"]),
         parts=Parts(
             open_cpu=open_cpu,
             open_wait=open_wait,

@@ -8,6 +8,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from roastcoffea.errors import error_text
 from roastcoffea.instrument.meter.formats import (
     ColumnShadow,
     Decompression,
@@ -23,6 +24,7 @@ from roastcoffea.instrument.meter.sources import watch_source
 from roastcoffea.instrument.meter.steps import BranchRead
 from roastcoffea.instrument.meter.tally import READ, Tally, branch_path
 from roastcoffea.log.packing import BRANCHES
+from roastcoffea.records.chunks import ERROR
 from roastcoffea.redaction import Added, redacted
 
 OPEN: Final = "open_seconds"
@@ -93,6 +95,8 @@ class FileRead:
         """Bytes that were requested of its sources before the function began."""
         self.requested: int | None = 0
         self.transferred: int | None = 0
+        self.error: str | None = None
+        """Why it could not be opened."""
 
     @property
     def tree(self) -> TreeRead:
@@ -117,6 +121,9 @@ class FilesMeter(Meter):
         Meters the chunk in which the files are opened; they are others than its own.
     """
 
+    added: Added | None = None
+    """Patterns of secrets, as for `redacted`."""
+
     def __init__(self, chunk: Tally | None = None) -> None:
         super().__init__()
         self.requested_before = 0
@@ -124,6 +131,8 @@ class FilesMeter(Meter):
             self.places.own, self.in_process, self.reads = chunk.places.own, True, chunk.reads
             self.core_wait, self.delay, self.off_core = chunk.core_wait, chunk.delay, chunk.off_core
         self.files: dict[str | None, FileRead] = {}
+        self.failed: list[FileRead] = []
+        """Files that could not be opened, for each time that this was tried."""
         self.dataset: str | None = None
         self.ntuples = False
         self.phases = {OPEN: 0.0, BUILD: 0.0}
@@ -147,6 +156,17 @@ class FilesMeter(Meter):
     def opened(self, file: Any) -> None:
         """Meter the source of uproot's file, which has been made."""
         self._watch(self._file(str(file.file_path)), file.source)
+
+    def not_opened(self, path: Any, source: Any, error: BaseException) -> None:
+        """Learn that a file could not be opened; the function may catch the error and go on."""
+        failed, file = FileRead(str(path)), self._file(str(path))
+        failed.error = error_text(error, self.added)
+        if id(source) in self._of_sources:
+            failed.sources, failed.kinds = [source], [type(source).__name__]
+            file.sources = [other for other in file.sources if other is not source]
+        if not file.sources and not file.trees:
+            del self.files[file.path]
+        self.failed.append(failed)
 
     def _file(self, path: str | None) -> FileRead:
         return self.files.get(path) or self.files.setdefault(path, FileRead(path))
@@ -279,13 +299,13 @@ class FilesMeter(Meter):
     # what comes of it
 
     def requested(self) -> int | None:
-        requested = super().requested() if self.files else 0
+        requested = super().requested() if self.files or self.failed else 0
         if requested is None or self.closed:
             return requested
         return requested - sum(file.requested_before for file in self.files.values())
 
     def close(self) -> None:
-        for file in self.files.values():
+        for file in (*self.files.values(), *self.failed):
             try:
                 file.count()
             except Exception as problem:
@@ -311,13 +331,23 @@ class FilesMeter(Meter):
 
     def other_columns(self, added: Added) -> dict[str, Any]:
         """Columns of the record of a chunk that opened these files itself; unknown ones are None."""
-        files = self.columns_of_files(self.late_metadata)
+        failed = self.columns_of_failed()
+        files = self.columns_of_files(self.late_metadata - sum(file["bytes_requested"] or 0 for file in failed))
+        files += [dict.fromkeys(AMOUNTS, 0) | file | {"bytes_metadata": file["bytes_requested"]} for file in failed]
         names = [redacted(str(file["file"]), added) for file in files]
         if not self.unknown.isdisjoint(READ):
             return dict.fromkeys(OTHER) | {"other_files": names}
         lists = {name: [file[amount] for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
         received = None if "bytes_transferred" in self.unknown else self.transferred
         return dict(zip(OTHER, (self.requested(), received), strict=False)) | {"other_files": names, **lists}
+
+    def columns_of_failed(self) -> list[dict[str, Any]]:
+        """The same for files that could not be opened."""
+        return [
+            {"file": file.path, "outcome": ERROR, "error": file.error, "bytes_transferred": file.transferred}
+            | {"bytes_requested": file.requested, "source": ", ".join(file.kinds) or None}
+            for file in self.failed
+        ]
 
     def _columns(self, file: FileRead) -> dict[str, Any]:
         tree = file.tree

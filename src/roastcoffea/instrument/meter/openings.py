@@ -212,7 +212,11 @@ def _noticed_opening(original: Callable[..., Any]) -> Callable[..., Any]:
         if meter is None:
             return original(self, file_path, *args, **kwargs)
         _noting(functools.partial(meter.opening, file_path), meter, *READ)
-        return _in_phase(meter, OPEN, original, self, file_path, *args, **kwargs)
+        try:
+            return _in_phase(meter, OPEN, original, self, file_path, *args, **kwargs)
+        except BaseException as error:
+            _noting(functools.partial(meter.not_opened, file_path, vars(self).get("_source"), error), meter, *READ)
+            raise
 
     return __init__
 
@@ -307,7 +311,12 @@ def _built_events(original: Callable[..., Any]) -> Callable[..., Any]:
         meter = current_meter()
         if meter is None:
             return original(kind, file, *args, **kwargs)
-        factory = _in_phase(meter, BUILD, original, kind, file, *args, **kwargs)
+        try:
+            factory = _in_phase(meter, BUILD, original, kind, file, *args, **kwargs)
+        except BaseException as error:
+            if original.__name__ == "from_parquet":
+                _noting(functools.partial(meter.not_opened, file, None, error), meter)
+            raise
         _noting(functools.partial(meter.built, factory, file, kwargs.get("metadata")), meter, *READ)
         return factory
 

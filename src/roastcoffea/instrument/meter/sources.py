@@ -82,10 +82,11 @@ class ChunkShadow(Shadow):
         if here.in_chunks:
             return self.original(*args, **kwargs)
         tally.asked.append((args,))
+        if here.pages is None and len(args) > 1:
+            # also where it fails: the source has counted it
+            tally.late_metadata += args[1] - args[0]
         chunk = tally.read_apart(tally.waiting, self.original, *args, **kwargs)
         try:
-            if here.pages is None:
-                tally.late_metadata += chunk.stop - chunk.start
             if type(chunk.future).__name__ != "TrivialFuture":
                 chunk.wait = partial(_wait, tally, weakref.ref(chunk))
         except Exception as problem:
