@@ -16,7 +16,7 @@ from handmade import handmade_run
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.diagnosis.completeness import Incompleteness, commonest
+from roastcoffea.diagnosis.completeness import Incompleteness, commonest, is_outside
 from roastcoffea.measurement import Measurement
 
 pytestmark = pytest.mark.filterwarnings("ignore:Skipping bad file:UserWarning")
@@ -142,6 +142,8 @@ def test_an_error_that_ends_the_run(good: Path, tmp_path: Path, on_dask: bool, c
     assert (len(found.chunks), found.events, found.share) == (2, 2 * EVENTS, 1.0)
     assert found.what.startswith("The run failed (KeyError: 'planted'): 2 chunks are missing from the output")
     assert found.failed_for_good == 1
+    assert found.advice.startswith("Fix this first, it will come again: KeyError: 'planted'.")
+    assert found.line is None
     assert found.remedy is not None
     assert lines_run(found.remedy, collector.measurement, fileset, runner_with(False)) == [{"events": 2 * EVENTS}]
 
@@ -213,3 +215,26 @@ def test_the_commonest_error_is_one_line_that_is_not_too_long() -> None:
     assert long is not None
     assert len(long.text) == 120
     assert long.text.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("error", "outside"),
+    [
+        (None, True),
+        ("KeyboardInterrupt", True),
+        ("KilledWorker: task died 4 times", True),
+        ("TimeoutError", True),
+        ("Exception: Failed to open file; caused by ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("OSError: File did not open properly: [ERROR] Operation expired", True),
+        ("OSError: XRootD error: [3011] No servers are available: Network is unreachable", True),
+        ("ValueError: planted", False),
+        (
+            "Exception: Failed to open file; caused by FileNotFoundError: [Errno 2] No such file: 'a'",
+            False,
+        ),
+        ("OSError: XRootD error: [3011] no such file or block", False),
+        ("PermissionError: [Errno 13] Permission denied: 'a.root'", False),
+    ],
+)
+def test_what_comes_again_is_to_be_fixed_first(error: str | None, outside: bool) -> None:
+    assert is_outside(error) is outside

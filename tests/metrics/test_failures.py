@@ -2,11 +2,12 @@ import dataclasses
 
 import pyarrow as pa
 import pytest
+from analyses import Failing
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from handmade import A, handmade_run, run_without_tables
-from stored import write_parquet
+from stored import write_parquet, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
@@ -50,7 +51,7 @@ def test_what_is_missing_can_be_run_again(measurement):
     assert measurement.missing_items(fileset) == [WorkItem("mc", A, "Events", 0, 10, b"\xab", {"x": 1})]
 
 
-@pytest.mark.parametrize("fileset", ["x", ["mc"], {1: []}])
+@pytest.mark.parametrize("fileset", ["x", ["mc"]])
 def test_what_is_no_fileset_is_refused(measurement, fileset):
     for missing in (measurement.missing_fileset, measurement.missing_items):
         with pytest.raises(TypeError, match="pass the fileset of the run, a mapping from dataset names to files"):
@@ -136,3 +137,27 @@ def test_what_is_not_known_of_a_chunk_is_equal_where_it_was_asked_for_and_where_
 
     unknown = dataclasses.replace(run, asked=without(run.asked), chunks=without(run.chunks))
     assert Measurement(unknown).metrics["num_missing_chunks"] == 1 == measurement.metrics["num_missing_chunks"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("key", [2017, (2017, "B")])
+def test_datasets_may_have_other_keys_than_text(key, tmp_path):
+    good, bad, gone = str(write_tree(tmp_path / "good.root")), str(write_tree(tmp_path / "bad.root")), "/gone.root"
+    fileset = {key: {"files": dict.fromkeys((good, bad, gone), "Events")}}
+    runner = Runner(
+        IterativeExecutor(status=False, retries=0),
+        schema=BaseSchema,
+        chunksize=1000,
+        skipbadfiles=(Exception,),
+        metadata_cache={},
+    )
+    with MetricsCollector() as collector:
+        runner(fileset, processor_instance=Failing(ValueError("planted"), "bad", 1000))
+    measurement = collector.measurement
+    assert measurement.missing_fileset(fileset, unopened=True) == {key: {"files": {gone: "Events"}}}
+    items = measurement.missing_items(fileset)
+    assert {(item.dataset, item.filename, item.entrystart) for item in items} == {
+        (key, bad, 1000 * number) for number in (1, 2, 3)
+    }
+    again = Runner(IterativeExecutor(status=False), schema=BaseSchema, metadata_cache={})
+    assert again(items, processor_instance=Failing(ValueError("planted"), "none")) == {"events": 3000}

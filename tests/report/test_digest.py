@@ -237,8 +237,17 @@ def test_chunks_of_a_failed_call_are_counted_once() -> None:
         for n in range(6)
     ]
     assert digest(dataclasses.replace(run, asked=table_of_rows(ASKED_COLUMNS, asked))).coverage.startswith(
-        "4 of 6 chunks"
+        "4 of 6 chunks computed, 4 lost with the output, "
     )
+
+
+def test_the_head_has_all_workers_that_there_were() -> None:
+    run = made_run([plan(1.0)] * 8, 2)
+    first, *others = run.lifetimes.to_pylist()  # type: ignore[union-attr]
+    middle = (run.start + run.stop) / 2
+    lives = [*others, first | {"stop": middle}, first | {"worker": "later", "start": middle}]
+    found = digest(dataclasses.replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives)))
+    assert any(fact.startswith("3 workers ") and fact.endswith(", at most 2 at once") for fact in found.facts)
 
 
 def test_an_empty_run_has_no_verdict_and_no_key_number_but_its_time() -> None:

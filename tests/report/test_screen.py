@@ -21,6 +21,8 @@ from rich.console import Console
 
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.report.digest import Share, digest_of
 from roastcoffea.report.screen import (
@@ -150,7 +152,12 @@ def statements(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
-    measurement = Measurement(LIMITED["missing data"]())
+    run = LIMITED["missing data"]()
+    first = shown(Measurement(run))
+    assert "To run the rest:" not in first
+    assert any(line.startswith("Fix this first, it will come again: FileNotFoundError") for line in first)
+    late = [row | {"error": row["error"] and "TimeoutError: no answer"} for row in run.preprocessing.to_pylist()]
+    measurement = Measurement(dataclasses.replace(run, preprocessing=table_of_rows(PREPROCESSING_COLUMNS, late)))
     lines = shown(measurement)
     assert "   incomplete: " in lines[0]
     place = lines.index("To run the rest:") + 1

@@ -267,7 +267,7 @@ def missing_data(evidence: Evidence) -> Iterator[Draft]:
     found, caught = evidence.incompleteness, caught_errors(evidence.run)
     if found is not None and not found.complete:
         named = tuple(Culprit(*one) for one in found.culprits())
-        yield Draft(f"{found.what} {found.how_much}", found.advice, named, found.remedy, {})
+        yield Draft(f"{found.what} {found.how_much}", found.advice, named, found.line, {})
     if caught is not None:
         files = tuple(Culprit("file", name, 0.0) for name in caught.files)
         yield Draft(caught.what, "`measurement.failed` lists them: fix them, then repeat these tasks.", files, rows={})

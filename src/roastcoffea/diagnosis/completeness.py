@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,21 @@ def is_interrupt(error: str | None) -> bool:
     return (error or "").partition(":")[0].strip() == INTERRUPT
 
 
+LISTED: Final = "`measurement.missing` lists the rest."
+
+OUTSIDE: Final = re.compile(
+    r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|expired|disconnected"
+    r"|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel",
+    re.IGNORECASE,
+)
+"""Words of errors whose cause was neither the analysis nor its files."""
+
+
+def is_outside(error: str | None) -> bool:
+    """Whether another attempt may succeed without a change: no error, Ctrl-C, a lost worker, a timeout, the network."""
+    return error is None or is_interrupt(error) or OUTSIDE.search(root_cause(error)) is not None
+
+
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
     """The most common of these errors; None if there are none."""
     found = Counter(shortened(error) for error in errors if error)
@@ -104,6 +120,9 @@ class Incompleteness:
         How the run ended, as a verb.
     remedy : str or None
         Line to copy that processes the rest; None if nothing is known to be missing.
+    to_fix : CommonError or None
+        The most common error that would come again; None if all causes were outside: a lost worker, a timeout, the
+        network, Ctrl-C.
     """
 
     files: list[Row]
@@ -118,6 +137,7 @@ class Incompleteness:
     run_error: str | None
     ending: str
     remedy: str | None
+    to_fix: CommonError | None = None
 
     @property
     def complete(self) -> bool:
@@ -166,10 +186,14 @@ class Incompleteness:
     @property
     def advice(self) -> str:
         """What to do about it."""
-        if self.remedy is None:
-            return "Run it again."
-        mend = "" if self.run_error == INTERRUPT or self.error is None else "Fix the error, then process the rest"
-        return f"{mend or 'Process the rest'}: {self.remedy}"
+        if self.to_fix is not None:
+            return f"Fix this first, it will come again: {self._without_names(self.to_fix.text)}. {LISTED}"
+        return "Run it again." if self.remedy is None else f"Process the rest: {self.remedy}"
+
+    @property
+    def line(self) -> str | None:
+        """Line to copy that processes the rest, if nothing has to be fixed first."""
+        return self.remedy if self.to_fix is None else None
 
     def culprits(self) -> list[CulpritParts]:
         """Files that lack data, most events first."""
@@ -242,6 +266,7 @@ def incompleteness(
         run_error=None if ended is None else _without_interrupt(ended),
         ending=run.ending,
         remedy=_line(chunks, files, files_to_repeat),
+        to_fix=commonest(error for error in (*(row["error"] for row in failed), ended) if not is_outside(error)),
     )
 
 

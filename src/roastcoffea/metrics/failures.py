@@ -327,7 +327,7 @@ def _found(run: Run) -> list[str]:
 class GivenDataset(NamedTuple):
     """A dataset of a fileset: its own name, its metadata, and its own file names by the recorded names."""
 
-    name: str
+    name: Any
     metadata: Any
     files: Mapping[str, str]
 
@@ -337,7 +337,7 @@ def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) ->
     if fileset is None:
         return {dataset: {"files": files} for dataset, files in lacking.items()}
     _check_fileset(fileset)
-    clean = {dataset: redacted(dataset) for dataset in fileset}
+    clean = {dataset: redacted(str(dataset)) for dataset in fileset}
     return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
 
@@ -347,7 +347,7 @@ def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[
 
     if fileset is not None:
         _check_fileset(fileset)
-    given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}
+    given = {redacted(str(name)): _given(name, described) for name, described in (fileset or {}).items()}
     items = []
     for row in missing.to_pylist():
         if row["entry_start"] is not None:
@@ -359,7 +359,7 @@ def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[
 
 
 def _check_fileset(fileset: object) -> None:
-    if not isinstance(fileset, Mapping) or not all(isinstance(name, str) for name in fileset):
+    if not isinstance(fileset, Mapping):
         raise TypeError(
             f"pass the fileset of the run, a mapping from dataset names to files, not {type(fileset).__name__}"
         )
@@ -374,7 +374,7 @@ def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
     return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
 
 
-def _given(name: str, dataset: Any) -> GivenDataset:
+def _given(name: Any, dataset: Any) -> GivenDataset:
     described = isinstance(dataset, Mapping)
     files = _by_recorded_name(dataset["files"] if described else dataset)
     own = {recorded: str(file) for recorded, file in files.items()}

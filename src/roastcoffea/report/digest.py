@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import NO_RUNNER, NOTHING, Incompleteness, shortened, state_of
@@ -14,12 +15,12 @@ from roastcoffea.diagnosis.culprits import cores_of_others
 from roastcoffea.diagnosis.finding import Finding, Verdict
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import name_of
+from roastcoffea.metrics.facts import counted_chunks, name_of
 from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.profile import UserLine
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.report.cards import percent_of
 from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of
@@ -97,7 +98,9 @@ class Lacking(NamedTuple):
     how_much: str
     """Events that are lost."""
     remedy: str | None
-    """Line to copy that runs the rest; None where nothing that is known is missing."""
+    """Line to copy that runs the rest; None where nothing that is known is missing, or is to be fixed first."""
+    to_fix: str | None = None
+    """What is to be fixed first."""
 
 
 class Hot(NamedTuple):
@@ -230,7 +233,7 @@ def _missing(metrics: Metrics) -> Incompleteness | None:
 
 def _lacking(missing: Incompleteness) -> Lacking:
     known = missing.files or missing.chunks
-    return Lacking(missing.what, missing.how_much if known else "", missing.remedy)
+    return Lacking(missing.what, missing.how_much if known else "", missing.line, missing.to_fix and missing.advice)
 
 
 def _concluded(verdict: Verdict | None, metrics: Metrics) -> str:
@@ -251,12 +254,22 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         # what a failed Runner call computed is among what the result lacks
         asked = max(_asked(run), done)
         parts.append(counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}")
+        if lost := _lost(run):
+            parts[0] += f" computed, {number(lost)} lost with the output"
     parts += [f"{number(events)} events"] if events else []
     parts += [f"{counted(files, 'file')} missing"] if files else []
     failed = (failed or 0) - unfinished
     parts += [counted(failed, "failed attempt")] if failed else []
     parts += [counted(unfinished, "unfinished attempt")] if unfinished else []
     return ", ".join(parts)
+
+
+def _lost(run: Run) -> int:
+    """Computed chunks whose Runner call did not give its output."""
+    failed = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
+    if run.chunks is None or not len(failed):
+        return 0
+    return len(counted_chunks(run.chunks.filter(pc.is_in(run.chunks["call"], value_set=failed))))
 
 
 def _asked(run: Run) -> int:
@@ -291,7 +304,9 @@ def _workers(run: Run, metrics: Metrics) -> Iterator[str]:
     threads = set() if run.lifetimes is None else set(run.lifetimes["threads"].drop_null().to_pylist())
     of_each = f" x {counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
     where = next(iter(hosts)) if len(hosts) == 1 else counted(len(hosts), "host")
-    yield f"{counted(int(workers), 'worker')}{of_each}{f' on {where}' if hosts else ''}"
+    every = 0 if run.lifetimes is None else pc.count_distinct(run.lifetimes["worker"]).as_py()
+    at_once = f", at most {number(int(workers))} at once" if every > workers else ""
+    yield f"{counted(max(every, int(workers)), 'worker')}{of_each}{f' on {where}' if hosts else ''}{at_once}"
 
 
 def _tiles(run: Run, metrics: Metrics) -> Iterator[Tile]:

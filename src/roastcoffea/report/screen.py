@@ -239,6 +239,8 @@ def _lacking(out: Writer, digest: Digest, places: Places) -> list[Text]:
         return []
     what = with_short_paths(f"{digest.lacking.what} {digest.lacking.how_much}")
     lines = out.lines(what, out.width, MOST_OF_LACKING)
+    if digest.lacking.to_fix is not None:
+        lines += out.wrapped(Text(digest.lacking.to_fix, style="bold"), out.width)
     if digest.lacking.remedy is not None:
         lines.append(Text("To run the rest:"))
         statements = [line for line in (places.measurement, *digest.lacking.remedy.split("; ")) if line]
