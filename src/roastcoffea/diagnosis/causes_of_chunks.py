@@ -52,13 +52,13 @@ def storage(evidence: Evidence) -> Draft | None:
     if not rows:
         return None
     found, rate = culprits.endpoints(evidence, rows), culprits.rate_of_stream(evidence)
-    where = names_of(found) or "local files"
-    speed = f" ({BYTE_PER_SECOND.text(rate)} per stream)" if rate else ""
-    verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
-    what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
     if found and _is_due_to_a_slow_server(evidence, found):
         return None
-    why = answering(evidence, found[0].name) if found else None
+    where, why = names_of(found) or "local files", answering(evidence, found[0].name) if found else None
+    # what limits round trips is no rate
+    speed = f" ({BYTE_PER_SECOND.text(rate)} per stream)" if rate and not (why and why.far) else ""
+    verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
+    what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
     if why is not None:
         subject = "It" if len(found) == 1 else found[0].name
         return Draft(f"{what} {subject} {why.what}", why.advice, tuple(found), why.remedy, names_culprit=why.far)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import pyarrow.compute as pc
+
 from roastcoffea.diagnosis.evidence import Evidence
-from roastcoffea.metrics.endpoints import XCACHE
+from roastcoffea.metrics.endpoints import XCACHE, with_endpoints
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, SECOND, number
 
 FAR: Final = 0.005
@@ -81,11 +84,11 @@ def answering(evidence: Evidence, endpoint: str) -> Answering | None:
     """How a server answers; None where its requests were not measured, or nothing is wrong with them."""
     for row in (known := _known(evidence)):
         if row["endpoint"] == endpoint:
-            return _far(row) or _cold(row) or _slow(row, _fast_ones(row, known))
+            return _far(row, evidence) or _cold(row) or _slow(row, _fast_ones(row, known))
     return None
 
 
-def _far(row: Mapping[str, Any]) -> Answering | None:
+def _far(row: Mapping[str, Any], evidence: Evidence) -> Answering | None:
     trip = row["shortest_latency"]
     if trip < FAR or trip < MOSTLY * row["latency"]:
         return None
@@ -94,9 +97,28 @@ def _far(row: Mapping[str, Any]) -> Answering | None:
         f"take {SECOND.text(row['latency'])} each and the round trip alone {SECOND.text(trip)}: too many small "
         f"requests over a wide-area network."
     )
-    if row["vector_reads"] < MOSTLY * row["requests"]:
+    if row["vector_reads"] is None:
+        line = _preload(row, evidence)
+        if line is not None:
+            advice = f"Read the branches at once rather than one after the other: {line}. Larger chunks help as well."
+            return Answering(what, advice, line, far=True)
+    elif row["vector_reads"] < MOSTLY * row["requests"]:
         return Answering(what, f"Read many ranges in one request: {VECTORS}.", VECTORS, far=True)
     return Answering(what, "Use larger chunks, or read a nearer copy.", far=True)
+
+
+def _preload(row: Mapping[str, Any], evidence: Evidence) -> str | None:
+    """Line for the fileset that has the branches of its largest dataset preloaded; None if they are, or are unknown."""
+    reads, chunks = evidence.run.branch_reads, evidence.counted
+    if row["payload_rate"] is None or reads is None or chunks is None or not len(reads):
+        return None
+    here = with_endpoints(chunks).filter(pc.equal(with_endpoints(chunks)["endpoint"], row["endpoint"]))
+    if not len(here):
+        return None
+    dataset = max(here["dataset"].value_counts().to_pylist(), key=lambda one: one["counts"])["values"]
+    own = here.filter(pc.equal(here["dataset"], dataset))["id"]
+    found = reads.filter(pc.is_in(reads["chunk"], value_set=own.combine_chunks()))["branch"].unique().to_pylist()
+    return f'fileset["{dataset}"]["preload"] = {json.dumps(sorted(filter(None, found)))}' if any(found) else None
 
 
 def _cold(row: Mapping[str, Any]) -> Answering | None:

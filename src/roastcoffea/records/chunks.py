@@ -36,7 +36,7 @@ ENDPOINT_COLUMNS: Final[tuple[Column, ...]] = (
     Column("request_seconds", "number", "s", "latency of the requests, from sending to the whole answer, summed"),
     Column("shortest_request_seconds", "number", "s", "shortest latency of a request"),
 )
-"""What an opening of a file tells about the server; measured through XRootD alone."""
+"""What an opening of a file tells about the server: through XRootD all of it, through HTTP and S3 its requests."""
 
 CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record of this attempt"),

@@ -65,7 +65,7 @@ class Meter(Tally):
                 watch_ntuple(self, mapping, ntuple)
 
     def server_columns(self) -> dict[str, Any]:
-        """Columns of a record about XRootD servers; none where the file was not read from one."""
+        """Columns of a record about servers; none where the file was not read from one."""
         found = self._of_servers if self.servers is None else self.servers.columns()
         return {name: value for name, value in (found or {}).items() if name not in self.unknown}
 

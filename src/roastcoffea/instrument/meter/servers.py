@@ -1,12 +1,15 @@
-"""XRootD servers that a file is read from: who answers, opens, requests, latencies and bytes.
+"""Servers that a file is read from: who answers, opens, requests, latencies and bytes.
 
-Every request goes through an `XRootD.client.File`: that of uproot's own sources, or the one in the cache of handles of
-fsspec-xrootd. Its methods are shadowed for the attempt. The library is never imported here: an analysis that does not
-use it need not have it.
+With HTTP and S3 each range is a request of an asynchronous file system of fsspec, which `sources.py` counts.
+
+With XRootD every request goes through an `XRootD.client.File`: that of uproot's own sources, or the one in the cache of
+handles of fsspec-xrootd. Its methods are shadowed for the attempt. The library is never imported here: an analysis that
+does not use it need not have it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -25,10 +28,11 @@ OF_SERVERS: Final = ("endpoint", "left_endpoint", "opens", "connect_seconds", *O
 
 
 class Servers:
-    """What an attempt asked XRootD servers for. Answers come in threads of XRootD's client."""
+    """What an attempt asked servers for. Answers come in threads of XRootD's client, or in the event loop of fsspec."""
 
-    def __init__(self, tally: Tally, *, transferred: bool) -> None:
+    def __init__(self, tally: Tally, *, transferred: bool, of_xrootd: bool = True) -> None:
         self._tally = tally
+        self._of_xrootd = of_xrootd
         self._transferred = transferred
         self._files: list[Any] = []
         self._endpoint: str | None = None
@@ -88,10 +92,10 @@ class Servers:
         return {
             "endpoint": self._endpoint,
             "left_endpoint": self._left,
-            "opens": self._opens,
-            "connect_seconds": self._connect,
+            "opens": self._opens if self._of_xrootd else None,
+            "connect_seconds": self._connect if self._of_xrootd else None,
             "requests": self._requests,
-            "vector_reads": self._vectors,
+            "vector_reads": self._vectors if self._of_xrootd else None,
             "request_seconds": self._seconds,
             "shortest_request_seconds": self._shortest,
             "metadata_requests": self._early,
@@ -127,6 +131,17 @@ def _resources(source: Any) -> list[Any]:
 
 def _is_of_xrootd(resource: Any) -> bool:
     return any(kind.__name__ == "XRootDResource" for kind in type(resource).__mro__)
+
+
+def watch_requests(tally: Tally, system: Any) -> bool:
+    """Whether each range that is read from this file system is a request that can be counted, as for HTTP and S3."""
+    protocols, asyn = getattr(system, "protocol", None), sys.modules.get("fsspec.asyn")
+    if protocols == "root" or asyn is None or not isinstance(system, asyn.AsyncFileSystem):
+        return False
+    if type(system)._cat_ranges is not asyn.AsyncFileSystem._cat_ranges:  # it may merge them
+        return False
+    tally.servers = tally.servers or Servers(tally, transferred=False, of_xrootd=False)
+    return True
 
 
 def watch_handles(tally: Tally, system: Any) -> None:

@@ -11,7 +11,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.servers import watch_handles, watch_own
+from roastcoffea.instrument.meter.servers import watch_handles, watch_own, watch_requests
 from roastcoffea.instrument.meter.steps import ASKED, MOST_VALUES, WHOLE
 from roastcoffea.instrument.meter.tally import WAITED, Shadow, StandIn, Tally
 from roastcoffea.interrupts import raise_if_interrupted
@@ -63,7 +63,8 @@ def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
             tally.transferred = None
         else:
             tally.kinds[-1] += f"({type(system).__name__})"
-            tally.change(source, "_fs", CountedFileSystem(system, tally), system)
+            asks = watch_requests(tally, system)
+            tally.change(source, "_fs", CountedFileSystem(system, tally, asks=asks), system)
             watch_handles(tally, system)
     except Exception as problem:
         tally.miss("bytes transferred", problem, "bytes_transferred")
@@ -155,22 +156,41 @@ def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any,
 
 
 class CountedFileSystem(StandIn):
-    """An fsspec file system for one uproot source that counts received bytes."""
+    """An fsspec file system for one uproot source that counts received bytes, and requests if each range is one."""
 
-    __slots__ = ("_tally", "received")
+    __slots__ = ("_asks", "_tally", "received")
 
-    def __init__(self, system: Any, tally: Tally) -> None:
+    def __init__(self, system: Any, tally: Tally, *, asks: bool = False) -> None:
         self._inner = system
         self._tally = tally
+        self._asks = asks
         self.received = 0
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        return self._receiving(self._inner.cat_file, *args, **kwargs)
+        early, began = not self._tally.in_process, perf_counter()
+        data = self._receiving(self._inner.cat_file, *args, **kwargs)
+        if self._asks:
+            self._answered(began, early)
+        return data
+
+    async def _cat_file(self, *args: Any, **kwargs: Any) -> Any:
+        """One of the ranges of `_cat_ranges`."""
+        early, began = not self._tally.in_process, perf_counter()
+        data = await self._inner._cat_file(*args, **kwargs)
+        self._answered(began, early)
+        return data
+
+    def _answered(self, began: float, early: bool) -> None:
+        servers = self._tally.servers  # None once the attempt has ended
+        if servers is not None:
+            servers.answered(perf_counter() - began, 0, vector=False, early=early)
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
         return self._receiving(self._inner.cat_ranges, *args, **kwargs)
 
     async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
+        if self._asks:  # it reads each range with `_cat_file`: let that be ours
+            return self._received(await type(self._inner)._cat_ranges(self, *args, **kwargs))
         return self._received(await self._inner._cat_ranges(*args, **kwargs))
 
     def _receiving(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -64,7 +64,7 @@ class Tally(Delays, Steps):
     tree_branches: int | None = None
     file_bytes: int | None = None
     servers: Any = None
-    """What was asked of XRootD servers; None where the file was not read from one."""
+    """What was asked of servers; None where the file was not read from one whose requests are counted."""
     handler: Any = None
     """The user's own class for sources."""
     keeps_baskets = False
