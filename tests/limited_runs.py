@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final
 from unittest.mock import patch
 
-from handmade import MIB, T
+from handmade import MIB, T, branch_read
 from made_runs import Plan, made_run, plan, with_call
 
 from roastcoffea.diagnosis import Verdict
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 def limited(make: Callable[[], Run]) -> Callable[[], Run]:
     """Put what makes a run into the table: its name is that of the cause."""
-    LIMITED[make.__name__.replace("_", " ").replace("start up", "start-up")] = make
+    LIMITED[make.__name__.replace("_", " ").replace("start up", "start-up").replace("re read", "re-read")] = make
     return make
 
 
@@ -160,6 +160,17 @@ def profiled(run: Run, *stacks: tuple[list[str], list[int], str, float], chunk: 
 def storage() -> Run:
     """Reading takes three times as long as computing."""
     return edited(busy_run(cpu=0.5, read=1.5), chunks=lambda row: {"bytes_requested": 12_000_000})
+
+
+@limited
+def re_read() -> Run:
+    """Each chunk reads three baskets, of which the next chunk reads two again."""
+    run = busy_run()
+    amounts = {"bytes_requested": 3_010_000, "bytes_payload": 3_000_000, "bytes_metadata": 10_000}
+    amounts |= {"bytes_transferred": 3_010_000, "source": "FSSpecSource"}
+    read = edited(run, chunks=lambda row: amounts)
+    rows = [branch_read(number, "Jet_pt", number // 4, [1_000_000] * 3) for number in range(40)]
+    return with_rows(read, branch_reads=rows)
 
 
 @limited

@@ -54,6 +54,7 @@ WORDS_OF_CAUSES = (
     "slow file",
     "slow dataset",
     "slow chunk",
+    "re-read",
     "repeated work",
 )
 

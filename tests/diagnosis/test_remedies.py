@@ -201,6 +201,7 @@ FOR_ANY_RUN: Final = {
     "failures": "names what failed",
     "missing data": "made of what is missing: tests/diagnosis/test_completeness.py",
     "other tasks": "only found beside Runner calls",
+    "re-read": "says why it was read again: tests/diagnosis/test_advice.py",
     "preprocessing": "only found with preprocessing",
     "repeated work": "names the line of the run that loads",
     "slow chunk": "names a chunk of the run, and its line",

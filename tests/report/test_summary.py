@@ -92,7 +92,7 @@ def test_the_byte_ledger_is_a_table():
     assert (
         unfolded("Incomplete: 1 attempt has unaccounted bytes (50 B in total); 5 of 5 attempts left a record.") in text
     )
-    assert unfolded("chunksize=400 (the events of the largest file) reads each once") in text
+    assert unfolded("one chunk per file reads each once") in text
     assert unfolded("align_clusters=True") in text
 
 

@@ -12,20 +12,26 @@ from roastcoffea.metrics.phases import METADATA
 from roastcoffea.metrics.requests import Repeated
 from roastcoffea.units import BYTE, counted, number
 
+WHOLE_FILES: Final = "one chunk per file"
 MEMORY: Final = ", at the cost of more memory"
-"""The price of one chunk per file."""
+"""The price of one chunk per file. Which chunk size pays is weighed by the verdict alone."""
+
+
+def pieces(repeated: Repeated) -> str:
+    """What a format reads at once."""
+    return "row groups" if repeated.parquet else "baskets"
 
 
 def _chunks_of_a_file(repeated: Repeated, amount: str) -> str:
     return (
-        f"{amount} were read again because baskets span chunk boundaries: {_whole_files(repeated)} reads each once"
+        f"{amount} were read again because {pieces(repeated)} span chunk boundaries: {WHOLE_FILES} reads each once"
         f"{MEMORY}{_alignment(repeated)}"
     )
 
 
 def _metadata(repeated: Repeated, amount: str) -> str:
     return (
-        f"{amount} of metadata were read again, as each chunk of a file reads them: {_whole_files(repeated)} reads "
+        f"{amount} of metadata were read again, as each chunk of a file reads them: {WHOLE_FILES} reads "
         f"them once per file, in {counted(repeated.files, 'chunk')} instead of {number(repeated.chunks)}{MEMORY}"
     )
 
@@ -53,14 +59,6 @@ def savings(repeated: Repeated, total: int) -> list[Saving]:
     worth = {cause: size for cause, size in found.items() if size > (total * WORTH_SAYING if cause == METADATA else 0)}
     order = sorted(worth, key=lambda cause: worth[cause], reverse=True)
     return [Saving(cause, worth[cause], TEXTS[cause](repeated, BYTE.text(worth[cause]))) for cause in order]
-
-
-def _whole_files(repeated: Repeated) -> str:
-    """Chunk size with one chunk per file; events in chunks that were left out are unknown."""
-    if repeated.cut_short:
-        return "a chunksize of all events of the largest file (unknown, as chunks were left out)"
-    size = repeated.largest_file
-    return "a larger chunksize" if size is None else f"chunksize={size} (the events of the largest file)"
 
 
 def _alignment(repeated: Repeated) -> str:

@@ -31,6 +31,8 @@ class Draft(NamedTuple):
     """The saving, if it is already known."""
     names_culprit: bool = False
     """Whether it names a culprit, though others of its cause do not."""
+    always: bool = False
+    """Whether it is a finding whatever time it saves."""
 
 
 Says = Callable[[Evidence], Draft | Iterable[Draft] | None]
@@ -91,8 +93,11 @@ def conclusions(evidence: Evidence) -> tuple[list[Finding], float | None]:
     complete = evidence.ledger.certificate.complete
     found = [_finding(evidence, one) for one in _lacking(evidence)]
     candidates = _candidates(evidence, (one for one in CAUSES.values() if complete or not one.looks_idle))
-    chosen = _chosen(evidence, list(candidates))
-    return [*found, *(_finding(evidence, one) for one in chosen)], together(evidence, chosen) if chosen else None
+    every = list(candidates)
+    chosen = _chosen(evidence, [one for one in every if not one.draft.always])
+    told = [*chosen, *(one for one in every if one.draft.always)]
+    saved = together(evidence, chosen) if chosen else None
+    return [*found, *(_finding(evidence, one) for one in told)], saved
 
 
 def _lacking(evidence: Evidence) -> Iterator[_Candidate]:
@@ -113,7 +118,7 @@ def _candidates(evidence: Evidence, causes: Iterable[Cause]) -> Iterator[_Candid
             # all threads share what the replay does not model
             taken = draft.taken or Taken(one.name, seconds=None if one.name in PARTS else seconds)
             saving, rows = _supported(evidence, draft.saving or _saving(evidence, taken, seconds), rows)
-            if (saving.seconds or 0.0) >= evidence.least(one.name):
+            if draft.always or (saving.seconds or 0.0) >= evidence.least(one.name):
                 yield _Candidate(one, draft, taken, saving, rows)
 
 

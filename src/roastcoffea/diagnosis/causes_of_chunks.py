@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from roastcoffea.diagnosis import culprits
+from roastcoffea.diagnosis.advice import pieces
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.evidence import (
     CERTAIN,
@@ -16,17 +17,21 @@ from roastcoffea.diagnosis.evidence import (
     NAMED_FOR,
     OF_LOCK,
     PYTHON,
+    READ_AGAIN,
+    SHORTEST,
     SUPPORTS,
     Evidence,
 )
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
+from roastcoffea.diagnosis.savings import Saving
 from roastcoffea.diagnosis.servers import answering, slower_than_others
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.profile import COLUMNAR
 from roastcoffea.metrics.stacks import Place
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.units import BYTE_PER_SECOND, FRACTION, SECOND, counted, number
+from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 
 BEFORE_TASKS: Final = 0.2
 """Share of start-up that workers spend before their first task begins, from which importing coffea is advised."""
@@ -84,6 +89,51 @@ def _is_due_to_a_slow_server(evidence: Evidence, found: list[Culprit]) -> bool:
     return most >= DOMINATES * sum(one.seconds or 0.0 for one in found) and found[0].name in slower_than_others(
         evidence
     )
+
+
+@cause("re-read")
+def read_again(evidence: Evidence) -> Draft | None:
+    """Bytes that were read before."""
+    ledger = evidence.bytes
+    if ledger is None or ledger.repeated is None or not ledger.total:
+        return None
+    again, of = ledger.get(phases.REREAD) or 0, ledger.total
+    if again < READ_AGAIN * of:
+        return None
+    repeated, larger = ledger.repeated, evidence.larger
+    why = max(repeated.baskets, key=lambda one: repeated.baskets[one])
+    how_much = f"{BYTE.text(again)} of {BYTE.text(of)} ({FRACTION.text(again / of)})"
+    what = f"{how_much} were read before{BEFORE[why].format(pieces(repeated))}."
+    advice, line = AGAIN[why], None
+    if why == SAME_LOOP:
+        advice, line = f"Use larger chunks, at best one per file, or files with smaller {pieces(repeated)}.", larger
+        if larger:
+            advice = f"Use {larger}, so that fewer of them are cut."
+        elif not repeated.parquet and not repeated.aligned:
+            line = "align_clusters=True"
+            advice = f"End chunks where clusters of baskets end: {line} in the Runner."
+    rows = {
+        "re-read": evidence.reread * sum(sum(evidence.rows_of(word).values()) for word in ("storage", "decompression"))
+    }
+    most = evidence.wall(sum(rows.values()))
+    saving = Saving(most, 0.0, most, at_most=True) if most >= SHORTEST else Saving(None, 0.0, 0.0)
+    taken = Taken("re-read", seconds=sum(rows.values()))
+    return Draft(what, advice, (), line, rows, taken, saving, always=True)
+
+
+BEFORE: Final = {
+    SAME_LOOP: ", as {} span chunk boundaries",
+    SAME_DATASET: " by another Runner call",
+    OTHER_DATASET: ", as files are listed in two datasets",
+    SAME_ATTEMPT: " by the same chunk",
+}
+AGAIN: Final = {
+    SAME_LOOP: "",
+    SAME_DATASET: "Process shared files in a single Runner call.",
+    OTHER_DATASET: "List each file in one dataset only.",
+    SAME_ATTEMPT: "Keep arrays that are used more than once.",
+}
+"""What is said of bytes that were read before, and what to do, by what the readers have in common."""
 
 
 @cause("decompression")
@@ -369,7 +419,9 @@ def interpretation(evidence: Evidence) -> Draft | None:
     branches = culprits.by_part(reads, "branch", ["interpret_seconds"])
     found = tuple(Culprit("branch", str(name), seconds) for name, seconds in list(branches.items())[: culprits.NAMED])
     most = f", most of it for {names_of(list(found))}" if found else ""
-    what = f"Building arrays from baskets takes {share_of(evidence, 'interpretation')} of thread time{most}."
+    repeated = None if evidence.bytes is None else evidence.bytes.repeated
+    read = "baskets" if repeated is None else pieces(repeated)
+    what = f"Building arrays from {read} takes {share_of(evidence, 'interpretation')} of thread time{most}."
     taken = Taken("interpretation", seconds=_in_chunks(evidence, phases.INTERPRET))
     advice = "Read fewer branches, especially jagged ones."
     if len(branches) == 1:

@@ -22,6 +22,7 @@ from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.facts import elapsed_seconds
 from roastcoffea.metrics.profile import Call, Profile, process_cpu
 from roastcoffea.metrics.startup import StartUp
@@ -117,6 +118,9 @@ SHORTEST_EXCESS: Final = 0.1
 MOSTLY: Final = 0.8
 """Share of its chunks' time from which a worker counts as limited by CPU, or by waiting."""
 
+READ_AGAIN: Final = 0.25
+"""Share of the requested bytes that were read before from which that is a finding, whatever time it takes."""
+
 WORTH_SAYING: Final = 0.01
 """Smallest share of requested bytes at which repeated metadata is mentioned; re-read bytes always are."""
 
@@ -161,6 +165,7 @@ class Evidence:
     names: Names = NO_NAMES
     reread: float = 0.0
     """Share of the payload that chunks read again."""
+    bytes: ByteLedger | None = None
 
     @property
     def elapsed(self) -> float:

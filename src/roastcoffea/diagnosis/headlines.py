@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 HEADLINES: Final = {
+    "re-read": "Much was read more than once",
     "storage": "Reading waits for storage",
     "decompression": "Decompression is slow",
     "metadata": "Opening files is slow",
@@ -14,7 +15,7 @@ HEADLINES: Final = {
     "blocked": "process() waits instead of computing",
     "compute": "One function dominates process()",
     "repeated work": "Loading is repeated from chunk to chunk",
-    "interpretation": "Building arrays from baskets is slow",
+    "interpretation": "Building arrays is slow",
     "checkpoint": "Checkpoints are slow",
     "chunk size": "Small chunks repeat fixed work",
     "scheduler": "Task scheduling is slow",

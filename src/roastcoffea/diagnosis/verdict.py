@@ -88,6 +88,7 @@ def verdict(  # noqa: PLR0917
         endpoints=endpoints,
         names=place_names,
         reread=_read_again(byte_ledger),
+        bytes=byte_ledger,
     )
     found, together = conclusions(evidence)
     return Verdict(

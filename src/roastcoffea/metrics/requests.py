@@ -67,10 +67,6 @@ class Repeated(NamedTuple):
     """Bytes of metadata read by all chunks of a file after the first."""
     chunks: int
     files: int
-    largest_file: int | None
-    """Most events in a file, among files with known events."""
-    cut_short: bool
-    """Whether a Runner was told to leave out chunks, or did not finish."""
     aligned: bool
     """Whether chunks ended at cluster boundaries."""
     parquet: bool
@@ -172,22 +168,12 @@ class ChunkRequests:
             metadata=int(known_sum(pc.subtract(files["bytes_metadata_sum"], files["bytes_metadata_max"]))),
             chunks=len(counted),
             files=len(files),
-            largest_file=_largest_file(run, counted),
-            cut_short=any(call.options.get("maxchunks") is not None for call in run.calls),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
         )
 
 
-def _largest_file(run: Run, counted: pa.Table) -> int | None:
-    """Events of the largest requested file; None if an interrupted run shows only some of its chunks."""
-    whole = all(call.outcome == FINISHED for call in run.calls)
-    chunks = counted if whole else run.asked
-    found: int | None = None if chunks is None else pc.max(chunks["entry_stop"]).as_py()
-    return found
-
-
-FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "entry_stop", "source", "bytes_metadata")
+FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "source", "bytes_metadata")
 
 
 def _with_checkpoints(chunks: pa.Table) -> pa.Table:
