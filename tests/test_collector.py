@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from analyses import Jets, runner_for
-from coffea.processor import IterativeExecutor
-from command_line import collected_until
+from analyses import Jets, count_events, runner_for
+from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+from command_line import PATIENCE, collected_until
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
@@ -288,3 +293,98 @@ def test_tables_are_made_once_when_they_are_asked_for(
     assert collected_until(lambda: len(list(tmp_path.iterdir())) == 1)  # of the measurement that is left
     del measurement
     assert collected_until(lambda: not list(tmp_path.iterdir()))
+
+
+OURS = str(Path(roastcoffea.__file__).parent)
+NOT_FAILED = ("errors.py", "interrupts.py", "redaction.py", "collector.py")
+"""Modules whose functions are not failed: what reports errors, and the collector itself, which calls the others."""
+
+
+class Planted:
+    """Has one function of ours fail as it is first called: the one after `failed` while a collector is entered."""
+
+    def __init__(self, failed: set[CodeType]) -> None:
+        self.failed = failed
+        self.now: CodeType | None = None
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        ours = code.co_filename.startswith(OURS) and not code.co_filename.endswith(NOT_FAILED)
+        if (
+            ours and code not in self.failed and code.co_name not in {"<genexpr>", "_drop"}
+        ):  # a finalizer may run at any time
+            self.failed.add(code)
+            self.now = code
+            raise RuntimeError("planted")
+
+
+def check_entering(client: Any, sample: Any, folder: Path) -> None:
+    def plain() -> Any:
+        return runner_for(client, 4000, executor=executor)(sample, processor_instance=count_events)[0]
+
+    executor = DaskExecutor if client is not None else lambda **_: IterativeExecutor(status=False)
+    before, expected, failed = (Runner.__dict__["run"], list(warnings.filters)), plain(), set[CodeType]()
+    while True:
+        planted, collector = Planted(failed), MetricsCollector(client, journal=folder)
+        sys.settrace(planted)
+        try:
+            collector.__enter__()
+        finally:
+            sys.settrace(None)
+        output = plain()
+        collector.__exit__(None, None, None)
+        assert output == expected
+        assert (Runner.__dict__["run"], list(warnings.filters)) == before, planted.now
+        if planted.now is None:
+            break
+        assert collector.measurement.outcome == "finished"
+    assert len(failed) > 30
+
+
+@pytest.mark.slow
+def test_nothing_that_fails_in_entering_stops_the_analysis(sample: Any, tmp_path: Path) -> None:
+    check_entering(None, sample, tmp_path)
+
+
+@pytest.mark.slow
+def test_nothing_that_fails_in_entering_stops_the_analysis_on_dask(client: Any, sample: Any, tmp_path: Path) -> None:
+    check_entering(client, sample, tmp_path)
+
+
+WITHOUT_A_HOME = """
+import os
+import coffea.processor
+import roastcoffea.collector
+from roastcoffea import MetricsCollector
+os.setuid(12345)  # after the imports, as the package may be where only root reads
+os.environ.pop("HOME", None)
+with MetricsCollector() as collector:
+    print("it runs")
+print(collector.problems)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root becomes another user")
+def test_a_user_without_a_home_is_measured_without_a_journal() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG")}
+    # what may be imported is read before the user is another one
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_HOME],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("it runs\n['there is no journal of the run: RuntimeError: Could not determine home")
+
+
+def test_a_coffea_without_a_runner_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import coffea.processor
+
+    monkeypatch.delattr(coffea.processor, "Runner")
+    with MetricsCollector(journal=tmp_path) as collector:
+        pass
+    assert any("Runner calls are not recorded: ImportError" in problem for problem in collector.problems)
+    assert collector.measurement.outcome == "finished"

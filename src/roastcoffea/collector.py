@@ -222,18 +222,23 @@ class MetricsCollector(CollectorOf012, Enterable):
         )
 
     def _open(self) -> None:
-        span = self._span.__enter__()
+        span = None
+        with reported(self.note, "tasks are not counted in a span of the run", Exception):
+            span = self._span.__enter__()
         with reported(self.note, "the environment of the run could not be described", Exception):
             self._records.environment = environment_of(())
         with reported(self.note, "there is no journal of the run", Exception):
             self._journal.open()
         with reported(self.note, "the cluster is not recorded", Exception):
             self._backend.open(self._records.interval, span)
-        watch(self)
+        with reported(self._records.chunks_lost, "Runner calls are not recorded", Exception):
+            watch(self)
         self.t_start, self._began = time.time(), time.perf_counter()
-        self._records.started(self.t_start)
-        if self._live is not None:
-            self._live.start()
+        with reported(self.note, "the run's start is not in its records", Exception):
+            self._records.started(self.t_start)
+        with reported(self.note, "there is no live line", Exception):
+            if self._live is not None:
+                self._live.start()
 
     def _leave_span(self) -> None:
         try:

@@ -74,7 +74,8 @@ def test_a_scheduler_that_cannot_show_it_says_so_in_its_debug_log_alone(
 
 
 def test_it_waits_for_the_module_that_another_collector_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = "import time\ntime.sleep(0.3)\njoined = []\ndef load(scheduler): pass\ndef join(*given): joined.append(given)\nleave = join\n"
+    slow = "import time\ntime.sleep(0.3)\njoined = []\ndef join(*given): joined.append(given)\n"
+    slow += "leave = join\nload = print\n"
     (tmp_path / "slow_to_load.py").write_text(slow)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("roastcoffea.backends.display.SHOWN_BY", "slow_to_load")

@@ -43,13 +43,16 @@ def watch(watcher: Watcher) -> None:
     from coffea.processor.executor import ExecutorBase
 
     with interrupts_held(), calls.lock:
-        if not calls.active:
-            _patch(Runner, "run", _watched_run)
-            _patch(ExecutorBase, "copy", _watched_copy)
-            # dask.dataframe ignores annotations, and warns users who have not made any
-            warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
-            _filters.append(warnings.filters[0])
-        calls.add(watcher)
+        try:
+            if not calls.active:
+                _patch(Runner, "run", _watched_run)
+                _patch(ExecutorBase, "copy", _watched_copy)
+                # dask.dataframe ignores annotations, and warns users who have not made any
+                warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
+                _filters.append(warnings.filters[0])
+            calls.add(watcher)
+        finally:
+            _restore_unwatched()
 
 
 def unwatch(watcher: Watcher) -> None:
@@ -58,13 +61,18 @@ def unwatch(watcher: Watcher) -> None:
         return
     with interrupts_held(), calls.lock:
         calls.remove(watcher)
-        if not calls.active:
-            ours = _filters.pop()
-            warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]
-        while not calls.active and _patches:
-            owner, name, original, replacement = _patches.pop()
-            if owner.__dict__.get(name) is replacement:
-                setattr(owner, name, original)
+        _restore_unwatched()
+
+
+def _restore_unwatched() -> None:
+    """Leave coffea and the filters of warnings as they were, if nobody watches."""
+    while not calls.active and _filters:
+        ours = _filters.pop()
+        warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]
+    while not calls.active and _patches:
+        owner, name, original, replacement = _patches.pop()
+        if owner.__dict__.get(name) is replacement:
+            setattr(owner, name, original)
 
 
 def take_new_records() -> None:

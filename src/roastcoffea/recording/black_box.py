@@ -53,10 +53,10 @@ def state_folder() -> Path:
     return base / "roastcoffea" / "journals"
 
 
-def checked_place(place: Place) -> Path | None:
-    """Folder for journals: the one that is given, True for the state folder, None or False for none."""
+def checked_place(place: Place) -> Place:
+    """What is given as the folder for journals: a path, True for the state folder, None or False for none."""
     if isinstance(place, bool) or place is None:
-        return state_folder() if place else None
+        return place
     if isinstance(place, str | os.PathLike) and os.fspath(place):
         return Path(place)
     raise TypeError(f"journal is a folder, True for the state folder, or None, not {place!r}")
@@ -80,9 +80,9 @@ class BlackBox:
 
     def open(self) -> None:
         """Begin the journal."""
-        folder = checked_place(self._place)
-        if folder is None:
+        if not self._place:
             return
+        folder = state_folder() if self._place is True else Path(self._place)
         records, now = self._records, time.time()
         name = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
         header = {
