@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
-from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
+from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
 from metered import Doing, outcome
 
 from roastcoffea import MetricsCollector, load
@@ -356,3 +356,37 @@ def test_imports_are_no_files_of_the_analysis(files: Path, tmp_path: Path) -> No
         done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
         complete, unmetered = done.stdout.split()[-2:]
         assert (complete, int(unmetered) < 200_000) == ("True", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_on_dask(files: Path, threads: int) -> None:
+    from coffea.processor import DaskExecutor
+    from distributed import Client
+
+    with Client(n_workers=2, threads_per_worker=threads, dashboard_address=None) as client:
+        runner = Runner(
+            DaskExecutor(client=client, status=False), schema=BaseSchema, chunksize=CHUNK, metadata_cache={}
+        )
+        folder = files
+
+        def read(events: Any) -> float:
+            start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
+            with uproot.open(folder / "friend.root") as file:
+                return float(ak.sum(file["Events"]["p0"].array(entry_start=start, entry_stop=stop)))
+
+        class Friendly(ProcessorABC):  # type: ignore[misc]
+            def process(self, events: Any) -> list[float]:
+                return [read(events)]
+
+            def postprocess(self, accumulator: Any) -> Any:
+                return accumulator
+
+        with MetricsCollector(client) as collector:
+            runner({"d": {"files": {str(files / "main.root"): "Events"}}}, processor_instance=Friendly())
+    measurement = collector.measurement
+    ledger = measurement.byte_ledger
+    payload = sum(sum(amounts) for amounts in measurement.chunks["other_payload"])
+    assert payload == baskets(files / "friend.root", "Events", "p0")
+    assert ledger.by("file").loc[str(files / "friend.root"), "other files"] == ledger["other files"] > payload
+    assert (ledger.residual, ledger.certificate.complete) == (0, True)

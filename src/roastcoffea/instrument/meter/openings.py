@@ -71,17 +71,17 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
 
 
 def _patch_first(state: Any, meter: Tally) -> None:
-    """Patch that through which files are first seen, if it is loaded and was not patched yet; uproot is loaded."""
+    """Patch that through which files are first seen, if it is loaded and was not patched yet; uproot is loaded.
+
+    Functions of modules, as classes that change with each chunk are slow; that of events is hardly used.
+    """
     try:
         if "uproot" not in state.patched:
             import uproot.behaviors.TBranch
-            import uproot.models.RNTuple
-            import uproot.reading
 
             state.patched.add("uproot")
-            _patch(state, uproot.reading.ReadOnlyFile, "__init__", _noticed_opening)
+            _patch(state, uproot._util, "file_path_to_source_class", _noticed_path)
             _patch(state, uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets)
-            _patch(state, uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple, "read_cluster_range", _metered_columns)
         if FACTORY in sys.modules and FACTORY not in state.patched:
             state.patched.add(FACTORY)
             for name in ("from_root", "from_parquet"):
@@ -94,13 +94,16 @@ def _patch_rest(state: Any, meter: Tally) -> None:
     """Patch the rest, which the first leads to."""
     try:
         import uproot.behaviors.RNTuple
+        import uproot.models.RNTuple
         import uproot.reading
 
         for owner, name, wrapping in (
+            (uproot.reading.ReadOnlyFile, "__init__", _noticed_opening),
             (uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source),
             (uproot.reading.ReadOnlyDirectory, "__init__", OPENING),
             (uproot.reading.ReadOnlyKey, "get", OPENING),
             (uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries),
+            (uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple, "read_cluster_range", _metered_columns),
             *([(sys.modules[FACTORY].NanoEventsFactory, "events", BUILDING)] if FACTORY in sys.modules else ()),
         ):
             if (owner, name) not in state.patched:
@@ -203,6 +206,17 @@ def _phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs) if meter is None else _in_phase(meter, phase, original, *args, **kwargs)
 
     return timed
+
+
+def _noticed_path(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def file_path_to_source_class(path: Any, *args: Any, **kwargs: Any) -> Any:
+        meter = current_meter()
+        if meter is not None:
+            _noting(functools.partial(meter.opening, path), meter, *READ)
+        return original(path, *args, **kwargs)
+
+    return file_path_to_source_class
 
 
 def _noticed_opening(original: Callable[..., Any]) -> Callable[..., Any]:
