@@ -59,9 +59,8 @@ class Garbage:
         """
         sums = deque([(0.0, 0.0, 0)], 1)
         is_own, is_other = self._thread.__eq__, self._thread.__ne__
-        cpu = map(operator.sub, iter(thread_time, None), repeat(thread_time()))
         wall = map(operator.sub, iter(perf_counter, None), repeat(self._began))
-        own = map(operator.mul, map(is_own, iter(get_ident, None)), cpu)
+        own = map(operator.mul, map(is_own, iter(get_ident, None)), iter(thread_time, None))
         others = map(operator.mul, map(is_other, iter(get_ident, None)), wall)
         number = map(is_other, iter(get_ident, None))
         return sums, kind(sums.append, zip(*map(accumulate, (own, others, number)), strict=True))
