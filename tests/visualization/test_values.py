@@ -47,7 +47,7 @@ def bars(ax: Axes) -> dict[str, list[float]]:
 
 def test_the_byte_ledger() -> None:
     ax = axes_of(plots.plot_byte_ledger, handmade_run())
-    names = ("payload", "reread", "metadata", "preprocessing", "failed", "residual")
+    names = ("payload", "reread", "metadata", "other_files", "preprocessing", "failed", "residual")
     wanted = [[pytest.approx(EXPECTED[f"bytes_{name}"] / 1000)] for name in names]
     assert list(bars(ax)) == list(OF_BYTES)
     assert list(bars(ax).values()) == wanted
