@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from evidence_by_hand import evidence_of, memory_of
 from handmade import handmade_run
-from limited_runs import edited
+from limited_runs import LIMITED, edited
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
@@ -20,7 +21,7 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.diagnosis.removals import PARTS, Taken
 from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.diagnosis.slowness import Slow
-from roastcoffea.measurement import Measurement
+from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.run import Run
 
 WORDS_OF_CAUSES = (
@@ -256,6 +257,22 @@ def test_no_verdict_contradicts_itself(seed: int) -> None:
     if saved:
         assert together is not None
         assert together <= seen.elapsed * (1 + 1e-9)
+
+
+STORED: Final = sorted(path.parent for path in (Path(__file__).parents[1] / "data").glob("schema*/run.json"))
+
+
+@pytest.mark.parametrize("name", [*LIMITED, *(path.name for path in STORED)])
+def test_no_finding_saves_more_than_its_rows_have(name: str) -> None:
+    stored = {path.name: path for path in STORED}
+    measurement = load(stored[name]) if name in stored else Measurement(LIMITED[name]())
+    ledger = measurement.time_ledger
+    for finding in measurement.verdict:
+        if finding.seconds is not None:
+            share = finding.seconds / measurement.metrics["elapsed_time_seconds"]
+            assert share <= sum(finding.rows.values()) / ledger.total * (1 + 1e-9), finding
+        for row, seconds in finding.rows.items():
+            assert seconds <= ledger.get(row, ledger.total) + 1e-6, finding
 
 
 def test_without_a_replay_nothing_saves_more_than_its_own_rows() -> None:
