@@ -218,14 +218,15 @@ def contention(evidence: Evidence) -> Draft | None:
     rows = evidence.rows_of("contention")
     if delay_of_wait := culprits.core_wait_in_wait(evidence):
         rows["contention in wait"] = delay_of_wait
-    if delay := culprits.delay_outside_process(evidence):
+    delay = culprits.delay_outside_process(evidence)
+    if delay:
         rows["contention while opening"] = delay
     waited = sum(rows.values())
     if not waited:
         return None
     hosts = culprits.contended(evidence)
     where = names_of(hosts) or "the host"
-    share = f"{evidence.share(waited)} of thread time"
+    share = f"{evidence.share(waited)} of thread time{', counting start-up and the opening of files' if delay else ''}"
     what = f"CPU contention: threads that were ready to run had no free core on {where} for {share}."
     crowded = {one.host: one for one in culprits.crowded_hosts(evidence)}
     one = crowded.get(hosts[0].name) if hosts else None
