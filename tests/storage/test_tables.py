@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,6 +71,107 @@ def test_a_table_that_another_program_wrote_again_is_read(table: str, saved: Pat
     file = saved / f"{table}.parquet"
     pd.read_parquet(file).assign(extra=1).to_parquet(file)
     assert getattr(load_run(saved), table).drop_columns(["extra"]) == getattr(a_run(), table)
+
+
+SHOW_WITH_PEAK = """
+import re, sys
+from roastcoffea.cli import main
+status = main(["show", sys.argv[1]])
+print("peak", re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak memory from /proc")
+@pytest.mark.parametrize("table", ["chunks", "samples", "tasks", "preprocessing", "lifetimes"])
+def test_millions_of_equal_rows_in_a_small_file_are_refused_before_they_take_memory(table: str, saved: Path) -> None:
+    rows, file, document = 3_000_000, saved / f"{table}.parquet", json.loads((saved / "run.json").read_text())
+    of_type = {kind: pa.array([value]).take(pa.array(np.zeros(rows, np.int32))) for kind, value in VALUES}
+    schema = pq.read_schema(file)
+    arrays = [of_type[field.type] if field.type in of_type else pa.nulls(rows, field.type) for field in schema]
+    pq.write_table(pa.table(arrays, schema=schema), file, compression="zstd")
+    del arrays, of_type
+    assert file.stat().st_size < 4_000_000
+    document["tables"][table]["rows"] = rows
+    (saved / "run.json").write_text(json.dumps(document))
+    shown = subprocess.run([sys.executable, "-c", SHOW_WITH_PEAK, saved], check=False, capture_output=True, text=True)
+    assert shown.returncode
+    assert f"{file} cannot be read" in shown.stderr
+    assert f"it claims to hold {rows} rows" in shown.stderr
+    assert "restore it from a copy, or repeat the measurement" in shown.stderr
+    assert int(shown.stdout.rpartition("peak")[2]) < 400_000  # kB
+
+
+VALUES = [(pa.int64(), 1), (pa.float64(), 0.5), (pa.string(), "equal")]
+
+
+def cycle(values: list[str], rows: int) -> pa.Array:
+    return pa.array(values).take(pa.array(np.arange(rows) % len(values)))
+
+
+def idle_states(rows: int) -> Mapping[str, Any]:
+    """200 workers that have nothing to do."""
+    samples = 1.7e9 + np.arange(rows // 200 + 1) + np.random.default_rng(1).uniform(0, 1e-3, rows // 200 + 1)
+    zeros = dict.fromkeys(("processing", "nbytes", "occupancy"), np.zeros(rows))
+    return (
+        {"worker": cycle([f"tcp://10.1.2.3:{port}" for port in range(200)], rows)}
+        | zeros
+        | {"time": np.repeat(samples, 200)[:rows]}
+    )
+
+
+def equal_files(rows: int) -> Mapping[str, Any]:
+    """Chunks of files that have the same number of entries."""
+    texts = {"call": cycle(["c" * 32], rows), "dataset": cycle(["tt"], rows)}
+    files = pa.array([f"root://host.example.org//store/mc/{'x' * 80}/{number}.root" for number in range(rows // 100)])
+    start = np.arange(rows) % 100 * 100_000
+    place = {"file": files.take(pa.array(np.arange(rows) // 100)), "entry_start": start, "entry_stop": start + 100_000}
+    return texts | place
+
+
+def equal_reads(rows: int) -> Mapping[str, Any]:
+    """Reads of embedded branches."""
+    chunks = np.random.default_rng(1).integers(0, 2**63, rows // 300 + 1)
+    zeros = dict.fromkeys(("bytes_payload", "bytes_again", "baskets"), np.zeros(rows))
+    branches = cycle([f"Collection_{number}" for number in range(300)], rows)
+    return {"chunk": np.repeat(chunks, 300)[:rows], "branch": branches} | zeros
+
+
+def bare_chunks(rows: int) -> Mapping[str, Any]:
+    """Attempts of which nothing is known but that they were, by chunks that read the same 300 columns."""
+    columns = pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32) // 4 * 300, cycle(NAMES, rows // 4 * 300))
+    return {"id": np.random.default_rng(1).integers(0, 2**63, rows), "coffea_columns": columns}
+
+
+NAMES = [f"Collection_branch_{number}-data" for number in range(300)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "rows_of"),
+    [
+        ("worker_states", idle_states),
+        ("asked", equal_files),
+        ("branch_reads", equal_reads),
+        ("chunks", bare_chunks),
+        ("preprocessing", lambda rows: {"id": np.random.default_rng(1).integers(0, 2**63, rows)}),
+        ("samples", lambda rows: {"time": np.random.default_rng(1).uniform(0, 1e5, rows)}),
+    ],
+)
+def test_large_tables_of_equal_work_are_read(
+    table: str, rows_of: Callable[[int], Mapping[str, Any]], tmp_path: Path
+) -> None:
+    rows = 200_000
+    found, schema = rows_of(rows), getattr(a_run(), table).schema
+    large = pa.table(
+        [
+            pa.array(found[field.name]).cast(field.type) if field.name in found else pa.nulls(rows, field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )
+    assert getattr(load_run(save_run(a_run(**{table: large}), tmp_path)), table).equals(large)
 
 
 class Canary:

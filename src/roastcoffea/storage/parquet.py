@@ -29,8 +29,8 @@ FOOTER_SHARE: Final = 8
 LONGEST_FOOTER_TEXT: Final = 2**24
 MOST_FOOTER_PARTS: Final = 10_000
 
-EXPANSION: Final = 20_000
-"""Memory that a table may need, in sizes of its pages: states of idle workers take up to 1000, made-up ones 2000."""
+EXPANSION: Final = 2000
+"""Memory that a table may need, in sizes of its pages: requests of equal chunks take up to 1100, most tables 100."""
 ROOM: Final = 2**25
 """Bytes that the tables of a folder may need in addition."""
 
