@@ -10,10 +10,35 @@ from typing import Any
 import numpy as np
 from coffea.processor import ProcessorABC
 
+from roastcoffea import track_memory
+
 
 def resident() -> int:
     """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def highest_resident() -> int:
+    """Highest resident memory of this process, as the kernel tells other monitors."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def fill(megabytes: int = 400) -> int:
+    """The same after the process held so much."""
+    np.ones(megabytes * 1_000_000, np.uint8)
+    return highest_resident()
+
+
+class Monitored(ProcessorABC):
+    """Says what another monitor in the process reads."""
+
+    def process(self, events: Any) -> list[int]:
+        with track_memory("part"):
+            return [highest_resident()]
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
 
 
 class Hungry(ProcessorABC):

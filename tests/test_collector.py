@@ -15,8 +15,10 @@ import pytest
 from analyses import Jets, count_events, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE, collected_until
+from hungry import Monitored, fill, highest_resident
 
 import roastcoffea
+from roastcoffea import measured
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.recording.assembly import RunRecords
@@ -224,6 +226,33 @@ def test_output_of_older_versions_is_cleaned(client: Any) -> None:
     assert output == {"n": 1}
     for other in ([1], None, {"n": 1}):
         collector.extract_metrics_from_output(other)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize("on_dask", [True, False])
+@pytest.mark.parametrize("peak_memory", [True, False])
+def test_the_kernel_s_mark_is_reset_for_peaks_alone(
+    on_dask: bool, peak_memory: bool, request: pytest.FixtureRequest, sample: Any
+) -> None:
+    client = request.getfixturevalue("client") if on_dask else None
+    run = runner_for(client, 4000, **({} if on_dask else {"executor": lambda **_: IterativeExecutor(status=False)}))
+    held = min(client.run(fill).values()) if client is not None else fill()
+    with MetricsCollector(client, peak_memory=peak_memory, track_workers=False) as collector:
+        marks, _ = run(sample, processor_instance=Monitored())
+        mark = measured(highest_resident)
+        marks += [mark() if client is None else client.submit(mark, pure=False).result()]
+    assert all((seen < held) == peak_memory for seen in marks), (held, marks)
+    measurement = collector.measurement
+    assert measurement.chunks[["memory_before", "memory_after"]].notna().all(axis=None)
+    assert len(measurement.chunks) == len(marks)
+    for table in (measurement.run.chunks, measurement.run.sections):
+        assert table["memory_peak"].null_count == (0 if peak_memory else len(table))
+    assert measurement.run.sections["memory_delta"].null_count == 0
+    assert ("peak_memory_bytes" in measurement.metrics) == peak_memory
+    if not peak_memory:
+        assert measurement.run.absent["memory_peak"] == "peak_memory=False"
+        assert measurement.metrics.missing["peak_memory_bytes"] == "peak_memory=False"
+        assert set(measurement.run.problems) == set()
 
 
 class Unkind(Jets):

@@ -71,6 +71,9 @@ class MetricsCollector(CollectorOf012, Enterable):
         Folder for the journal, from which `roastcoffea recover` makes a measurement if this process is killed; by
         default below `$XDG_STATE_HOME` or `~/.local/state`, with None there is none. It is removed when the measurement
         is saved or dropped.
+    peak_memory : bool
+        Whether to measure the peak memory of chunks and sections. For that the kernel's high-water mark of the process
+        is reset at each chunk, which other monitors may read.
 
     Raises
     ------
@@ -104,22 +107,24 @@ class MetricsCollector(CollectorOf012, Enterable):
         events: str | Callable[[Any], Any] | None = None,
         name: str | None = None,
         journal: Place = True,
+        peak_memory: bool = True,
     ) -> None:
         if not isinstance(live, bool):
             raise TypeError(f"live is True or False, not {live!r}")
         self.name = given_name(name)
-        self.profile = profile
+        self.profile, self.peak_memory = profile, peak_memory
         self.client, self.processor_instance = client, processor_instance
         self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
         interval = checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
-        records = self._records = RunRecords(uuid.uuid4().hex, self.name, interval, profile=profile)
+        wanted = {"profile": profile, "peak_memory": peak_memory}
+        records = self._records = RunRecords(uuid.uuid4().hex, self.name, interval, **wanted)
         self.note = records.note
         # what the hook tells
         self.call_began, self.call_runs, self.call_ended = records.call_began, records.call_runs, records.call_ended
         self.items_requested, self.requests_unknown = records.items_requested, records.requests_unknown
         self.chunks_lost = records.chunks_lost
         self._backend = backend_for(backend, client, carried=CARRIED)
-        self._backend.functions = settings_of(self._backend.kind, everything, events, profile)
+        self._backend.functions = settings_of(self._backend.kind, everything, events, **wanted)
         self.backend = self._backend.kind if backend is None else backend
         self.topic = self._backend.name
         """Name of the plugin that takes this collector's records."""

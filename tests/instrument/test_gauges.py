@@ -145,7 +145,7 @@ def nothing_stays_open(before: Counter[str]) -> bool:
     return wait_until(lambda: not what_is_open() - before)
 
 
-def interrupted(*_: object) -> NoReturn:
+def interrupted(*_: object, **__: object) -> NoReturn:
     raise KeyboardInterrupt
 
 

@@ -178,7 +178,7 @@ def test_events_that_are_neither_name_nor_function(events: Any) -> None:
     with pytest.raises(TypeError, match="events is the name"):
         measured(total, events=events)
     with pytest.raises(TypeError, match="events is the name"):
-        settings_of("dask", True, events, False)
+        settings_of("dask", True, events, profile=False, peak_memory=True)
 
 
 def test_everything_needs_a_client() -> None:

@@ -70,14 +70,15 @@ def differences(one: Run, other: Run) -> dict[str, tuple[Any, Any]]:
 EXECUTORS = {"iterative": IterativeExecutor(status=False), "futures": FuturesExecutor(workers=2, status=False)}
 
 
-def measured(client: Client, sample: Any, executor: str, place: Path) -> MetricsCollector:
+def measured(client: Client, sample: Any, executor: str, place: Path, *, peak_memory: bool = True) -> MetricsCollector:
     """A collector that has measured 8 chunks, with its journal in this place."""
     if executor == "dask":
         runner = runner_for(client, 2000)
     else:
         settings = {"chunksize": 2000, "metadata_cache": {}, "savemetrics": True}
         runner = Runner(executor=EXECUTORS[executor], **settings)
-    with MetricsCollector(client if executor == "dask" else None, name="mine", journal=place) as collector:
+    dask = client if executor == "dask" else None
+    with MetricsCollector(dask, name="mine", journal=place, peak_memory=peak_memory) as collector:
         runner(sample, processor_instance=Jets())
     return collector
 
@@ -127,6 +128,13 @@ def test_a_run_that_was_lost_has_what_was_recorded(client: Client, sample: Any, 
     assert measurement.metrics["num_chunks"] == 8
     assert differences(load_run(measurement.save(tmp_path, "lost")), run) == {}
     assert "lost: 8 of 8 chunks" in printed(measurement)
+
+
+def test_a_run_that_was_lost_says_what_was_not_wanted(client: Client, sample: Any, tmp_path: Path) -> None:
+    measured(client, sample, "iterative", tmp_path, peak_memory=False)
+    run = recovered(cut(journal_of(tmp_path), END)).run
+    assert run.absent["memory_peak"] == "peak_memory=False"
+    assert run.chunks["memory_peak"].null_count == 8
 
 
 def test_a_call_that_ran_is_among_the_calls(client: Client, sample: Any, tmp_path: Path) -> None:

@@ -77,20 +77,27 @@ class Clocks:
 class Attempt:
     """One attempt of a chunk, from its start to `end`.
 
-    `added` are patterns of secrets, as for `redacted`; `profile` turns on sampling of stacks in the user's function.
+    `added` are patterns of secrets, as for `redacted`; `profile` turns on sampling of stacks in the user's function,
+    `peak_memory` measuring the peak of the process's memory.
     """
 
     cache_function: Callable[[], Any]
     """The user's cache function, as passed on by coffea."""
 
     def __init__(
-        self, task: DaskTask, added: Added | None = None, *, profile: bool = False, meter: Meter | None = None
+        self,
+        task: DaskTask,
+        added: Added | None = None,
+        *,
+        profile: bool = False,
+        peak_memory: bool = True,
+        meter: Meter | None = None,
     ) -> None:
         self.problems: list[str] = []
         self._added = added
         self._stacks = Stacks(self.problems.append) if profile else None
         self.meter = Meter() if meter is None else meter
-        self._open = OpenChunk(self._requested)
+        self._open = OpenChunk(self._requested, peak_memory=peak_memory)
         self.current = open_chunk(self._open)
         """Context in which sections belong to this attempt."""
         self._clocks = Clocks(task)
@@ -106,7 +113,7 @@ class Attempt:
         self._modules = len(sys.modules)
         self._switches = switches()
         try:
-            self._memory = Interval()
+            self._memory = Interval(peak=peak_memory)
             try:
                 self._garbage = Garbage()
             except BaseException:

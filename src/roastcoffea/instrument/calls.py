@@ -50,6 +50,9 @@ class Watcher(Protocol):
     profile: bool
     """Whether it wants the stacks of threads that process chunks."""
 
+    peak_memory: bool
+    """Whether it wants the peak memory of chunks, for which the kernel's mark is reset."""
+
     def out_of_reach(self, executor: Any) -> str | None:
         """Why work on this executor is outside this collector's reach; None if it is not."""
 

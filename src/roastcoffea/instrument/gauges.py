@@ -207,9 +207,11 @@ class Interval:
     ----------
     part : bool
         It is part of another interval and does not count as overlap.
+    peak : bool
+        Measure the peak, for which the kernel's mark is reset.
     """
 
-    def __init__(self, *, part: bool = False) -> None:
+    def __init__(self, *, part: bool = False, peak: bool = True) -> None:
         self.before: int | None = None
         self.after: int | None = None
         self.peak: int | None = None
@@ -217,11 +219,11 @@ class Interval:
         self.part = part
         self._state = joined(_STATE, self)
         try:
-            if len(self._state.open) > 1:
+            if peak and len(self._state.open) > 1:
                 mark = _highest_and_resident_memory()[0]
                 for other in tuple(self._state.open):
                     other.raise_peak(mark)
-            self._exact = _restart_highest_resident_memory()
+            self._exact = peak and _restart_highest_resident_memory()
             usage = _highest_by_usage() if self._exact else None
             if usage is not None and usage > _earlier_programs.get("at most", usage):
                 # because the mark was just reset
@@ -231,8 +233,8 @@ class Interval:
                 self._by_usage = usage is not None and self.before is not None and usage <= self.before + SLACK
                 if usage is not None and self._by_usage:
                     _earlier_programs["at most"] = usage
-            self.peak = self.before
-            self._mark_before = None if self._exact else _highest_and_resident_memory()[0]
+            self.peak = self.before if peak else None
+            self._mark_before = None if self._exact or not peak else _highest_and_resident_memory()[0]
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
             for interval in whole:
                 interval.overlaps = max(interval.overlaps, len(whole) - 1)
@@ -250,7 +252,9 @@ class Interval:
     def close(self) -> None:
         """End the interval; `peak` stays None if the system does not report it."""
         with lock_of(self._state):
-            if self._by_usage and len(self._state.open) == 1:
+            if self.peak is None:
+                mark, self.after = None, resident_memory()
+            elif self._by_usage and len(self._state.open) == 1:
                 mark, self.after = _highest_by_usage(), resident_memory()
             else:
                 mark, self.after = _highest_and_resident_memory()

@@ -217,8 +217,9 @@ class ExecutorCall:
         in_output = not self._on_dask and self._name is not None
         name = self._name or funcname(function)
         profile = any(watcher.profile for watcher in self._reached)
+        peak_memory = any(watcher.peak_memory for watcher in self._reached)
         transport = topics, self._spool, in_output, self._system
-        state = (self._call, transport, self._name is None, added_patterns(), profile)
+        state = (self._call, transport, self._name is None, added_patterns(), profile, peak_memory)
         if packed is None:
             return Probe(function, name, *state)
         return CarriedProbe(packed, name, topics[-1], function, state)

@@ -15,7 +15,9 @@ class LocalHome:
     """Collectors of this process as those to whom records go."""
 
     def __init__(self, reached: Watchers, name: str) -> None:
-        self.settings = Settings(added_patterns(), any(watcher.profile for watcher in reached))
+        self.settings = Settings(
+            added_patterns(), any(one.profile for one in reached), any(one.peak_memory for one in reached)
+        )
         self.task = DaskTask()
         self.name = name
         self.complain = reached.note

@@ -87,7 +87,7 @@ def checked_events(events: Any) -> Any:
     return events
 
 
-def settings_of(backend: str, everything: bool, events: Any, profile: bool) -> Settings:
+def settings_of(backend: str, everything: bool, events: Any, *, profile: bool, peak_memory: bool) -> Settings:
     """What a collector with these arguments wants of functions that tasks run.
 
     Raises
@@ -101,7 +101,8 @@ def settings_of(backend: str, everything: bool, events: Any, profile: bool) -> S
         raise ValueError("everything=True measures tasks of a Dask client: MetricsCollector(client, everything=True)")
     if checked_events(events) is not None and not everything:
         raise ValueError("events needs everything=True; a function is given its own: measured(function, events=...)")
-    return Settings(added_patterns(), profile, functools.partial(MeasuredTask, events=events) if everything else None)
+    stand_in = functools.partial(MeasuredTask, events=events) if everything else None
+    return Settings(added_patterns(), profile, peak_memory, stand_in)
 
 
 def _sent(function: Callable[..., Any], events: Any) -> Measured:

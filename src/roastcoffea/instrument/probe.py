@@ -49,6 +49,8 @@ class Probe:
         Patterns of secrets added by the user; by default those of this process.
     profile : bool
         Sample the stacks of the threads that process chunks.
+    peak_memory : bool
+        Measure the peak memory of chunks and sections, for which the kernel's mark is reset.
     """
 
     function: Callable[..., Any]
@@ -58,6 +60,7 @@ class Probe:
     of_files: bool = False
     added: Added = field(default_factory=added_patterns)
     profile: bool = False
+    peak_memory: bool = True
 
     def __post_init__(self) -> None:
         self.__name__ = self.name
@@ -105,7 +108,8 @@ class Probe:
         return ("roastcoffea-probe", self.call)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Probe, (self.function, self.name, self.call, self.transport, self.of_files, self.added, self.profile)
+        settings = self.added, self.profile, self.peak_memory
+        return Probe, (self.function, self.name, self.call, self.transport, self.of_files, *settings)
 
 
 class _FileWatch:
@@ -178,7 +182,8 @@ class _ChunkWatch(_FileWatch):
         self.identity |= {"uuid": work.fileuuid.hex(), "entry_start": work.entrystart, "entry_stop": work.entrystop}
 
     def started(self) -> Attempt:
-        attempt = Attempt(self.task, self.probe.added, profile=self.probe.profile)
+        probe = self.probe
+        attempt = Attempt(self.task, probe.added, profile=probe.profile, peak_memory=probe.peak_memory)
         attempt.meter.preloads = bool(getattr(self.work, "preload", None))
         return attempt
 

@@ -154,9 +154,13 @@ class Entry:
 
 
 class Sections:
-    """The sections of one attempt, from all of its threads; sections nest within a thread."""
+    """The sections of one attempt, from all of its threads; sections nest within a thread.
 
-    def __init__(self) -> None:
+    Without `peak_memory`, those of `track_memory` have no peak.
+    """
+
+    def __init__(self, *, peak_memory: bool = True) -> None:
+        self._peak_memory = peak_memory
         self.problems: list[str] = []
         self._sections: dict[str, Section] = {}
         self.open: set[Entry] = set()
@@ -179,7 +183,7 @@ class Sections:
             stack = self.stacks[get_ident()]
             outer = stack[-1] if stack else None
             if outer is not None and outer.name == name:
-                gauge = None if kind == TIME or kind in outer.gauged else _gauge(kind, requested_bytes)
+                gauge = None if kind == TIME or kind in outer.gauged else self._gauge(kind, requested_bytes)
                 entry = Entry(self, outer, kind, gauge, None)
             else:
                 path = name if outer is None else f"{outer.path}/{name}"
@@ -189,7 +193,7 @@ class Sections:
                         self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
                         return None
                     section = self._sections.setdefault(path, Section(path))
-                gauge = None if kind == TIME else _gauge(kind, requested_bytes)
+                gauge = None if kind == TIME else self._gauge(kind, requested_bytes)
                 entry = Entry(self, Pass(name, path, section, kind), kind, gauge, stack)
                 stack.append(entry.passing)
             if gauge is not None:
@@ -202,6 +206,19 @@ class Sections:
             self.note(f"a pass through a section was not counted: {error_text(problem)}")
             return None
         return entry
+
+    def _gauge(self, kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
+        """Start a measurement of memory or bytes, and return a function that ends it and returns the result."""
+        if kind == BYTES:
+            before = requested_bytes()
+            return lambda: {"bytes": _growth(before, requested_bytes())}
+        interval = Interval(part=True, peak=self._peak_memory)
+
+        def amounts() -> Amounts:
+            interval.close()
+            return {"memory_peak": interval.peak, "memory_delta": _growth(interval.before, interval.after)}
+
+        return amounts
 
     def close(self) -> None:
         """End with the attempt: open sections, as in a generator that was abandoned, are not counted."""
@@ -260,20 +277,6 @@ def _unstack(stack: list[Pass], passing: Pass, now: float) -> None:
     for inner in later:
         inner.path = inner.name if outer is None else f"{outer.path}/{inner.name}"
         outer = inner
-
-
-def _gauge(kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
-    """Start a measurement of memory or bytes, and return a function that ends it and returns the result."""
-    if kind == BYTES:
-        before = requested_bytes()
-        return lambda: {"bytes": _growth(before, requested_bytes())}
-    interval = Interval(part=True)
-
-    def amounts() -> Amounts:
-        interval.close()
-        return {"memory_peak": interval.peak, "memory_delta": _growth(interval.before, interval.after)}
-
-    return amounts
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

@@ -33,6 +33,7 @@ class Settings(NamedTuple):
 
     added: Added = ()
     profile: bool = False
+    peak_memory: bool = True
     stand_in: Callable[[Any], Any] | None = None
     """Makes what a worker runs in place of a task, where each task is measured."""
 
@@ -42,8 +43,9 @@ class TaskAttempt(Attempt):
 
     meter: FilesMeter
 
-    def __init__(self, task: DaskTask, added: Added | None = None, *, profile: bool = False) -> None:
-        super().__init__(task, added, profile=profile, meter=FilesMeter())
+    def __init__(self, task: DaskTask, settings: Settings) -> None:
+        added, profile, peak_memory, _ = settings
+        super().__init__(task, added, profile=profile, peak_memory=peak_memory, meter=FilesMeter())
         self.meter.added = added
         self._open.meter = self.meter
 
@@ -187,7 +189,7 @@ def call_measured(
     attempt = None
     if home is not None:
         with reported(home.complain, LOST, Exception):
-            attempt = TaskAttempt(home.task, home.settings.added, profile=home.settings.profile)
+            attempt = TaskAttempt(home.task, home.settings)
     if home is None or attempt is None:
         return function(*args, **kwargs)
     try:

@@ -23,6 +23,7 @@ class OpenChunk:
     """An attempt of a chunk, as seen by the code in it.
 
     `requested_bytes` returns the bytes that the attempt has requested from storage so far; None if unknown.
+    `peak_memory` is that of `Sections`.
     """
 
     entered: Sections | None = None
@@ -36,14 +37,14 @@ class OpenChunk:
 
     ended = False
 
-    def __init__(self, requested_bytes: Callable[[], int | None] = lambda: None) -> None:
-        self.requested_bytes = requested_bytes
+    def __init__(self, requested_bytes: Callable[[], int | None] = lambda: None, *, peak_memory: bool = True) -> None:
+        self.requested_bytes, self._peak_memory = requested_bytes, peak_memory
 
     @property
     def sections(self) -> Sections:
         """Sections of the attempt, which several threads may enter first."""
         # a dictionary's own method, which is atomic
-        sections: Sections = self.__dict__.setdefault("entered", Sections())
+        sections: Sections = self.__dict__.setdefault("entered", Sections(peak_memory=self._peak_memory))
         if self.ended:
             sections.close()
         return sections

@@ -188,7 +188,9 @@ def typical_before(workers: pa.Table) -> float | None:
 
 
 @table
-def dataset_memory(chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Table | None = None) -> pa.Table:
+def dataset_memory(
+    run: Run, chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Table | None = None
+) -> pa.Table:
     """Datasets with DATASET_MEMORY_COLUMNS.
 
     The memory of a chunk is the peak of its process relative to before the first chunk. That includes memory retained
@@ -196,16 +198,17 @@ def dataset_memory(chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Ta
     """
     before = dict(zip(*worker_memory.select(["worker", "memory_before"]).to_pydict().values(), strict=True))
     typical, killed = typical_before(worker_memory), _killed_attempts(worker_memory, failed_work)
+    why = run.absent.get("memory_peak", "memory of chunks was not measured")
     chunks = chunks.select(OF_CHUNKS)  # copying rows of all columns would take most of the time
     datasets = dict.fromkeys([*chunks["dataset"].drop_null().unique().to_pylist(), *killed])
     rows = []
     for dataset in sorted(datasets):
-        row = {"dataset": dataset} | _of_chunks(chunks.filter(pc.equal(chunks["dataset"], dataset)), before)
+        row = {"dataset": dataset} | _of_chunks(chunks.filter(pc.equal(chunks["dataset"], dataset)), before, why)
         rows.append(_raised(row, killed.get(dataset, ()), typical))
     return table_of_rows(DATASET_MEMORY_COLUMNS, rows)
 
 
-def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None]) -> dict[str, Any]:
+def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None], not_measured: str) -> dict[str, Any]:
     """Memory of a dataset from its chunks that ran alone in their processes."""
     done = chunks.filter(pc.equal(chunks["outcome"], OK))
     valid = [done[name].is_valid().to_numpy() for name in ("worker", "overlaps", "memory_peak", "events")]
@@ -214,7 +217,7 @@ def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None]) -> dict[str, 
     if not len(alone):
         reason = "none of its chunks finished"
         if len(done):
-            reason = "its chunks shared processes with others" if len(known) else "memory of chunks was not measured"
+            reason = "its chunks shared processes with others" if len(known) else not_measured
         return {"chunks": 0, "bytes_per_event": None, "fixed_bytes": None, "at_least": 0, "reason": reason}
     workers, peak, events = alone["worker"].to_pylist(), amounts(alone, "memory_peak"), amounts(alone, "events")
     floor = np.array([before.get(worker) or 0 for worker in workers], np.float64)

@@ -188,13 +188,13 @@ PEAK, MEAN = (
 
 @of_memory(source=f"{SAMPLES}, chunk records", label="memory of a worker (peak)", formula=PEAK)
 def peak_memory_bytes(
-    samples: pa.Table | None = None, chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
+    run: Run, samples: pa.Table | None = None, chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
 ) -> int:
     """Highest resident memory of any worker process: in samples, in chunks, or when it was killed."""
     columns = ((samples, "memory"), (chunks, "memory_peak"), (lifetimes, "killed_memory"))
     largest = [pc.max(table[column]).as_py() for table, column in columns if table is not None]
     seen = [size for size in largest if size is not None]
-    refuse_if(not seen, "no sample of a worker's memory and no chunk's peak")
+    refuse_if(not seen, run.absent.get("memory_peak", "no sample of a worker's memory and no chunk's peak"))
     return int(max(seen))
 
 

@@ -60,10 +60,20 @@ class RunRecords:
         Seconds between samples of the workers; None without.
     profile
         Whether functions are sampled.
+    peak_memory
+        Whether the peak memory of chunks is measured.
     """
 
-    def __init__(self, id: str, name: str | None, interval: float | None, *, profile: bool) -> None:  # noqa: A002
-        self.id, self.name, self.interval, self.profile = id, name, interval, profile
+    def __init__(  # the identity is called as in the record
+        self,
+        id: str,  # noqa: A002
+        name: str | None,
+        interval: float | None,
+        *,
+        profile: bool,
+        peak_memory: bool = True,
+    ) -> None:
+        self.id, self.name, self.interval, self.profile, self.peak_memory = id, name, interval, profile, peak_memory
         self.environment = Environment(versions={}, client_host=None)
         self.calls: list[RunnerCall] = []
         self.running: dict[str, RunnerCall | None] = {}
@@ -169,6 +179,8 @@ class RunRecords:
             absent |= dict.fromkeys(SAMPLED, "track_workers=False")
         if not self.profile:
             absent[PROFILE] = "profile=False"
+        if not self.peak_memory:
+            absent["memory_peak"] = "peak_memory=False"
         if self._requests_unknown:
             absent["asked"] = "the requests of Runner calls were not recorded"
         elif self._functions and not self.calls:

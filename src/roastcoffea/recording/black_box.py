@@ -92,6 +92,7 @@ class BlackBox:
             "backend": self._backend.kind,
             "interval": records.interval,
             "profile": records.profile,
+            "peak_memory": records.peak_memory,
             "outside": records.outside,
             "environment": asdict(records.environment),
         }

@@ -60,7 +60,8 @@ class _Replay:
     """A run that is learned from its journal."""
 
     def __init__(self, header: Mapping[str, Any]) -> None:
-        self._records = RunRecords(header["id"], header["name"], header["interval"], profile=header["profile"])
+        wanted = {"profile": header["profile"], "peak_memory": header.get("peak_memory", True)}
+        self._records = RunRecords(header["id"], header["name"], header["interval"], **wanted)
         self._records.environment = Environment(**{**header["environment"], "hosts": ()})
         self._records.outside = dict(header["outside"])
         self._backend = replayed(header["backend"])
