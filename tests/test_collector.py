@@ -393,6 +393,7 @@ print(collector.problems)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root becomes another user")
 def test_a_user_without_a_home_is_measured_without_a_journal() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG")}
