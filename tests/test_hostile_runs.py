@@ -112,7 +112,9 @@ def test_mutations_have_a_second_and_200_megabytes_each() -> None:
     command = [sys.executable, str(Path(__file__).parents[1] / "benchmarks" / "hostile.py"), "500"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert re.search(r"^(5\d{2}) of \1 as they should be$", found.stdout, re.MULTILINE)
+    judged = re.search(r"^(\d+) of \1 as they should be$", found.stdout, re.MULTILINE)
+    assert judged is not None
+    assert int(judged[1]) >= 0.9 * 500  # some are the same as others
 
 
 SOME = settings(max_examples=8, deadline=None, database=None, derandomize=True)

@@ -11,15 +11,17 @@ completely what was begun:
 
 from __future__ import annotations
 
+import _thread
 import inspect
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 Entered = TypeVar("Entered")
@@ -80,6 +82,14 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
         finally:
             self._deliver()
 
+    def given_up(self) -> list[int]:
+        """End the block without calling handlers: the signals that came, for `_send_after`."""
+        if self not in _holding:
+            return []
+        _holding.clear()
+        self._restore()
+        return self._arrived
+
     def _restore(self) -> None:
         for number, handler in self._handlers.items():
             if signal.getsignal(number) == self._hold:
@@ -96,6 +106,21 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
                     signal.raise_signal(number)
             finally:
                 self._deliver()
+
+
+def _send_after(frame: FrameType, numbers: list[int]) -> None:
+    """Send signals to the main thread once it has left a function."""
+    main: Any = threading.main_thread().ident
+    while _is_in(sys._current_frames().get(main), frame):
+        time.sleep(1e-3)
+    for number in numbers:
+        signal.pthread_kill(main, number)
+
+
+def _is_in(inner: FrameType | None, frame: FrameType) -> bool:
+    while inner is not None and inner is not frame:
+        inner = inner.f_back
+    return inner is not None
 
 
 def exchange_handler(number: int, found: Any, new: Any) -> None:
@@ -115,6 +140,8 @@ def raise_if_interrupted(error: BaseException) -> None:
     """
     if not _holding and _on_main_thread():
         for raised in _and_its_causes(error):
+            if raised is not error and _is_caught(raised.__traceback__):
+                return
             if _is_of_handler(raised.__traceback__):
                 raise raised
 
@@ -127,11 +154,33 @@ def _and_its_causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def _is_caught(trace: TracebackType | None) -> bool:
+    """Whether a function that goes on has caught an exception: ours runs in its `except` block, and raised nothing."""
+    return trace is not None and _is_in(sys._getframe(), trace.tb_frame)
+
+
+def _codes_of_handlers() -> Iterator[CodeType]:
+    """Code of the functions that handle signals now."""
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, partial):
+            handler = handler.func
+        for function in (getattr(handler, "__func__", handler), vars(type(handler)).get("__call__")):
+            if isinstance(code := getattr(function, "__code__", None), CodeType):
+                yield code
+
+
 def _is_of_handler(trace: TracebackType | None) -> bool:
-    """Whether an exception passed a function that was called with the frame of its caller, as handlers are."""
+    """Whether an exception passed the handler of a signal, or a function called with its caller's frame, as these are.
+
+    A handler that was replaced since is known by its arguments, and one that has changed these by its code.
+    """
+    codes = [*_codes_of_handlers()]
     while trace is not None and trace.tb_next is not None:
         interrupted, trace = trace.tb_frame, trace.tb_next
         code = trace.tb_frame.f_code
+        if code in codes:
+            return True
         if code.co_argcount > 1 or code.co_flags & inspect.CO_VARARGS:
             given = inspect.getargvalues(trace.tb_frame)
             values = [given.locals.get(name) for name in given.args]
@@ -181,9 +230,15 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
     def _call(self, instance: Enterable, _end: weakref.ref[Any]) -> None:
         instance._awaited_end = None
         if instance._is_open:
-            with suppress(BaseException):  # Python would drop it; the one that led here is raised
+            held = interrupts_held()
+            held.__enter__()
+            try:
                 error = InterruptedError("a signal came as the with began or ended")
                 self._function(instance, InterruptedError, error, None)
+            finally:
+                arrived = held.given_up()
+                if arrived:  # Python drops what is raised here
+                    _thread.start_new_thread(_send_after, (sys._getframe(), arrived))
 
 
 class Enterable:

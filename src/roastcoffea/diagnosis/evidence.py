@@ -206,7 +206,7 @@ class Evidence:
 
     @cached_property
     def calls(self) -> Mapping[Call, tuple[float, int]]:
-        """Share of the CPU time in process(), and samples, of calls from user code, the most first."""
+        """Share of the CPU time in process(), and samples, of calls from user code, largest first."""
         return {} if self.profile is None else self.profile.calls()
 
     @cached_property

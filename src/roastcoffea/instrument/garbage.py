@@ -100,9 +100,10 @@ def bytes_of_modules(number: int) -> int:
         # an attribute of a module that is loaded when it is used would load it
         with suppress(AttributeError):
             spec = object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
-            for path in (spec.origin, spec.cached) if spec.cached else ():
+            if spec.cached:
                 with suppress(OSError):
-                    size += Path(path).stat().st_size
+                    cached = Path(spec.cached)
+                    size += (cached if cached.exists() else Path(spec.origin)).stat().st_size
     return size
 
 

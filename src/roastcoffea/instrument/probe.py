@@ -17,6 +17,7 @@ from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
+from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
@@ -137,7 +138,8 @@ class _FileWatch:
 
     def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
         """Result of coffea's closure, with the attempt's probes inside."""
-        return attempt.watched(*args, **kwargs)
+        with open_chunk(OpenChunk(attempt.meter.requested)):  # else it would seem to be a thread of an open chunk
+            return attempt.watched(*args, **kwargs)
 
     def record(self, attempt: Any, output: Any, error: BaseException | None) -> dict[str, Any]:
         """Record of a finished attempt."""

@@ -56,18 +56,23 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
             _patch_first(state, self._meter)
             if self._everything:
                 _patch_rest(state, self._meter)
+        except BaseException:  # of a signal's handler
+            self._leave()
+            raise
         finally:
             state.lock.release()
         self._without_events = FACTORY not in state.patched
 
     def __exit__(self, *_: object) -> None:
-        state = self._state
-        with lock_of(state):
-            if state.open == {self._meter}:
-                _restore(state)
-            leave(state, self._meter)
+        with lock_of(self._state):
+            self._leave()
         if self._without_events and FACTORY in sys.modules:
             self._meter.miss("building events and reading Parquet", TOO_LATE)
+
+    def _leave(self) -> None:
+        if self._state.open == {self._meter}:
+            _restore(self._state)
+        leave(self._state, self._meter)
 
 
 def _patch_first(state: Any, meter: Tally) -> None:
