@@ -161,7 +161,11 @@ class Attempt:
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
             bytes_unmetered=self._unmetered,
-            **({"bytes_other": 0} if others is None else others.other_columns(self._added)),
+            **(
+                {"bytes_other": 0}
+                if others is None
+                else others.other_columns(self._added, with_failed=error is not None)
+            ),
         )
         if self._loaded:
             # the checkpoint replaced the work

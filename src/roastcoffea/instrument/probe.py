@@ -17,6 +17,7 @@ from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
+from roastcoffea.instrument.tasks import columns_of_returned, further
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.packing import PROBLEMS, packed_records
@@ -198,7 +199,18 @@ class _ChunkWatch(_FileWatch):
         record = super().record(attempt, output, error)
         if record["outcome"] != ERROR:
             record["events"] = self.work.entrystop - self.work.entrystart
+        if record["outcome"] == OK:
+            with reported(self.probe.complain, "errors that process() caught are not known", Exception):
+                self._add_caught(attempt, record, output["out"])
         return record | _coffea_metrics(output) if record["outcome"] == OK else record
+
+    def _add_caught(self, attempt: Attempt, record: dict[str, Any], result: Any) -> None:
+        """Add records of files that process() could not open, and of exceptions in its result: it went on."""
+        added, others = self.probe.added, attempt.meter.others
+        failed = [] if others is None else others.columns_of_failed()
+        for each in failed + columns_of_returned(result, failed, added):
+            named = {name: redacted(str(each[name]), added) for name in ("file", "error") if name in each}
+            self.records.append(further(record) | each | named)
 
     def returned(self, output: Any) -> None:
         """Mark a failed attempt as skipped if the call still returned, without an output."""

@@ -81,9 +81,7 @@ class TaskAttempt(Attempt):
         if others:
             problems.append(SPLIT)
         with reported(problems.append, "exceptions in the result of a task are not known", Exception):
-            known = {other["error"] for other in failed}
-            texts = (error_text(each, self._added) for each in exceptions_in(result))
-            failed += [{"outcome": ERROR, "error": text, "bytes_requested": 0} for text in texts if text not in known]
+            failed += columns_of_returned(result, failed, self._added)
         records = [record | first, *(further(record) | other for other in (*others, *failed))]
         for each in records:
             named = {column: each.get(column) for column in ("dataset", "file", "tree")}
@@ -115,6 +113,13 @@ def exceptions_in(result: Any, depth: int = 3) -> Iterator[BaseException]:
     elif depth and isinstance(result, (dict, list, tuple, set, frozenset)) and len(result) <= MOST_VALUES:
         for value in result.values() if isinstance(result, dict) else result:
             yield from exceptions_in(value, depth - 1)
+
+
+def columns_of_returned(result: Any, failed: list[dict[str, Any]], added: Added | None) -> list[dict[str, Any]]:
+    """Columns of the records of exceptions that a function returned, except those of files that it could not open."""
+    known = {other["error"] for other in failed}
+    texts = (error_text(each, added) for each in exceptions_in(result))
+    return [{"outcome": ERROR, "error": text, "bytes_requested": 0} for text in texts if text not in known]
 
 
 def further(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -229,6 +229,78 @@ def test_what_a_failed_attempt_read_of_other_files_is_failed(files: Path) -> Non
     assert ledger.by("file").loc[str(files / "friend.root"), "failed"] > baskets(files / "friend.root", "Events", "p0")
 
 
+def tolerant_of(events: Any, *names: str) -> list[Any]:
+    """What a processor gives that goes on without the files that it cannot open; it returns the last exception."""
+    kept: list[Any] = []
+    for name, opened in zip(names, (uproot.open, by_nanoevents), strict=False):
+        try:
+            opened(name)
+        except Exception as error:
+            kept = [error]
+    return [float(ak.sum(events.x)), *kept]
+
+
+def by_nanoevents(name: str) -> Any:
+    return NanoEventsFactory.from_root({name: "Events"}, schemaclass=BaseSchema)
+
+
+class Tolerant(ProcessorABC):  # type: ignore[misc]
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def process(self, events: Any) -> list[Any]:
+        return tolerant_of(events, *self.names)
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def caught_in_chunks(files: Path, folder: Path, executor: Any, client: Any = None) -> None:
+    """Check a run whose chunks go on without two files: a damaged one that is read, and a missing one."""
+    bad, absent = str(folder / "bad.root"), str(folder / "absent.root")
+    Path(bad).write_bytes(bytes(5000))
+    runner = Runner(executor, schema=BaseSchema, chunksize=CHUNK, metadata_cache={})
+    with MetricsCollector(client) as collector:
+        runner({"d": {"files": {str(files / "main.root"): "Events"}}}, processor_instance=Tolerant(bad, absent))
+    measurement, ledger = collector.measurement, collector.measurement.byte_ledger
+    chunks = EVENTS // CHUNK
+    assert (measurement.metrics["num_chunks"], measurement.metrics["total_events"]) == (chunks, EVENTS)
+    failed = measurement.failed
+    assert sorted(failed["file"]) == [absent] * chunks + [bad] * chunks
+    assert failed["error"].notna().all()
+    assert ledger["failed"] == failed["bytes"].sum() > 0
+    assert (ledger["other files"], ledger.residual) == (0, 0)
+    assert ledger.certificate.reasons == []
+    assert ledger.by("file").loc[[bad, absent], "failed"].sum() == ledger["failed"]
+    assert measurement.time_ledger.certificate.reasons == []
+    (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
+    assert finding.what.startswith(f"2 files could not be opened in tasks that went on ({bad}, {absent})")
+
+
+@pytest.mark.parametrize("executor", [IterativeExecutor, pytest.param(FuturesExecutor, marks=pytest.mark.slow)])
+def test_files_that_chunks_could_not_open_are_failed_reads(files: Path, tmp_path: Path, executor: Any) -> None:
+    caught_in_chunks(files, tmp_path, executor(status=False))
+
+
+@pytest.mark.slow
+def test_files_that_chunks_could_not_open_on_dask(files: Path, tmp_path: Path) -> None:
+    from coffea.processor import DaskExecutor
+    from distributed import Client
+
+    with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as client:
+        caught_in_chunks(files, tmp_path, DaskExecutor(client=client, status=False), client)
+
+
+def test_exceptions_that_chunks_return_are_counted(files: Path) -> None:
+    measurement = run(files, lambda events: {"x": LookupError("planted"), "n": len(events)})
+    assert measurement.failed["error"].tolist() == ["LookupError: planted"] * (EVENTS // CHUNK)
+    assert measurement.metrics["num_chunks"] == EVENTS // CHUNK
+    assert measurement.byte_ledger["failed"] == measurement.byte_ledger.residual == 0
+    assert measurement.byte_ledger.certificate.reasons == []
+    (finding,) = [one for one in measurement.verdict if one.severity == "incomplete result"]
+    assert finding.what.startswith(f"Tasks returned {EVENTS // CHUNK} exceptions among their values")
+
+
 def test_other_files_survive_saving_and_have_made_up_names(files: Path, tmp_path: Path) -> None:
     measurement = run(files, lambda events: friend_by_uproot(events, files))
     again = load(measurement.save(tmp_path, "m"))

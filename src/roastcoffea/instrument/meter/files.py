@@ -329,17 +329,26 @@ class FilesMeter(Meter):
             found[0]["bytes_metadata"] = metadata - sum(other["bytes_metadata"] or 0 for other in found[1:])
         return found
 
-    def other_columns(self, added: Added) -> dict[str, Any]:
-        """Columns of the record of a chunk that opened these files itself; unknown ones are None."""
+    def other_columns(self, added: Added, *, with_failed: bool) -> dict[str, Any]:
+        """Columns of the record of a chunk that opened these files itself; unknown ones are None.
+
+        Files that could not be opened are among them if the chunk failed; else they have records of their own.
+        """
         failed = self.columns_of_failed()
-        files = self.columns_of_files(self.late_metadata - sum(file["bytes_requested"] or 0 for file in failed))
-        files += [dict.fromkeys(AMOUNTS, 0) | file | {"bytes_metadata": file["bytes_requested"]} for file in failed]
+        of_failed = sum(file["bytes_requested"] or 0 for file in failed)
+        files = self.columns_of_files(self.late_metadata - of_failed)
+        requested, received = self.requested(), None if "bytes_transferred" in self.unknown else self.transferred
+        if with_failed:
+            files += [dict.fromkeys(AMOUNTS, 0) | file | {"bytes_metadata": file["bytes_requested"]} for file in failed]
+        elif failed:
+            requested = None if requested is None else requested - of_failed
+            parts = [received, *(file["bytes_transferred"] for file in failed)]
+            received = None if None in parts else received - sum(parts[1:])
         names = [redacted(str(file["file"]), added) for file in files]
         if not self.unknown.isdisjoint(READ):
             return dict.fromkeys(OTHER) | {"other_files": names}
         lists = {name: [file[amount] for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
-        received = None if "bytes_transferred" in self.unknown else self.transferred
-        return dict(zip(OTHER, (self.requested(), received), strict=False)) | {"other_files": names, **lists}
+        return dict(zip(OTHER, (requested, received), strict=False)) | {"other_files": names, **lists}
 
     def columns_of_failed(self) -> list[dict[str, Any]]:
         """The same for files that could not be opened."""

@@ -78,14 +78,17 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
 def _patch_first(state: Any, meter: Tally) -> None:
     """Patch that through which files are first seen, if it is loaded and was not patched yet; uproot is loaded.
 
-    Functions of modules, as classes that change with each chunk are slow; that of events is hardly used.
+    Functions of modules if possible, as classes that change with each chunk are slow.
     """
     try:
         if "uproot" not in state.patched:
             import uproot.behaviors.TBranch
+            import uproot.reading
 
             state.patched.add("uproot")
             _patch(state, uproot._util, "file_path_to_source_class", _noticed_path)
+            # later it would be too late for the first file, which may be one that cannot be opened
+            _patch(state, uproot.reading.ReadOnlyFile, "__init__", _noticed_opening)
             _patch(state, uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets)
         if FACTORY in sys.modules and FACTORY not in state.patched:
             state.patched.add(FACTORY)
@@ -103,7 +106,6 @@ def _patch_rest(state: Any, meter: Tally) -> None:
         import uproot.reading
 
         for owner, name, wrapping in (
-            (uproot.reading.ReadOnlyFile, "__init__", _noticed_opening),
             (uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source),
             (uproot.reading.ReadOnlyDirectory, "__init__", OPENING),
             (uproot.reading.ReadOnlyKey, "get", OPENING),
