@@ -36,7 +36,7 @@ import roastcoffea
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import reported
-from roastcoffea.interrupts import interrupts_held, uninterrupted, whole
+from roastcoffea.interrupts import Enterable, interrupts_held, uninterrupted, whole
 from roastcoffea.log.received import Growing
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.recording.auto import Recorder, record
@@ -317,6 +317,11 @@ def of_any_arguments(*_: Any) -> None:
     raise TimeoutError
 
 
+def without_its_frame(number: int, frame: Any) -> None:
+    del number, frame
+    raise TimeoutError
+
+
 @pytest.mark.parametrize(
     "handler",
     [
@@ -325,8 +330,9 @@ def of_any_arguments(*_: Any) -> None:
         of_any_arguments,
         partial(of_any_arguments, 1),
         lambda number, frame: Bound()(number, 1),
+        without_its_frame,
     ],
-    ids=["method", "object", "any arguments", "partial", "nested"],
+    ids=["method", "object", "any arguments", "partial", "nested", "without its frame"],
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_no_problem_is_made_of_what_a_handler_raises(handler: Any, number: int) -> None:
@@ -342,6 +348,43 @@ def test_no_problem_is_made_of_what_a_handler_raises(handler: Any, number: int) 
     with reported(problems.append, "it failed", OSError):
         raise TimeoutError
     assert problems == ["it failed: TimeoutError"]
+
+
+def fail(problems: list[str]) -> None:
+    with reported(problems.append, "it failed", OSError):
+        raise ConnectionError("no answer")
+
+
+def test_what_was_caught_before_is_not_raised_again() -> None:
+    """A fallback in the `except` block: errors of ours have what led there as their context."""
+    before, problems = signal.signal(signal.SIGUSR1, Bound().handler), list[str]()
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+    except TimeoutError:
+        fail(problems)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert problems == ["it failed: ConnectionError: no answer"]
+
+
+class Leaving(Enterable):
+    def __enter__(self) -> None:
+        self._is_open = True
+
+    def _leave(self, error: BaseException | None) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_what_comes_while_a_callback_leaves_is_raised_after_it() -> None:
+    before, context = signal.signal(signal.SIGUSR1, Bound().handler), Leaving()
+    try:
+        with pytest.raises(TimeoutError):
+            end = context.__exit__  # as a with takes it, which a signal ends before it calls it
+            context.__enter__()
+            del end
+            wait_until(lambda: False)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_several_signals_take_effect_after_the_block() -> None:

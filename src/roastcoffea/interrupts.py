@@ -140,7 +140,7 @@ def raise_if_interrupted(error: BaseException) -> None:
     """
     if not _holding and _on_main_thread():
         for raised in _and_its_causes(error):
-            if raised is not error and _is_caught(raised.__traceback__):
+            if _is_caught(raised, error):
                 return
             if _is_of_handler(raised.__traceback__):
                 raise raised
@@ -154,9 +154,10 @@ def _and_its_causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_caught(trace: TracebackType | None) -> bool:
-    """Whether a function that goes on has caught an exception: ours runs in its `except` block, and raised nothing."""
-    return trace is not None and _is_in(sys._getframe(), trace.tb_frame)
+def _is_caught(raised: BaseException, error: BaseException) -> bool:
+    """Whether an exception was caught by a caller, in whose `except` block the code with this error runs."""
+    trace, ours = raised.__traceback__, error.__traceback__
+    return trace is not None and ours is not None and _is_in(ours.tb_frame.f_back, trace.tb_frame)
 
 
 def _codes_of_handlers() -> Iterator[CodeType]:
@@ -165,7 +166,7 @@ def _codes_of_handlers() -> Iterator[CodeType]:
         handler: Any = signal.getsignal(number)
         while isinstance(handler, partial):
             handler = handler.func
-        for function in (getattr(handler, "__func__", handler), vars(type(handler)).get("__call__")):
+        for function in (getattr(handler, "__func__", handler), getattr(type(handler), "__call__", None)):  # noqa: B004
             if isinstance(code := getattr(function, "__code__", None), CodeType):
                 yield code
 

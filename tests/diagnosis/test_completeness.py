@@ -142,7 +142,7 @@ def test_an_error_that_ends_the_run(good: Path, tmp_path: Path, on_dask: bool, c
     assert (len(found.chunks), found.events, found.share) == (2, 2 * EVENTS, 1.0)
     assert found.what.startswith("The run failed (KeyError: 'planted'): 2 chunks are missing from the output")
     assert found.failed_for_good == 1
-    assert found.advice.startswith("Fix this first, it will come again: KeyError: 'planted'.")
+    assert found.advice.startswith("Fix this first, or it will fail again: KeyError: 'planted'.")
     assert found.line is None
     assert found.remedy is not None
     assert lines_run(found.remedy, collector.measurement, fileset, runner_with(False)) == [{"events": 2 * EVENTS}]
@@ -228,6 +228,11 @@ def test_the_commonest_error_is_one_line_that_is_not_too_long() -> None:
         ("OSError: File did not open properly: [ERROR] Operation expired", True),
         ("OSError: XRootD error: [3011] No servers are available: Network is unreachable", True),
         ("ValueError: planted", False),
+        ("ValueError: preset tight not found", False),
+        ("KeyError: 'timeout'", False),
+        ("AttributeError: 'Events' object has no attribute 'connection'", False),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/network/model.json'", False),
+        ("OSError: cannot read /store/user/payload_2018.json", False),
         (
             "Exception: Failed to open file; caused by FileNotFoundError: [Errno 2] No such file: 'a'",
             False,

@@ -77,10 +77,22 @@ OUTSIDE: Final = re.compile(
 )
 """Words of errors whose cause was neither the analysis nor its files."""
 
+NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*")
+"""Quoted texts and paths in an error, which may have any words."""
+
+FINAL: Final = re.compile(
+    r"(Arithmetic|Assertion|Attribute|FileNotFound|Import|Index|Key|KeyInFile|ModuleNotFound|Name|NotImplemented"
+    r"|Permission|Recursion|Syntax|Type|UnicodeDecode|Value|ZeroDivision)Error\b"
+)
+"""Types of errors that come again whatever their words."""
+
 
 def is_outside(error: str | None) -> bool:
     """Whether another attempt may succeed without a change: no error, Ctrl-C, a lost worker, a timeout, the network."""
-    return error is None or is_interrupt(error) or OUTSIDE.search(root_cause(error)) is not None
+    if error is None or is_interrupt(error):
+        return True
+    cause = root_cause(error)
+    return FINAL.match(cause) is None and OUTSIDE.search(NAMES.sub("", cause)) is not None
 
 
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
@@ -187,7 +199,7 @@ class Incompleteness:
     def advice(self) -> str:
         """What to do about it."""
         if self.to_fix is not None:
-            return f"Fix this first, it will come again: {self._without_names(self.to_fix.text)}. {LISTED}"
+            return f"Fix this first, or it will fail again: {self._without_names(self.to_fix.text)}. {LISTED}"
         return "Run it again." if self.remedy is None else f"Process the rest: {self.remedy}"
 
     @property

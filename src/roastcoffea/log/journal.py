@@ -218,7 +218,7 @@ def _beginning(path: Path) -> bytes:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Whether a journal is there, and this process's own while the block runs: nobody writes, reads or removes it.
+    """Whether a journal is there, and this process's own while the block runs.
 
     Where files cannot be locked, a file in the folder keeps others out who claim it, but not its writer.
     """

@@ -135,7 +135,7 @@ def _spans(tasks: pa.Table, records: Records | None, wanted: Flags) -> Iterator[
 def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     """Requested chunks without a result, and files without chunks, with ASKED_COLUMNS.
 
-    What came of chunks without records is not known."""
+    The outcome of chunks without records is unknown."""
     lost = pa.array([call.id for call in lost_calls(run) if call.outcome == FINISHED], pa.string())
     asked = recorded(run, "asked")
     asked = rows_where(asked, pc.invert(pc.is_in(asked["call"], value_set=lost)))

@@ -200,7 +200,7 @@ class Profile(Presented):
         return sorted(sums.values(), key=lambda row: -row["seconds"])
 
     def calls(self, chunk: int | None = None) -> dict[Call, tuple[float, int]]:
-        """Share of the CPU time, and samples, of calls from user code, of all attempts or of one, the most first."""
+        """Share of the CPU time, and samples, of calls from user code, of all attempts or of one, largest first."""
         sums: dict[Call, tuple[float, int]] = {}
         for stack in self.stacks:
             if not stack.places or stack.places[-1].function in PLACEHOLDERS or chunk not in (None, stack.chunk):
@@ -385,7 +385,7 @@ def profile(run: Run) -> Profile:
 
 @fact
 def user_lines(profile: Profile, counted_chunks: pa.Table | None = None) -> list[UserLine]:
-    """Lines of user code by CPU time, including what they call, the most first."""
+    """Lines of user code by CPU time, including what they call, largest first."""
     cpu = process_cpu(counted_chunks)
     sums: dict[Place, float] = {}
     most: dict[Place, str | None] = {}

@@ -221,6 +221,7 @@ LEAST_SHARE_UNMETERED: Final = 0.01
 """Bytes, and share of all, from which on it is said that other means than uproot have read them."""
 
 
+UNCOUNTED: Final = "what process() read by other means than uproot could not be counted"
 LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
 
 
@@ -241,7 +242,15 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
     if unmetered >= max(LEAST_UNMETERED, LEAST_SHARE_UNMETERED * int(known_sum(requests[phases.TOTAL]))):
         reasons.append(f"process() read {BYTE.text(unmetered)} from files that it did not open with uproot")
     estimated = int(np.count_nonzero(chunks.reads.estimated))
-    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=run.absent.get(OUTSIDE))
+    uncounted = UNCOUNTED if _lacks_other_reads(chunks.table) else None
+    outside = "; ".join(filter(None, (run.absent.get(OUTSIDE), uncounted)))
+    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=outside or None)
+
+
+def _lacks_other_reads(chunks: pa.Table) -> bool:
+    """Whether process() ran where the system does not report what a thread reads; older versions recorded neither."""
+    ran = pc.and_(chunks["bytes_other"].is_valid(), chunks["process_seconds"].is_valid())
+    return bool(pc.any(pc.and_(ran, chunks["bytes_unmetered"].is_null()), min_count=0).as_py())
 
 
 def _without_count(chunks: pa.Table) -> int:

@@ -70,7 +70,10 @@ class Room(NamedTuple):
     """Lines on all other findings."""
 
 
-ROOMS: Final = (*(Room(findings, what) for findings in (3, 2, 1) for what in (3, 2)), Room(1, 3, 1), Room(1, 2, 1))
+ROOMS: Final = (
+    *(Room(findings, what) for findings in (3, 2, 1) for what in (3, 2)),
+    *(Room(1, what, 1) for what in (3, 2, 1)),
+)
 """From the largest to the smallest: the first that fits is used."""
 
 
@@ -224,7 +227,9 @@ def _first_line(out: Writer, digest: Digest) -> list[Text]:
 
 
 def _at_the_edge(out: Writer, line: Text, end: Text) -> list[Text]:
-    """A line with something at its right edge, below it where there is no room."""
+    """A line with something at its right edge, if there is anything, or below it where there is no room."""
+    if not end:
+        return out.wrapped(line, out.width)
     if line.cell_len + len(GAP) + end.cell_len > out.width:
         lines = out.wrapped(line, out.width)
         if lines[-1].cell_len + len(GAP) + end.cell_len > out.width:

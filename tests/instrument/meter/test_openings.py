@@ -145,7 +145,7 @@ def test_threads_that_may_belong_to_several_functions_are_told(folder: Path) -> 
             future.result()
     measurement = collector.measurement
     assert measurement.chunks["bytes_requested"].isna().all()
-    assert "whose a thread was that reads" in " ".join(measurement.problems)
+    assert "could not be assigned to one of them" in " ".join(measurement.problems)
     assert measurement.byte_ledger.absent is not None
 
 

@@ -30,9 +30,9 @@ from roastcoffea.redaction import Added, redacted
 OPEN: Final = "open_seconds"
 BUILD: Final = "build_seconds"
 
-MIXED: Final = "of several files that the function read one is Parquet"
+MIXED: Final = "the function read Parquet and other files"
 
-SHARED: Final = "an open file is read by several functions at the same time"
+SHARED: Final = "several functions read the same open file at the same time"
 
 MOST_SPANS: Final = 1000
 """Ranges of entries that are kept of a tree before they are merged."""

@@ -29,7 +29,7 @@ OF_OTHERS: Final = ("MainThread", "IO loop", "Dask-Offload")
 """Beginnings of the names of threads that work for no function: on a worker they unpickle files for other tasks."""
 
 WHOSE: Final = (
-    "several functions ran in the process, and whose a thread was that reads for one of them is not known "
+    "several functions ran in the process, so reads by a thread could not be assigned to one of them "
     "(run the thread's function in contextvars.copy_context())"
 )
 TOO_LATE: Final = "NanoEvents were imported in the function itself: import coffea before it is called"
@@ -150,7 +150,7 @@ def _restore(state: Any) -> None:
 
 
 def current_meter() -> FilesMeter | None:
-    """The meter of files that the function opens that called this code, where it can be told."""
+    """The meter of the chunk or function that called this code, if known."""
     meter = _meter_of_chunk()
     if meter is None or isinstance(meter, FilesMeter):
         return meter
