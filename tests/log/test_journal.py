@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -144,3 +148,81 @@ def test_a_disk_that_hangs_ends_it_and_holds_nobody_up(
         writer.write(RECORDS, b"x" * 1000)
     assert len(notes) == 1
     assert "does not keep up" in notes[0]
+
+
+@contextmanager
+def others_files(folder: Path) -> Iterator[dict[Path, bytes]]:
+    """Many files that somebody has open and has written: they get every number that is free."""
+    folder.mkdir()
+    data = {folder / str(number): os.urandom(1000) for number in range(64)}
+    with ExitStack() as files:
+        for path, content in data.items():
+            files.enter_context(path.open("wb", buffering=0)).write(content)
+        yield data
+
+
+@pytest.mark.parametrize("reason", ["File exists", "Too many open files", "File too large"])
+def test_a_removed_journal_that_cannot_be_written_again_ends_and_touches_nothing_of_others(
+    reason: str, tmp_path: Path, notes: list[str]
+) -> None:
+    folder = tmp_path / "state" / "one"
+    writer = JournalWriter(folder, HEADER, notes.append)
+    writer.write(RECORDS, b"before")
+    writer.flush()
+    somebody = folder.with_name("one-again")
+    if reason == "File exists":
+        journal_of_another = JournalWriter(somebody, HEADER, notes.append)
+        journal_of_another.write(RECORDS, b"another")
+        journal_of_another.close()
+    limit = {"Too many open files": resource.RLIMIT_NOFILE, "File too large": resource.RLIMIT_FSIZE}.get(reason)
+    before = None if limit is None else resource.getrlimit(limit)
+    if limit is not None and before is not None:
+        resource.setrlimit(limit, (0, before[1]))
+    try:
+        folder.rename(tmp_path / "removed")
+        writer.write(RECORDS, b"after")
+        writer.flush()
+    finally:
+        if limit is not None and before is not None:
+            resource.setrlimit(limit, before)
+    with others_files(tmp_path / "others") as others:
+        writer.write(RECORDS, b"later")
+        writer.close()
+    assert {path: path.read_bytes() for path in others} == others
+    assert len(notes) == 1
+    assert reason in notes[0]
+    writer.remove()
+    assert somebody.exists() == (reason == "File exists")
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from roastcoffea.log.journal import JournalWriter
+folder, others = Path(sys.argv[1]), Path(sys.argv[2])
+writer = JournalWriter(folder, {"start": 1e9}, print)
+writer.write("records", b"before")
+writer.flush()
+child = os.fork()
+if child == 0:
+    for number in range(64):
+        os.write(os.open(others / str(number), os.O_RDWR | os.O_CREAT), b"x" * 1000)
+    writer.write("records", b"of the child")
+    writer.flush()
+    writer.flush(last=True)
+    os._exit(0)
+os.waitpid(child, 0)
+writer.write("records", b"after")
+writer.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_writes_neither_the_journal_nor_into_its_own_files(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    words = [sys.executable, "-c", FORKED, tmp_path / "one", others]
+    assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == ""
+    assert [path.read_bytes() for path in others.iterdir()] == [b"x" * 1000] * 64
+    assert [entry.data for entry in journal_in(tmp_path / "one").entries()] == [b"before", b"after"]
+    assert len(list((tmp_path / "one").iterdir())) == 1

@@ -126,6 +126,7 @@ class JournalWriter:
         self._waiting = 0
         self._files = _Files(folder, {**header, **_writer()}, most_bytes, note)
         self._works = True
+        _written.add(self)
         self._wake, self._ended = threading.Event(), threading.Event()
         with interrupts_held():
             arguments = (weakref.ref(self), self._wake, self._ended)
@@ -179,6 +180,12 @@ class JournalWriter:
         with reported(self._give_up, "what is to be written cannot be fetched", Exception):
             if self._look is not None:
                 self._look()
+
+    def forget(self) -> None:
+        """Give up all that a forked process has of it, including locks that another thread held."""
+        self._works = False
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._files.forget()
 
     def _give_up(self, reason: str) -> None:
         """End the journal early; what is there is kept."""
@@ -286,13 +293,13 @@ def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, en
         ended.wait(LEAST_PAUSE)
 
 
-_written: Final[weakref.WeakSet[_Files]] = weakref.WeakSet()
+_written: Final[weakref.WeakSet[JournalWriter]] = weakref.WeakSet()
 
 
 def _forget() -> None:
-    """Give up the files of the process that was forked, as their locks would outlive it."""
-    for files in list(_written):
-        files.forget()
+    """Give up the journals of the process that was forked, as the locks of their files would outlive it."""
+    for writer in list(_written):
+        writer.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -317,7 +324,6 @@ class _Files:
         self._lock: mmap.mmap | None = None
         self._number = self._size = self._before = 0
         self._touched = time.monotonic()
-        _written.add(self)
 
     def append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
         """Write entries, all or none; without any, give a sign of life now and then."""
@@ -359,7 +365,8 @@ class _Files:
             self._lock.close()
 
     def forget(self) -> None:
-        """Give up all that a forked process has of it."""
+        """Close them in a forked process."""
+        self._file = CLOSED
         self._close()
         self.unlock()
 
@@ -392,17 +399,19 @@ class _Files:
 
     def _begin_again(self) -> None:
         """Write what somebody removed into another folder, and go on there."""
-        removed, files = self.folder, self._open
-        self.folder, self._open = removed.with_name(f"{removed.name}-again"), []
+        removed, files, goes_on = self.folder, self._open, self._file != CLOSED
+        again = removed.with_name(f"{removed.name}-again")
+        self._open, self._file = [], CLOSED  # if this fails, their numbers are soon those of other files
         try:
-            self.folder.mkdir(OWN_FOLDER, parents=True)
+            again.mkdir(OWN_FOLDER, parents=True)
+            self.folder = again  # only now: what has that name may be somebody else's
             for number, file in enumerate(files, 1):
                 _write(self._opened(number), os.pread(file, os.fstat(file).st_size, 0))
             locked(self._open[0])
         finally:
             for file in files:
                 os.close(file)
-        self._file = CLOSED if self._file == CLOSED else self._open[-1]
+        self._file = self._open[-1] if goes_on else CLOSED
         self._note(f"the journal {removed} was removed while the run went on; a new one has all of it: {self.folder}")
         remove_journal(removed)
 
