@@ -91,6 +91,13 @@ def test_documented_names_are_those_of_secrets_in_urls_and_in_quotes(name: str) 
         ("login failed: password:hunter2", "login failed: password:***"),
         ("Proxy-Authorization: Basic abc=\nAccept: x", "Proxy-Authorization: ***\nAccept: x"),
         ("AccountName=x;AccountKey=abc==", "AccountName=x;AccountKey=***"),
+        ('run.py --token "a b" --n 3', 'run.py --token "***" --n 3'),
+        ("f(host='h', pass='a b', n=3)", "f(host='h', pass='***', n=3)"),
+        ("Cookie: a=b; c=d\r\nAccept: x", "Cookie: ***\r\nAccept: x"),
+        ("curl -H 'Cookie: a=b; c=d' http://h", "curl -H 'Cookie: ***' http://h"),
+        ("curl -H 'Cookie: a=\"b c\"; d=e' http://h", "curl -H 'Cookie: ***' http://h"),
+        (r"b'GET /\r\nCookie: a=b; c=d\r\nAccept: x'", r"b'GET /\r\nCookie: ***\r\nAccept: x'"),
+        (r'"{\"h\": \"Cookie: a=b; c=d\", \"n\": 1}"', r'"{\"h\": \"Cookie: ***\", \"n\": 1}"'),
         ("aws_secret_access_key = abc/def", "aws_secret_access_key = ***"),
         ("curl -H 'Authorization: Bearer abc'", "curl -H 'Authorization: ***'"),
         ("-----BEGIN KEY-----\nabc\n--", "-----BEGIN KEY-----***"),
@@ -147,8 +154,38 @@ KINDS_OF_FORMS = {
         "['run.py', '--token', 'SECRET', '-n']",
         '["--token", "SECRET"]',
         "'--auth-token' 'SECRET'",
+        'run.py --token "abcSECRET" --n 3',
+        "run.py --token 'abcSECRET' --n 3",
+        'run.py --password "abc \'SECRET" --n 3',
+        r'sh -c "run.py --token \"abc SECRET\" --n 3"',
+        "run.py --pass b'SECRET'",
+        "curl --cookie 'a=SECRET; b=SECRET' http://h",
     ),
     "password": ("login pass=SECRET;", "user=jane pass=SECRET", "http://h/f?pass=SECRET", "{'pass': 'SECRET'}"),
+    "password in quotes": tuple(
+        text.replace("=", equals).replace("*", each)
+        for text in ("pass='*'", 'pass="*"', "f(host='h', pass='*', n=3)", r"\"pass=\'*\'\"")
+        for equals in ("=", " = ")
+        for each in ("abcSECRET", "abc SECRET", "3 SECRET", "true SECRET")
+    ),
+    "cookies": tuple(
+        form.format(name, value)
+        for form in ("{}: {}", "GET /f.root\r\n{}: {}\r\nAccept: x", 'curl -H "{}: {}" http://h', "[b'{}: {}', b'n']")
+        for name in ("Cookie", "cookie", "COOKIE", "Set-Cookie", "Cookie ")
+        for value in (
+            "session=SECRET; other=SECRET",
+            "session=abc; other=SECRET; n=3",
+            "session=; other=SECRET",
+            "SECRET; other=SECRET",
+            "session=it's; other=SECRET",
+            "none; other=SECRET",
+        )
+    ),
+    "cookies with quotes": (
+        'Cookie:a="b SECRET"; c=SECRET',
+        r'["Cookie: a=\"b SECRET\"; c=SECRET", "n"]',
+        "{'Cookie': 'a=b; c=SECRET', 'n': 1}",
+    ),
     "EOS": (
         "root://h//f?cap.sym=SECRET&cap.msg=SECRET",
         "cap.sym=SECRET&cap.msg=SECRET",
@@ -207,8 +244,11 @@ def test_each_form_of_each_kind_of_secret(kind: str) -> None:
 STAYS = (
     ("disk-read", "disk-write", "task-12", "risk-of-a-very-long-name-with-digits-123", "mask-0123456789-0123456789"),
     ("pass=True", "pass=False", "pass=None", "pass=3 fail=2", "n_pass=12", "bypass=all", "compass=N", "passes=12"),
+    ("pass='12' fail='3'", 'pass="true"', "pass='None'", "bypass='all'", 'compass="N"', "pass='', fail='x'"),
+    ("cuts that pass: 'trigger', 'jets'", "cookies: a=3; b=4", "a cookie; n=3", "/a/cookie: n=3; m=4"),
     ("hf_jets", "hf_jets_from_heavy_flavour_regions", "sk-learn", "ghp_short", "xoxb-short", "glpat-x"),
     ("the option --token is required", "--tokens 3", "--password", "--token --n 3", "--pass-through x"),
+    ("--tokens 'a'", "--token-file '/tmp/t'", '--pass-through "x"', "--token '' --n 'a'"),
     ("['token', 'pt']", "columns ['key', 'pt']", "['--tokens', 'a']", "/a/b--token/c d"),
     (
         "root://h.org:1094//eos/a@b/f.root",
@@ -263,7 +303,23 @@ def test_no_secret_survives_and_hosts_and_paths_do(template: str, alphabet: str)
 
 def test_long_texts_take_time_in_proportion() -> None:
     """A pattern that went back over a text would never end here."""
-    for part in ("a", "a.", "'", "\\", "a:", "://a", "token=(", "token='", "&token", "-----BEGIN ", "<token>", "%3F"):
+    for part in (
+        "a",
+        "a.",
+        "'",
+        "\\",
+        "a:",
+        "://a",
+        "token=(",
+        "token='",
+        "&token",
+        "-----BEGIN ",
+        "<token>",
+        "%3F",
+        "--token '",
+        'cookie: ="',
+        "cookie:\\",
+    ):
         assert len(redacted(part * (50_000 // len(part)) + " '@=</%3")) > 0
 
 

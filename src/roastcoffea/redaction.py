@@ -55,9 +55,15 @@ _QUOTED_NAME = (
     rf"(?P<quote>{_QUOTE}){_ANY_NAME}(?P=quote)\s*(?::|=>|=)|(?:\(|(?<=\[)\[)[bru]?(?P<of_pair>{_QUOTE}){_ANY_NAME}(?P=of_pair)\s*,"
     rf"|(?P<of_option>{_QUOTE}){_OPTION}(?P=of_option)\s*,?"
 )
+_QUOTED_PASS = rf"pass[ \t]*=(?![ \t]*{_QUOTE}(?:\d+|none|null|true|false)[\\\"'])"
 _SCHEME = r"(?:(?:basic|bearer|digest|negotiate|token)(?:[ \t]|%20)+)?"
 _BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|,\s*|[^)\]}\"'\s,])*"
 _WORD = r"(?:[^\s\"']|[\"'](?=\w))*"
+_COOKIES = (
+    rf"(?:=(?P<around>{_QUOTE})(?:(?!(?P=around))[^\r\n])*(?P=around)"
+    r"|[\"'](?=\w)|(?!\\{1,8}[\"'nr])[^\r\n\"'])+"
+)
+"""Up to the end of the line, or to the quote in which the header stands."""
 _OTHERWISE = rf"(?:none|null|true|false)\b|\*\*\*|[bru]?{_QUOTE}"
 """Text in place of a value that is not a secret, or already replaced."""
 
@@ -94,9 +100,15 @@ PATTERNS: Final = (
         rf"(?ia)(?:[?&]|%(?:25)*(?:3F|26)){_ANY_NAME}(?:=|%(?:25)*3D)(?P<secret>[^&\s\"'<>#]+)",
     ),
     Pattern(
+        "cookies",
+        ("ookie:", "ookie :", "OOKIE:"),
+        rf"(?ia){_BEGINNING}[\w.-]*cookie[ \t]*:[ \t]*(?=[^\s\"'=;]{{0,1000}}[=;])(?P<secret>{_COOKIES})",
+    ),
+    Pattern(
         "option in quotes",
         ("'", '"'),
-        rf"(?ias)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}|{_SIGNATURE}|auth)[ \t]*[=:])"
+        rf"(?ias)(?:{_QUOTED_NAME}|(?<![\w-]){_OPTION}[ \t]+"
+        rf"|{_BEGINNING}(?:(?:{_SECRET_NAME}|{_SIGNATURE}|auth)[ \t]*[=:]|{_QUOTED_PASS}))"
         rf"[ \t]*[bru]?(?P<open>{_QUOTE})(?P<secret>(?:(?!(?P=open))(?:\\.|[^\\]))+)",
     ),
     Pattern(
