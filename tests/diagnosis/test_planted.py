@@ -64,8 +64,7 @@ def test_a_file_that_each_chunk_loads(client: Any, fileset: Any, tmp_path: Path)
     path = tmp_path / "corrections.json"
     path.write_text(json.dumps([{"edges": [each, each + 1], "content": [each / 3] * 4} for each in range(200_000)]))
     measurement = measured(client, fileset, Calibrated(str(path)))
-    (finding, *_) = [one for one in measurement.verdict if one.cause != "contention"]
-    assert finding.cause == "repeated work"
+    finding = finding_of("repeated work", measurement)
     assert finding.what.startswith("json.load, called in corrections (")
     (function,) = finding.culprits
     assert "planted_work.py" in function.name
