@@ -27,6 +27,8 @@ def http_server(folder: Path, *, delay: float = 0.0, rate: float | None = None) 
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # else the system may keep the content back until the client has confirmed the head
+        disable_nagle_algorithm = True
 
         def do_HEAD(self) -> None:
             self._head(200, len(self._content()))

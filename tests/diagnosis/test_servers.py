@@ -48,6 +48,21 @@ def test_a_slow_server_is_compared_with_the_others() -> None:
     assert said(ROW | {"rate": 60e6}) is None
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"bytes_per_request": 3.6e3, "latency": 0.00391, "shortest_latency": 0.00362, "rate": 914e3},
+        {"bytes_per_request": 2e4, "latency": 0.004, "shortest_latency": 0.0025, "rate": 5e6},
+        {"bytes_per_request": 3e3, "latency": 0.004, "shortest_latency": 0.001, "rate": 750e3},
+    ],
+)
+def test_a_server_is_not_slow_for_round_trips_or_small_requests(row: dict[str, Any]) -> None:
+    """However near it is: their rate says nothing of the bandwidth."""
+    other = ROW | {"endpoint": "data-2", "latency": 0.0125, "rate": 80e6}
+    for others in ((), (other,)):
+        assert said(ROW | {"payload_rate": None} | row, *others) is None
+
+
 def test_round_trips_of_small_requests_are_told() -> None:
     found = said(ROW | FAR)
     assert found.what == (

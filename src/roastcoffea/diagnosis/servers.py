@@ -142,6 +142,9 @@ def _cold(row: Mapping[str, Any]) -> Answering | None:
 
 
 def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering | None:
+    # the rate shows the latency then, on a short way as well
+    if row["bytes_per_request"] < LARGE or row["shortest_latency"] >= MOSTLY * row["latency"]:
+        return None
     seconds = sum(one["requests"] * one["latency"] for one in others)
     usual = sum(one["bytes_transferred"] for one in others) / seconds if seconds else None
     if row["rate"] > (usual / SLOWER if usual else SLOW):
