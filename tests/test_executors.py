@@ -120,6 +120,20 @@ def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)
 
 
+def test_a_pool_that_the_executor_makes_is_recorded_by_name(sample: dict[str, Any]) -> None:
+    """And a pool that it was given is not: nobody needs to keep that."""
+    threads = concurrent.futures.ThreadPoolExecutor
+    with threads(1) as given:
+        for pool, name in ((threads, "ThreadPoolExecutor"), (given, None)):
+            with MetricsCollector() as collector:
+                runner_with(FuturesExecutor(pool=pool, status=False))(sample, processor_instance=Jets())
+            (call,) = collector.measurement.run.calls
+            assert (call.options.get("executor.pool"), call.options["schema"]) == (name, "NanoAODSchema")
+            assert not any("Keep the processes" in finding.advice for finding in collector.measurement.verdict)
+    # what remedies go by
+    assert FuturesExecutor().pool.__name__ == "ProcessPoolExecutor"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ON_DASK)
 def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) -> None:

@@ -132,19 +132,18 @@ def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(idle: float
 
 
 @pytest.mark.parametrize(
-    ("executor", "remedy"),
-    [
-        ("FuturesExecutor", "FuturesExecutor(pool=loky.get_reusable_executor(max_workers=4))"),
-        ("ParslExecutor", None),
-    ],
+    ("pool", "asks"), [("ProcessPoolExecutor", True), ("ThreadPoolExecutor", False), (None, False)]
 )
-def test_start_up_of_a_pool_asks_for_one_that_stays(executor: str, remedy: str | None) -> None:
+def test_start_up_of_processes_asks_for_a_pool_that_stays(pool: str | None, asks: bool) -> None:
+    """Not where there is one: then the options name no class; nor for threads of the client's process."""
     evidence = evidence_of_start_up()
-    run = with_call(evidence.run, executor=executor, options={"executor.workers": 4})
+    options = {"executor.workers": 4} | ({"executor.pool": pool} if pool else {})
+    run = with_call(evidence.run, executor="FuturesExecutor", options=options)
     evidence = dataclasses.replace(evidence, run=dataclasses.replace(run, tasks=None))
     (found,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
-    assert found.remedy == remedy
-    assert "Keep the processes from step to step" in found.advice
+    line = "FuturesExecutor(pool=loky.get_reusable_executor(max_workers=4))"
+    assert found.remedy == (line if asks else None)
+    assert ("Keep the processes from step to step" in found.advice) == asks
 
 
 def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:

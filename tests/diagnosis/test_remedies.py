@@ -33,6 +33,12 @@ def local(run: Run, executor: str = "IterativeExecutor") -> Run:
     return with_call(replace(run, tasks=None), executor=executor)
 
 
+def with_pool(name: str | None) -> Callable[[Run], Run]:
+    """The same chunks by a pool of a class that the executor calls, else by one that it was given."""
+    options = {"executor.workers": 1} | ({"executor.pool": name} if name else {})
+    return lambda run: with_call(local(run, "FuturesExecutor"), options=options)
+
+
 def of_schema(name: str) -> Callable[[Run], Run]:
     return lambda run: with_call(run, options={"schema": name})
 
@@ -99,6 +105,10 @@ CASES: Final = [
     ("transfer", plain, "treereduction", "Return smaller results"),
     ("transfer", plain, "histograms", "Return smaller results"),
     ("merge", without_calls, "treereduction", "Return smaller results"),
+    ("start-up", local, "Keep the processes", "let the same one process more"),
+    ("start-up", with_pool(None), "Keep the processes", "let the same one process more"),
+    ("start-up", with_pool("ThreadPoolExecutor"), "get_reusable_executor", "let the same one process more"),
+    ("start-up", lambda run: local(run, "ParslExecutor"), "Keep the processes", "let the same one process more"),
     ("tail", plain, "chunk", "tasks"),
     ("client", lambda run: client_before(), "Start workers", "Enter the `with`"),
     ("client", lambda run: plain(client_before()), "chunks", "Enter the `with`"),
@@ -133,6 +143,8 @@ def test_a_remedy_that_does_not_apply_is_not_given(
         ("interpreter lock", lambda run: run, "processes with one thread each"),
         ("tail", lambda run: run, "Use chunksize=25000"),
         ("merge", lambda run: run, "treereduction"),
+        ("start-up", with_pool("ProcessPoolExecutor"), "pool=loky.get_reusable_executor(max_workers=1)"),
+        ("start-up", lambda run: run, "preload of the workers"),
     ],
 )
 def test_a_remedy_that_applies_is_given(cause: str, change: Callable[[Run], Run], said: str) -> None:
@@ -208,7 +220,6 @@ FOR_ANY_RUN: Final = {
     "slow dataset": "tests/diagnosis/test_causes_of_slowness.py",
     "slow endpoint": "only found with several servers",
     "slow host": "only found with several hosts",
-    "start-up": "tests/diagnosis/test_causes_of_chunks.py",
     "time limit": "only found for workers that a limit ended",
 }
 """Causes whose remedy applies wherever they are found, and why."""

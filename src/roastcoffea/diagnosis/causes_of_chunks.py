@@ -196,18 +196,16 @@ def start_up(evidence: Evidence) -> Draft | None:
     advice = f"Import {', '.join(preloaded)} in a preload of the workers."
     if evidence.local:
         line = _pool_that_stays(evidence)
-        return Draft(
-            what,
-            f"Keep the processes from step to step, and from run to run{f': {line}' if line else ''}.",
-            workers,
-            line,
-        )
+        advice = "Only the first chunks of a process take it: let the same one process more of them."
+        if line:
+            advice = f"Keep the processes from step to step, and from run to run: {line}."
+        return Draft(what, advice, workers, line)
     return Draft(what, advice, workers, remedy=f"dask worker ... {' '.join(f'--preload {one}' for one in preloaded)}")
 
 
 def _pool_that_stays(evidence: Evidence) -> str | None:
-    """Line that makes a pool before the Runner call; None for other executors than those that make their own."""
-    calls = [call for call in evidence.run.calls if call.executor == "FuturesExecutor"]
+    """Line that makes a pool before the Runner call; None unless executors are known to make one for each step."""
+    calls = [call for call in evidence.run.calls if call.options.get("executor.pool") == "ProcessPoolExecutor"]
     workers = [size for call in calls if isinstance(size := call.options.get("executor.workers"), int)]
     return f"FuturesExecutor(pool=loky.get_reusable_executor(max_workers={max(workers)}))" if workers else None
 

@@ -276,11 +276,12 @@ def fingerprint(items: Iterable[Any]) -> str | None:
 
 
 def _options(runner: Any) -> dict[str, Any]:
-    """The plain settings of a Runner and its executor, and the name of its schema."""
-    options = {"schema": getattr(runner.schema, "__name__", None)}
+    """The plain settings of a Runner and its executor, and the names of classes: schema, and pools that are made."""
+    options: dict[str, Any] = {}
     for owner, thing in (("", runner), ("executor.", runner.executor)):
         for setting in dataclasses.fields(thing):
             value = getattr(thing, setting.name, None)
+            value = value.__name__ if isinstance(value, type) else value
             if isinstance(value, (str, int, float, bool)):
                 options[owner + setting.name] = value
     return dict(redacted_values(options))
