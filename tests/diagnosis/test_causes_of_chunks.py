@@ -233,6 +233,15 @@ def test_a_call_of_a_library_that_dominates_is_a_finding_at_the_users_line() -> 
     assert "tagger.Tagger.predict" in finding.advice
 
 
+@pytest.mark.parametrize("function", [None, "json.load", "tagger.Tagger.predict"])
+def test_nothing_dominates_by_a_few_samples(function: str | None) -> None:
+    """Of seconds in which C code held the interpreter, for one."""
+    called = {None: (), "json.load": (JSON,), "tagger.Tagger.predict": (Place("Tagger.predict", "tagger/model.py", 5),)}
+    few = [one._replace(samples=1) for one in (stack(0.8, SMEAR, *called[function]), stack(0.2, *CUT))]
+    for run in (made_run([plan(1.0)] * 40, 2), made_run([plan(1.0)] * 2, 2)):
+        assert "compute" not in {one.cause for one in conclusions(evidence_of(run, **sampled(*few)))[0]}
+
+
 def test_own_time_of_process_is_a_finding_only_where_one_line_takes_it() -> None:
     run = made_run([plan(1.0)] * 40, 2)
     lines = [PROCESS._replace(line=line) for line in (3, 4, 5, 6)]
@@ -281,7 +290,8 @@ def test_a_decorator_or_a_class_between_does_not_hide_what_is_loaded() -> None:
 def test_what_may_have_been_loaded_once_a_worker_is_not_repeated() -> None:
     # the two longest chunks take 8 s: both workers may have loaded it there, in 6 s
     run = made_run([plan(4.0)] * 2 + [plan(0.1)] * 38, 2)
-    assert conclusions(evidence_of(run, **sampled(stack(0.5, SMEAR, JSON), stack(0.5, *CUT))))[0] == []
+    for share in (0.4, 0.5, 0.6):
+        assert conclusions(evidence_of(run, **sampled(stack(share, SMEAR, JSON), stack(1 - share, *CUT))))[0] == []
 
 
 def test_what_is_loaded_costs_what_it_waits_for_a_core_too() -> None:

@@ -357,27 +357,31 @@ def _dominant(evidence: Evidence) -> _Dominant | None:
     """Function, by its own lines, or line with the library function it calls, that takes the most CPU time.
 
     In process() it is a line: that process() takes its own time is no news. Columnar libraries and decompression are
-    where an analysis is meant to spend its time.
+    where an analysis is meant to spend its time. What is loaded again and again is a finding of its own, and what each
+    worker loads once is start-up.
     """
-    repeated = {one.call for one in culprits.repeated_loads(evidence)}
-    sums: dict[tuple[str, str, int | None, str | None], float] = {}
+    sums: dict[tuple[str, str, int | None, str | None], tuple[float, int]] = {}
     lines: dict[tuple[str, str, int | None, str | None], Place] = {}
-    for call, (share, _) in evidence.calls.items():
-        meant = call.package in COLUMNAR and not call.loads
-        if call in repeated or call.decodes or meant:
+    for call, (share, samples) in evidence.calls.items():
+        if call.loads or call.decodes or call.package in COLUMNAR:
             continue
         by_line = call.is_process or call.function is not None
         key = call.place.function, call.place.file, call.place.line if by_line else None, call.function
-        sums[key] = sums.get(key, 0.0) + share
+        before, earlier = sums.get(key, (0.0, 0))
+        sums[key] = before + share, earlier + samples
         lines.setdefault(key, call.place)
-    if not sums:
+    most = max(sums, key=lambda one: sums[one], default=None)
+    # a single sample may stand for seconds, where code in C holds the interpreter
+    if most is None or sums[most][1] < FEWEST_SAMPLES:
         return None
-    most = max(sums, key=lambda one: sums[one])
     *_, line, library = most
     where = "its own lines" if line is None else "this line" if library is None else library
     advice = OF_PYTHON if library is None else f"Call {library} less often: once per worker, or once per chunk."
-    return _Dominant(lines[most], sums[most], where, advice)
+    return _Dominant(lines[most], sums[most][0], where, advice)
 
+
+FEWEST_SAMPLES: Final = 10
+"""Fewest samples from which a line is said to take most of the CPU time: the share of ten is known to a third."""
 
 OF_PYTHON: Final = (
     "Where these lines loop in Python, use array operations (awkward, numpy), or compile them with numba."
