@@ -127,7 +127,7 @@ def test_journals_come_in_order_of_their_start(tmp_path: Path) -> None:
 # who writes: processes here, and in containers and on hosts of their own
 
 WRITER = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from roastcoffea.log.journal import JournalWriter
 writer = JournalWriter(Path(sys.argv[1]), {"start": 1e9}, lambda note: print(note, flush=True))
@@ -136,7 +136,8 @@ writer.flush()
 if sys.argv[2:] == ["closed"]:
     writer.close()
 if sys.argv[2:] == ["forked"] and os.fork() == 0:
-    time.sleep(1000)
+    sys.stdin.read()  # until the test closes it
+    os._exit(0)
 print("written", flush=True)
 sys.stdin.readline()
 writer.write("records", b"after")
