@@ -218,7 +218,7 @@ OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_me
 
 LEAST_UNMETERED: Final = 1_000_000
 LEAST_SHARE_UNMETERED: Final = 0.01
-"""Bytes, and share of all, from which on it is said that other means than uproot have read them."""
+"""Bytes, and their share of all: what other means than uproot read is said if it is no less than either."""
 
 
 UNCOUNTED: Final = "what process() read by other means than uproot could not be counted"
