@@ -100,7 +100,7 @@ def _far(row: Mapping[str, Any], evidence: Evidence) -> Answering | None:
     if row["vector_reads"] is None:
         line = _preload(row, evidence)
         if line is not None:
-            advice = f"Read the branches at once rather than one after the other: {line}. Larger chunks help as well."
+            advice = f"Read the branches at once rather than in turn: {line}. Larger chunks help as well."
             return Answering(what, advice, line, far=True)
     elif row["vector_reads"] < MOSTLY * row["requests"]:
         return Answering(what, f"Read many ranges in one request: {VECTORS}.", VECTORS, far=True)

@@ -97,7 +97,7 @@ def _restart_highest_resident_memory() -> bool:
 class _OfThread:
     """A file of the kernel's about this thread, until `close`: opening takes several times as long as reading.
 
-    Where nobody comes to close it, an object in C does: Python drops what handlers of signals raise in `__del__`.
+    Without `close` an object in C closes it, because Python drops what handlers of signals raise in `__del__`.
     """
 
     name: str

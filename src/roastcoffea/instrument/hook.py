@@ -65,7 +65,7 @@ def unwatch(watcher: Watcher) -> None:
 
 
 def _restore_unwatched() -> None:
-    """Leave coffea and the filters of warnings as they were, if nobody watches."""
+    """Leave coffea and the filters of warnings as they were, unless a collector watches."""
     while not calls.active and _filters:
         ours = _filters.pop()
         warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]

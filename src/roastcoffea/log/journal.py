@@ -136,7 +136,7 @@ class JournalWriter:
 
     @property
     def folder(self) -> Path:
-        """Its folder: another one, once somebody has removed the first."""
+        """Its folder, which is another one after the first was removed."""
         return self._files.folder
 
     def write(self, kind: str, data: bytes) -> None:
@@ -232,7 +232,7 @@ def claimed(folder: Path) -> Iterator[bool]:
     first, claim = next(iter(files_in(folder)), folder / CLAIM), None
     try:
         file = os.open(first, os.O_RDWR if os.access(first, os.W_OK) else os.O_RDONLY)
-    except FileNotFoundError:  # somebody else removed it
+    except FileNotFoundError:  # another process removed it
         yield False
         return
     try:
@@ -307,9 +307,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Files:
-    """The files of a journal, of which the last one grows.
+    """The files of a journal; the last one grows.
 
-    All are open until the journal ends, so that they can be written again if somebody removes them. The first one is
+    All are open until the journal ends, to be written again if they are removed. The first one is
     locked as long as its writer exists.
     """
 
@@ -355,7 +355,7 @@ class _Files:
         finally:
             self._before, self._file, self._size = self._before + self._size, CLOSED, 0
             if last and self._open:
-                with suppress(OSError, ValueError):  # a map keeps the lock, until nobody refers to it any more
+                with suppress(OSError, ValueError):  # a map keeps the lock, until its last reference is gone
                     self._lock = self._lock or mmap.mmap(self._open[0], 1, mmap.MAP_PRIVATE, mmap.PROT_READ)
                 self._close()
 
@@ -398,13 +398,13 @@ class _Files:
         return self._open[-1]
 
     def _begin_again(self) -> None:
-        """Write what somebody removed into another folder, and go on there."""
+        """Write what was removed into another folder, and go on there."""
         removed, files, goes_on = self.folder, self._open, self._file != CLOSED
         again = removed.with_name(f"{removed.name}-again")
         self._open, self._file = [], CLOSED  # if this fails, their numbers are soon those of other files
         try:
             again.mkdir(OWN_FOLDER, parents=True)
-            self.folder = again  # only now: what has that name may be somebody else's
+            self.folder = again  # only now: a folder of that name may belong to another process
             for number, file in enumerate(files, 1):
                 _write(self._opened(number), os.pread(file, os.fstat(file).st_size, 0))
             locked(self._open[0])
