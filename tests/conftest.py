@@ -178,6 +178,17 @@ def what_stays(client: Client) -> list[str]:
     return [name for names in places for name in names]
 
 
+def left_on_tasks(dask_scheduler: Any) -> list[str]:
+    """What tasks on a scheduler have of ours."""
+    tasks = dask_scheduler.tasks.values()
+    return [
+        str(name)
+        for task in tasks
+        for name in {**(task.metadata or {}), **(task.annotations or {})}
+        if "roast" in str(name)
+    ]
+
+
 def _names_on_scheduler(dask_scheduler: Any) -> list[str]:
     topics = dask_scheduler._broker._topics
     places = (

@@ -280,11 +280,8 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def fetch_records(self) -> None:
         """Fetch the records of finished Runner calls."""
-        with (
-            interrupts_held(),
-            reported(self._records.chunks_lost, "records could not be fetched after a Runner call", Exception),
-        ):
-            self._backend.drain()
+        with interrupts_held(), reported(self.note, "records could not be fetched after a Runner call", Exception):
+            self._backend.drain()  # what came before is kept, and missing chunks are counted
 
     # results
 

@@ -108,6 +108,11 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
                 self._deliver()
 
 
+def signal_waits() -> bool:
+    """Whether a signal came while signals are held: what waits for something else is to stop waiting."""
+    return any(block._arrived for block in _holding)
+
+
 def _send_after(frame: FrameType, numbers: list[int]) -> None:
     """Send signals to the main thread once it has left a function."""
     main: Any = threading.main_thread().ident

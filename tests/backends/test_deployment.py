@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -13,21 +14,24 @@ from typing import Any
 
 import pytest
 from analyses import Sleeping, runner_for
-from conftest import what_stays
+from command_line import wait_until
+from conftest import left_on_tasks, what_stays
 
-from roastcoffea.backends import connection
+from roastcoffea.backends import connection, deployment
 from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.deployment import Deployment
 from roastcoffea.collector import MetricsCollector
 
 BLOCKED, RELEASED = threading.Event(), threading.Event()
+TIMED_OUT: list[bool] = []
 
 
 def block_scheduler(dask_scheduler: Any) -> None:
     """Let the scheduler, which is in this process, do nothing until it is released."""
     BLOCKED.set()
-    assert RELEASED.wait(60)
+    if not RELEASED.wait(60):
+        TIMED_OUT.append(True)
 
 
 @contextmanager
@@ -52,10 +56,39 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
         client.gather(futures)
         stack.enter_context(blocked_scheduler(client))
     reasons = collector.measurement.metrics.missing
-    assert "the connection to the cluster was lost" in reasons["total_cores"]
-    assert "the connection to the cluster was lost" in reasons["processor_cpu_time_seconds"]
+    assert "the scheduler did not answer within" in reasons["total_cores"]
+    assert "the scheduler did not answer within" in reasons["processor_cpu_time_seconds"]
     assert collector.measurement.problems
     # the fixture checks that the plugins go all the same
+
+
+def test_an_interrupt_ends_the_wait_for_a_silent_scheduler(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 50)
+    late_result = Connection.late_result
+
+    def interrupting(self: Connection, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return late_result(self, *arguments)
+
+    monkeypatch.setattr(Connection, "late_result", interrupting)
+    with blocked_scheduler(client), pytest.raises(KeyboardInterrupt), MetricsCollector(client):
+        pytest.fail("it was entered")
+    assert not TIMED_OUT
+    # the fixture checks that nothing comes later
+
+
+def test_records_that_come_after_the_end_are_kept(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roastcoffea.backends.deployment.DRAIN_INTERVAL", 100.0)
+    blocked = ExitStack()
+    with MetricsCollector(client) as collector:
+        client.gather(client.map(str, range(50), pure=False))
+        blocked.enter_context(blocked_scheduler(client))
+    blocked.close()
+    assert wait_until(lambda: what_stays(client) == [])
+    run = collector.measurement.run
+    assert len(collector.measurement.tasks) == 50
+    (problem,) = [problem for problem in run.problems if "did not answer" in problem]
+    assert "as recording ended, but later: 50 attempts of tasks and records of 0 chunks are here" in problem
 
 
 @pytest.mark.parametrize("ahead", [0.0, -100.0])
@@ -82,13 +115,14 @@ def test_late_answers_do_not_move_a_clock_that_may_be_equal(
 def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(
     client: Any, sample: Any, error: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocked, in_vain, lost = ExitStack(), [], connection.lost
+    blocked, in_vain, silent = ExitStack(), [], connection.silent
 
-    def noted(problem: str) -> NoAnswerError:
-        in_vain.extend(float(seconds) for seconds in re.findall(r"no answer within (\S+) s", problem))
-        return lost(problem)
+    def noted(seconds: float) -> NoAnswerError:
+        in_vain.append(seconds)
+        return silent(seconds)
 
-    monkeypatch.setattr(connection, "lost", noted)
+    for module in (connection, deployment):
+        monkeypatch.setattr(module, "silent", noted)
     with suppress(KeyError), MetricsCollector(client) as collector:
         client.gather(client.map(str, range(5), pure=False))
         time.sleep(1.2)
@@ -101,7 +135,7 @@ def test_a_blocked_scheduler_costs_two_seconds_at_the_exit(
     blocked.close()
     assert seconds > 2
     assert sum(in_vain) <= 2.5  # seconds of all waits, however much longer a busy host makes them
-    assert any("no answer within" in problem for problem in collector.measurement.problems)
+    assert any("did not answer within" in problem for problem in collector.measurement.problems)
     assert (collector.measurement.tasks["prefix"] == "str").sum() == 5
 
 
@@ -258,14 +292,3 @@ async def has_processed(number: int, dask_scheduler: Any = None) -> bool:
         if prefix is not None and prefix.states["memory"] + prefix.states["forgotten"] >= number:
             return True
         await asyncio.sleep(0.02)
-
-
-def left_on_tasks(dask_scheduler: Any) -> list[str]:
-    """What tasks on a scheduler have of ours."""
-    tasks = dask_scheduler.tasks.values()
-    return [
-        str(name)
-        for task in tasks
-        for name in {**(task.metadata or {}), **(task.annotations or {})}
-        if "roast" in str(name)
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -21,6 +22,9 @@ from roastcoffea.redaction import redacted
 
 ALIVE_PAUSE: Final = 0.5
 """Seconds between questions whether the scheduler still answers."""
+
+LATE_PAUSE: Final = 0.5
+"""Seconds after which somebody who waits for a late answer sees that nobody needs it any more."""
 
 SCHEDULER_TIMEOUT: Final = 10.0
 """Seconds for the scheduler to accept a connection or to answer."""
@@ -106,7 +110,7 @@ class Connection:
         try:
             answer = call.result(timeout)
         except (OSError, CancelledError) as problem:
-            raise lost(error_text(problem) if call.done() else f"no answer within {timeout:g} s") from problem
+            raise (lost(error_text(problem)) if call.done() else silent(timeout)) from problem
         except (AttributeError, RuntimeError) as problem:
             # a client closed in the meantime has no scheduler to call, or its loop accepts nothing
             if self.client.status == "running":
@@ -115,6 +119,13 @@ class Connection:
         if "error" in answer:
             raise SchedulerSideError(answer["error"])
         return answer["result"]
+
+    def late_result(self, call: Future[Any], ended: threading.Event) -> Any:
+        """Result of a call, however late, until the event."""
+        while not wait([call], LATE_PAUSE).done:
+            if ended.is_set() or self.client.status == "closed":
+                raise lost("nobody waits for the answer any more")
+        return self.result(call, 0)
 
     def answer_while_alive(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float, silence: float
@@ -136,18 +147,18 @@ class Connection:
                 if call in done:
                     return self.result(call, 0)
                 if alive not in done:
-                    raise lost(f"no answer within {min(silence, left):g} s")
+                    raise silent(min(silence, left))
                 self.result(alive, 0)
                 done, _ = wait([call], min(ALIVE_PAUSE, silence))
                 alive = self.call(nothing, {})
-            raise lost(f"no answer within {timeout:g} s")
+            raise silent(timeout)
         finally:
             call.cancel()
             alive.cancel()
 
-    async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-        """Call one of our functions on the scheduler from the client's loop, whenever it answers."""
-        await self.client._run_on_scheduler(_portable(function), **arguments)
+    async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Result of one of our functions on the scheduler, from the client's loop, whenever it answers."""
+        return await self.client._run_on_scheduler(_portable(function), **arguments)
 
 
 def check_address(address: str) -> None:
@@ -177,6 +188,11 @@ def check_address(address: str) -> None:
 def lost(reason: str) -> NoAnswerError:
     """Error for a connection lost for this reason."""
     return NoAnswerError(f"the connection to the cluster was lost ({reason})")
+
+
+def silent(seconds: float) -> NoAnswerError:
+    """Error for an answer that did not come in time."""
+    return NoAnswerError(f"the scheduler did not answer within {seconds:.3g} s")
 
 
 def nothing(dask_scheduler: Any = None) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Self
+
+import pyarrow as pa
 
 import roastcoffea
 from roastcoffea.backends.asked_jobs import AskedJobs
@@ -15,7 +18,7 @@ from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
-from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment
+from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment, Plugins
 from roastcoffea.backends.display import Display
 from roastcoffea.backends.hosts import hosts_of, with_more, with_others
 from roastcoffea.backends.limits import load
@@ -38,7 +41,7 @@ LOSS = f"its fine metrics may lack its last {PUSH_SECONDS:g} s"
 COUNTED_OTHERS = (
     "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
 )
-COUNTED_ANEW = "the client was stopped meanwhile, and the workers' counts before that are lost"
+COUNTED_ANEW = "nothing was recorded for a while, and the workers' counts before that are lost"
 NO_ANSWER = (
     "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
     "lack everything since their last heartbeat"
@@ -95,7 +98,10 @@ class DaskMetricsBackend(LoggedCluster):
             self._connection, self.name, self.note, look=self._look, keep=self._keep
         )
         self._loop = ClientLoop(self.client, lambda sample: self.take_client_steps([sample]))
+        self._scheduler_package: str | None = None
         self._packages: set[str | None] = set()
+        self._is_carried = False
+        """Whether tasks were sent whose code is carried by the plugin."""
         self._loads: list[dict[str, Any]] = []
         self._workers_known = False
 
@@ -112,21 +118,25 @@ class DaskMetricsBackend(LoggedCluster):
 
     def open(self, interval: float | None, span: str | None = None) -> None:
         self._begin()
-        answer = self._deployment.survey()
-        self._scheduler_package: str | None = answer["package"]
-        self._learn_environment(answer)
         if interval is not None and interval < SHORTEST_INTERVAL:
             asked = f"an interval of {interval:g} s would burden the scheduler"
             self.note(f"{asked}: it was sampled every {SHORTEST_INTERVAL:g} s")
             interval = SHORTEST_INTERVAL
+        self._deployment.open(partial(self._plugins, interval, span))
+        self._loop.look()
+        self._began = time.time()
+
+    def _plugins(self, interval: float | None, span: str | None, answer: Mapping[str, Any]) -> Plugins:
+        """The plugins for a cluster of which these facts are known."""
+        self._scheduler_package = answer["package"]
+        self._learn_environment(answer)
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
-        carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
+        self._is_carried |= self._lacking()
+        carried = packed_by_value(self._carried) if self._carried is not None and self._is_carried else None
         shown = (Display(),) if self._scheduler_package == roastcoffea.__version__ else ()
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS, shown)
         plugin.leave_spans = pickled(leave_spans)
-        self._deployment.open(plugin, WorkerHalf(self.name, token, carried, functions=self.functions))
-        self._loop.look()
-        self._began = time.time()
+        return plugin, WorkerHalf(self.name, token, carried, functions=self.functions)
 
     def drain(self) -> None:
         with suppress(NoAnswerError):  # it is tried again a second later, and told at the end
@@ -150,10 +160,12 @@ class DaskMetricsBackend(LoggedCluster):
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
         """Pickle by value of our code for tasks; None if scheduler and workers have the package."""
-        if not self._workers_known:
-            self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
+        if self._deployment.wait_for_start() and not self._workers_known:
+            with suppress(NoAnswerError):
+                self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
         if not self._lacking():
             return None
+        self._is_carried = True
         reason = (
             f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}"
             if self._workers_known
@@ -161,6 +173,16 @@ class DaskMetricsBackend(LoggedCluster):
         )
         self.note(f"{reason}: the probe's code was sent to them")
         return packed_by_value(thing)
+
+    # records
+
+    def chunks(self, calls: Collection[str]) -> pa.Table:
+        self._deployment.freeze()
+        return super().chunks(calls)
+
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        self._deployment.freeze()
+        return super().lifetimes(start, stop)
 
     # spans
 

@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
 from roastcoffea.backends.byvalue import ByValue
-from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, lost, pickled
+from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, pickled, silent
 from roastcoffea.backends.logged import LoggedPeriod
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register, remove_plugin
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
-from roastcoffea.errors import RoastcoffeaError, reported
-from roastcoffea.interrupts import interrupts_held
+from roastcoffea.errors import RoastcoffeaError, error_text, reported
+from roastcoffea.interrupts import interrupts_held, signal_waits
 from roastcoffea.log.clocks import ClockBounds
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.units import moment
+from roastcoffea.units import counted, moment
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
@@ -49,16 +49,20 @@ STILL_SILENT: Final = 0.5
 LEAVE_WAIT: Final = 0.25
 """Seconds to wait for the workers to drop our plugin; after that they do so without us."""
 
+SIGNAL_PAUSE: Final = 0.05
+"""Seconds after which a wait sees that a signal came."""
+
 THREAD_TIMEOUT: Final = 2.0
 """Seconds to wait for the draining thread, unless it waits for a scheduler that does not answer."""
 
 GONE_PLUGIN: Final = "the scheduler no longer has the collector's plugin"
-GAP: Final = (
-    "nothing was recorded for {:.3g} s from {} on: the client was stopped or out of touch for so long that the "
-    "scheduler gave it up"
-)
+GAP: Final = "nothing was recorded for {:.3g} s from {} on: {}"
+GIVEN_UP: Final = "the client was stopped or out of touch for so long that the scheduler gave it up"
+LATE: Final = "the scheduler did not answer until then"
 
 Answer = Mapping[str, Any]
+Asked = TypeVar("Asked")
+Plugins = tuple[ClusterPlugin, WorkerHalf]
 
 
 class Deployment(LoggedPeriod):
@@ -105,6 +109,7 @@ class Deployment(LoggedPeriod):
         self.unanswered: str | None = None
         self.reading = threading.RLock()
         """Held while entries are read, and while tables are made."""
+        self._began = self.last_heard
         self._connection = connection
         self._note = note
         self._look = look
@@ -116,28 +121,58 @@ class Deployment(LoggedPeriod):
         self._scheduler_package: str | None = None
         self._some_workers_here = False
         self._registering: Future[Any] | None = None
+        self._installed: Plugins
+        self._tried = threading.Event()
+        """Whether an attempt to install the plugins has ended."""
+        self._unreached: NoAnswerError | None = None
+        self._failure: Exception | None = None
+        self._is_late = self._answered_late = self._is_frozen = False
+        self._taking = threading.Lock()
         self._ended = threading.Event()
         self._left = False
         self._thread: threading.Thread | None = None
 
     # life cycle of the plugins
 
-    def survey(self) -> Answer:
-        """Facts about scheduler and workers, before the plugins are installed."""
-        answer: Answer = self._connection.answer(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
-        self._scheduler_package = answer["package"]
-        workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
-        self._some_workers_here = (socket.gethostname(), os.getpid()) in workers
-        return answer
+    def open(self, make: Callable[[Answer], Plugins]) -> None:
+        """Install the plugins, and start to drain the log.
 
-    def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
-        """Install the plugins, and start to drain the log."""
-        self._plugins = plugin, half
-        self._register(plugin, half)
-        self.drain()
-        with interrupts_held():
-            self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
-            self._thread.start()
+        A scheduler that does not answer in time is waited for in the background.
+
+        Parameters
+        ----------
+        make
+            Makes the plugins from facts about scheduler and workers (see `survey`), in another thread.
+        """
+        self._began = time.time()
+        try:
+            with interrupts_held():
+                self.is_open = True
+                self._thread = threading.Thread(target=self._record, args=[make], name=self.name, daemon=True)
+                self._thread.start()
+            self._wait_for_attempt(self._connection.patience)
+        except BaseException:
+            self._give_up()
+            raise
+        self._is_late = not self.was_open
+        if self._failure is not None:
+            raise self._failure
+        if self._is_late:
+            self._tried.clear()
+            problem = self._unreached or silent(time.time() - self._began)
+            self._note(f"{problem}: the cluster is recorded from its answer on")
+
+    def wait_for_start(self, patience: float | None = None) -> bool:
+        """Whether the plugins are there; if the scheduler is late, wait for its next answer, but not twice."""
+        if self.is_open and not self.was_open and not self._is_silent:
+            self._wait_for_attempt(self._connection.patience if patience is None else patience)
+            self._is_silent = not self.was_open
+        return self.was_open
+
+    def freeze(self) -> None:
+        """Take nothing more, as tables are made."""
+        with self._taking:
+            self._is_frozen = True
 
     def drain(self, question: bytes | None = None, patience: float | None = None) -> Answer | None:
         """Take all entries that the scheduler's plugin has so far.
@@ -146,7 +181,7 @@ class Deployment(LoggedPeriod):
         are seconds to wait for each answer, by default those of the connection.
         """
         with self._reading_within(patience):
-            answer = self._drain_some(question, patience) if self.is_open else None
+            answer = self._drain_some(question, patience) if self.is_open and self.was_open else None
             while answer is not None and answer["more"]:
                 answer = self._drain_some(question, patience)
             return answer
@@ -166,7 +201,7 @@ class Deployment(LoggedPeriod):
         """Hold `reading`; another thread that holds it may wait for an answer."""
         if not self.reading.acquire(timeout=-1 if patience is None else patience):
             self._is_silent = True
-            raise lost(f"no answer within {patience:g} s")
+            raise silent(0.0 if patience is None else patience)
         try:
             yield
         finally:
@@ -194,17 +229,16 @@ class Deployment(LoggedPeriod):
         complete
             Receives it again once the log is complete.
         """
+        silence = STILL_SILENT if self._is_silent else SILENCE
+        self.wait_for_start(silence)
         self._ended.set()
         if self.is_open:
             try:
-                self._fetch_last(learn, complete)
+                self._fetch_last(silence, learn, complete)
             except NoAnswerError as problem:
                 self.lost = str(problem)
-                self._note(f"{problem}: everything after the last drain is unknown")
             self.is_open, self._left = False, True  # from here on, no drain installs the plugins again
             self._leave()
-        elif self._registering is not None:
-            self._leave_in_background()
         if self._thread is not None and self.lost is None:
             self._thread.join(THREAD_TIMEOUT)
 
@@ -212,36 +246,74 @@ class Deployment(LoggedPeriod):
         """The stop, or the last contact with the cluster if the connection was lost."""
         return min(stop, max(start, self.last_heard)) if self.lost else stop
 
+    def notes(self) -> list[str]:
+        return [*super().notes(), *([] if self.lost is None else [self._known()])]
+
+    def _known(self) -> str:
+        """What is known although the scheduler did not answer at the end."""
+        if not self.was_open:
+            return f"{self.lost}: the cluster was not recorded"
+        attempts, chunks = counted(len(self.log.attempts), "attempt"), counted(self.received.tally.chunks, "chunk")
+        known = f"{attempts} of tasks and records of {chunks} are here"
+        if self._answered_late:
+            return f"{self.lost} as recording ended, but later: {known}; what workers report at the end is missing"
+        return f"{self.lost} as recording ended: {known}; anything after {moment(self.last_heard)} is unknown"
+
     # implementation
 
-    def _register(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
-        """Install the plugins; if that fails or is interrupted, they are removed as soon as they arrive.
+    def _wait_for_attempt(self, patience: float) -> None:
+        """Wait for the end of an attempt to install the plugins, unless a signal wants the thread."""
+        end = time.monotonic() + patience
+        while not self._tried.wait(SIGNAL_PAUSE) and time.monotonic() < end and not signal_waits():
+            pass
+
+    def _begin(self, make: Callable[[Answer], Plugins]) -> None:
+        """Install the plugins, however late the scheduler answers."""
+        asking = self._connection.call(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
+        answer = self._connection.late_result(asking, self._ended)
+        since = answer["time"] - (time.time() - self._began)
+        self._scheduler_package = answer["package"]
+        workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
+        self._some_workers_here = (socket.gethostname(), os.getpid()) in workers
+        plugin, _ = self._installed = make(answer)
+        if self._is_late:
+            plugin.silent_since = since
+        self._register()
+        if plugin.silent_since is not None:
+            self._note(GAP.format(time.time() - self._began, moment(self._began), LATE))
+        self.drain()
+
+    def _register(self, timeout: float | None = None) -> None:
+        """Install the plugins, or await that they are; without a timeout however late.
 
         The worker plugin is sent by value, because workers without the package may join later. In this process it is
         sent as it is: unpickling a class by value changes the original class.
         """
-        arguments = {
-            "plugin": plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
-            "worker_plugin": bytes(dumps(half)) if self._some_workers_here else pickled(half),
-            "timeout": WORKERS_TIMEOUT,
-        }
-        try:
+        if self._registering is None:
+            plugin, half = self._installed
+            arguments = {
+                "plugin": plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
+                "worker_plugin": bytes(dumps(half)) if self._some_workers_here else pickled(half),
+                "timeout": WORKERS_TIMEOUT,
+            }
             with interrupts_held():
                 self._registering = self._connection.call(register, arguments)
-            self._connection.result(self._registering, self._connection.patience)
-            with interrupts_held():
-                self._registering, self.is_open, self.was_open = None, not self._left, True
-        except BaseException:
-            self._leave_in_background()
-            raise
+        registering = self._registering
+        try:
+            if timeout is None:
+                self._connection.late_result(registering, self._ended)
+            else:
+                self._connection.result(registering, timeout)
+            self.was_open = self.was_open or not self._left
+        finally:
+            if registering.done():
+                self._registering = None
+            if self._left:  # by another thread, while the plugins were installed
+                self._leave_in_background()
 
     def _drain_some(self, question: bytes | None, patience: float | None) -> Answer | None:
         """Take the oldest entries; return the answer that contained them."""
-        try:
-            asked, answer = time.time(), self._ask_for_more(question, patience)
-        except PluginGoneError:
-            self._resume()
-            asked, answer = time.time(), self._ask_for_more(question, patience)
+        asked, answer = self._again_if_gone(lambda: (time.time(), self._ask_for_more(question, patience)))
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
             return None
@@ -253,19 +325,26 @@ class Deployment(LoggedPeriod):
     def _ask_for_more(self, question: bytes | None, patience: float | None) -> dict[str, Any]:
         return self.ask("drain", patience, limit=DRAIN_BYTES, received=self._received, question=question)
 
+    def _again_if_gone(self, ask: Callable[[], Asked]) -> Asked:
+        """Answer of the plugin, which is installed again if it is gone, or is being installed."""
+        if self._registering is None:
+            with suppress(PluginGoneError):
+                return ask()
+        self._resume()
+        return ask()
+
     def _resume(self) -> None:
         """Install the plugins again: the scheduler gave up on this client, which was stopped or out of touch."""
         if not self._resumes or not self.is_open:
             raise PluginGoneError(GONE_PLUGIN)
-        plugin, half = self._plugins
+        plugin, _ = self._installed
         since = self.last_heard
         plugin.first_text, plugin.silent_since = len(self.log.texts.places), since + self.clock_offset
-        self._register(plugin, half)
-        if self._left:  # by another thread, while the plugins were installed
-            self._leave_in_background()
+        self._register(self._connection.patience)
+        if self._left:
             raise PluginGoneError(GONE_PLUGIN)
         self._received = 0
-        self._note(GAP.format(time.time() - since, moment(since)))
+        self._note(GAP.format(time.time() - since, moment(since), GIVEN_UP))
 
     def _take(self, answer: Answer) -> None:
         """Take complete entries of the log."""
@@ -281,7 +360,23 @@ class Deployment(LoggedPeriod):
             self.failures = answer["failures"]
             self.refused = answer["refused"]
 
-    def _keep_draining(self) -> None:
+    def _record(self, make: Callable[[Answer], Plugins]) -> None:
+        """Install the plugins, and drain the log about once a second."""
+        while not self.was_open:
+            try:
+                self._begin(make)
+            except NoAnswerError as problem:
+                self._unreached = problem
+                if self._ended.wait(0 if self.was_open else DRAIN_INTERVAL):
+                    return
+            except Exception as problem:  # noqa: BLE001  (what waits for it raises it)
+                self._failure = problem
+                if self._is_late:
+                    self._note(f"the cluster is not recorded: {error_text(problem)}")
+                self._give_up()
+                return
+            finally:
+                self._tried.set()
         while not self._ended.wait(DRAIN_INTERVAL):
             # failures here are retried a second later; those at the end are noted then
             with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
@@ -290,9 +385,10 @@ class Deployment(LoggedPeriod):
                 with reported(self._note, "the jobs of the cluster could not be seen", Exception):
                     self._look()
 
-    def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
+    def _fetch_last(self, silence: float, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Fetch the plugins' remaining records; an internal error is noted, and affects nothing else."""
-        silence = STILL_SILENT if self._is_silent else SILENCE
+        if not self.was_open:
+            raise self._unreached or silent(time.time() - self._began)
         answer = None
         with self._reading_within(silence):
             with _internal_errors(self._note_unanswered, "the workers were asked for the last time"):
@@ -315,11 +411,7 @@ class Deployment(LoggedPeriod):
             call = self._call("finish", {**arguments, "received": self._received})
             return self._checked(self._connection.answer_while_alive(call_plugin, call, patience, silence))
 
-        try:
-            return ask()
-        except PluginGoneError:
-            self._resume()
-            return ask()
+        return self._again_if_gone(ask)
 
     def _note_unanswered(self, reason: str) -> None:
         self._note(reason)
@@ -336,19 +428,45 @@ class Deployment(LoggedPeriod):
                 self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
                 self._leave_in_background()
 
+    def _give_up(self) -> None:
+        """Record nothing, or nothing more."""
+        self.is_open, self._left = False, True
+        self._ended.set()
+        self._leave_in_background()
+
     def _leave_in_background(self) -> None:
         """Remove the plugins when the scheduler answers again."""
-        self._connection.client.loop.add_callback(self._leave_late, self._registering)
+        if hasattr(self, "_installed"):
+            self._connection.client.loop.add_callback(self._leave_late, self._registering)
 
     async def _leave_late(self, registering: Future[Any] | None) -> None:
         if registering is not None:
             await asyncio.wait([asyncio.wrap_future(registering)])
         log = logging.getLogger(__name__).info
         with reported(log, "the collector's plugin could not be removed", GONE):
+            with reported(self._note, "records that came late could not be read", Exception, passed=GONE):
+                await self._fetch_late()
             await self._connection.call_late(remove_plugin, self._removal(0.0))
 
+    async def _fetch_late(self) -> None:
+        """Fetch what the scheduler has recorded until it answers, unless the tables are made."""
+        more = self.lost is not None and self.was_open
+        while more and not self._is_frozen:
+            call = self._call("drain", {"limit": DRAIN_BYTES, "received": self._received})
+            answer = await self._connection.call_late(call_plugin, call)
+            more = answer is not None and await asyncio.to_thread(self._take_late, answer)
+
+    def _take_late(self, answer: Answer) -> bool:
+        """Take entries that came late; whether there are more."""
+        with self._taking:
+            if self._is_frozen:
+                return False
+            self._take(answer)
+            self._answered_late = not answer["more"]
+            return bool(answer["more"])
+
     def _removal(self, patience: float) -> dict[str, Any]:
-        plugin, _ = self._plugins
+        plugin, _ = self._installed
         return {"name": self.name, "patience": patience, "span": plugin.span}
 
 

@@ -62,12 +62,14 @@ async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> di
     Returns
     -------
     dict
-        `package` (our version that the scheduler can import, or None), and the result of `described`.
+        `package` (our version that the scheduler can import, or None), `time` (this clock), and the result of
+        `described`.
     """
     package = importable_package()
     if package is not None:  # else the event loop would wait for it as it unpickles the plugin
         await asyncio.to_thread(import_module, "roastcoffea.backends.display")
-    return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": package}
+    described_workers = described(*await ask_workers(dask_scheduler, flush, {}, timeout))
+    return described_workers | {"package": package, "time": time.time()}
 
 
 async def metrics_of_span(  # noqa: PLR0917

@@ -46,6 +46,9 @@ class AttemptLog:
         self._is_whole = False
         self._impossible = 0
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     def _take(self, payload: bytes) -> None:
         self._is_whole = False
         values = self._layout.values(payload)

@@ -80,10 +80,9 @@ class Watch:
 
     def open(self) -> None:
         """Start the period."""
-        deployment = self._deployment
-        deployment.survey()
+        ours = (self._deployment.name, self._deployment.token)
         companion = WorkerViews(self._run_spec) if self._worker_view else None
-        deployment.open(self._plugin(), WorkerHalf(deployment.name, deployment.token, companion=companion))
+        self._deployment.open(lambda _: (self._plugin(), WorkerHalf(*ours, companion=companion)))
         self.start = time.time()
 
     def close(self) -> None:
