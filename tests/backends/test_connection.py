@@ -79,9 +79,7 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
     ending = threading.Timer(0.2, partial(getattr(Gone, how), client, cluster))
     ending.start()
     for connection in (it_goes_during_the_call, it_was_gone_before):
-        with pytest.raises(
-            NoAnswerError, match="did not answer within" if how == "stopped" else "connection .* was lost"
-        ):
+        with pytest.raises(NoAnswerError, match="did not answer" if how == "stopped" else "was lost"):
             connection.answer(analyses.wait_long, {})
         ending.join()
     cluster.processes[0].kill()
