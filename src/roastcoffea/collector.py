@@ -209,11 +209,13 @@ class MetricsCollector(CollectorOf012, Enterable):
             self.note(problem)
 
         with reported(note, "roastcoffea failed while assembling the records", Exception):
-            self._measurement = Measurement(checked(self._records.run(self._backend, start, stop, ending)))
+            run = checked(self._records.run(self._backend, start, stop, ending))
+            self._measurement = Measurement(run, self._records.problems)
             return
         absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self._records.problems[-1])
         with reported(note, "roastcoffea failed while assembling the records", Exception):
-            self._measurement = Measurement(self._records.run_of(self._backend, start, stop, ending, {}, absent))
+            run = self._records.run_of(self._backend, start, stop, ending, {}, absent)
+            self._measurement = Measurement(run, self._records.problems)
 
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
@@ -329,7 +331,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             self._records.take_report(report, custom_metrics)
             before = self._measurement
             if before is not None:
-                self._measurement = Measurement(with_report(before.run, report, custom_metrics))
+                self._measurement = Measurement(with_report(before.run, report, custom_metrics), self._records.problems)
             self._journal.hand_on(before or self, self._measurement or self)
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -88,11 +89,20 @@ class Measurement:
     )
     merges = _Table("merges", "Merges of results on the workers, by level: inputs, sizes, thread time.")
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, noted: Sequence[str] = ()) -> None:
+        self._run = run
+        self._noted = noted
+        """Problems of the measuring, to which more may come."""
         self.path: Path | None = None
         """Folder in which it was saved, or from which it was loaded."""
         self._frames: dict[str, pd.DataFrame] = {}
+
+    @property
+    def run(self) -> Run:
+        """The records, with the problems so far."""
+        if later := [problem for problem in self._noted if problem not in self._run.problems]:
+            self._run = replace(self._run, problems=(*self._run.problems, *later))
+        return self._run
 
     def __repr__(self) -> str:
         elapsed = SECOND.text(elapsed_seconds(self.run))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import analyses
 import pytest
-from command_line import collected_until
+from analyses import runner_for
+from coffea.processor import IterativeExecutor
+from command_line import collected_until, wait_until
 
 from roastcoffea import MetricsCollector
 from roastcoffea.log.journals import journals_in
@@ -72,6 +77,41 @@ def test_it_stays_until_the_measurement_is_saved_or_dropped(tmp_path: Path) -> N
     assert measurement.outcome == "finished"
     del measurement
     assert collected_until(lambda: not list(place.iterdir()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_slow_disk_is_a_problem_and_loses_nothing(
+    sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    place, answers, sync = tmp_path / "journals", threading.Event(), os.fsync
+
+    def slow_sync(file: int) -> None:
+        assert answers.wait(100)
+        sync(file)
+
+    if not removed:
+        monkeypatch.setattr(os, "fsync", slow_sync)
+    with MetricsCollector(journal=place) as collector:
+        if removed:
+            assert wait_until(lambda: len(journals_of(place)) == 1)
+            monkeypatch.setattr(os, "fsync", slow_sync)
+            shutil.rmtree(place)
+        runner = runner_for(None, 4000, lambda **_: IterativeExecutor(status=False))
+        runner(sample, processor_instance=analyses.Jets())
+    measurement = collector.measurement
+    assert ["its disk is slow" in problem for problem in measurement.problems] == [True]
+    answers.set()
+    assert wait_until(lambda: all_on_disk(place))
+    (journal,) = journals_in(place)[0]
+    assert len(recovered(journal).chunks) == 4
+    assert any("was removed while the run went on" in problem for problem in measurement.problems) == removed
+    measurement.save(tmp_path)
+    assert journals_of(place) == []
+
+
+def all_on_disk(place: Path) -> bool:
+    return any(entry.kind == "end" for journal in journals_in(place)[0] for entry in journal.entries())
 
 
 def test_two_at_once_have_one_each(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ LEAST_FREE: Final = 256_000_000
 CLOSE_SECONDS: Final = 1.0
 """Longest wait for the disk at the end."""
 
+SLOW: Final = (
+    "the journal was not on disk {:g} s after the end of the run, as its disk is slow: if this process is killed before "
+    "it is, what was still to be written is lost"
+)
+
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
 
@@ -124,6 +129,8 @@ class JournalWriter:
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._pending: list[Entry] = []
         self._waiting = 0
+        self._is_settled = False
+        """Whether the thread has written everything, and ends."""
         self._files = _Files(folder, {**header, **_writer()}, most_bytes, note)
         self._works = True
         _written.add(self)
@@ -151,12 +158,12 @@ class JournalWriter:
         self._wake.set()
 
     def close(self) -> None:
-        """Write what waits, for about a second at most, and end the thread."""
+        """Write what waits, and end the thread; it is waited for about a second, and goes on if the disk is slow."""
         self._ended.set()
         self._wake.set()
         self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
-            self._give_up("its disk did not answer")
+        if self._thread.is_alive() and self._works:
+            self._note(SLOW.format(CLOSE_SECONDS))
 
     def remove(self) -> None:
         """Remove the journal; nothing is written any more."""
@@ -165,15 +172,25 @@ class JournalWriter:
         self._files.unlock()
         remove_journal(self.folder)
 
-    def flush(self, *, last: bool = False) -> None:
-        """Write what waits, in this thread; after the last time, a new file begins."""
+    def settle(self) -> None:
+        """Write what was taken after the end, unless the thread is still there, which does."""
+        with self._lock:
+            is_settled = self._is_settled
+        if is_settled:
+            self.flush(last=True)
+
+    def flush(self, *, last: bool = False) -> bool:
+        """Write what waits, in this thread; after the last time, if nothing waits any more, a new file begins."""
         with self._writing, reported(self._give_up, "it cannot be written", Exception):
             with self._lock:
                 entries, self._pending, self._waiting = self._pending, [], 0
             if self._works:
                 self._files.append([*map(_checked, entries)])
-            if last:
+            with self._lock:
+                self._is_settled = last and not (self._works and self._pending)
+            if self._is_settled:
                 self._files.end(last=True)
+        return self._is_settled
 
     def look(self) -> None:
         """Fetch what is to be written."""
@@ -286,9 +303,9 @@ def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, en
         if last or time.monotonic() - looked >= TICK:
             looked = time.monotonic()
             writer.look()
-        writer.flush(last=last)
+        settled = writer.flush(last=last)
         del writer
-        if last:
+        if settled:
             return
         ended.wait(LEAST_PAUSE)
 

@@ -127,7 +127,7 @@ class BlackBox:
         """Let the journal of one owner be that of another one, with what was learned since."""
         if self._writer is not None and journal_of(before) is not None:
             hold(after, self._writer)
-            self._writer.flush(last=True)
+            self._writer.settle()
 
     def give_up(self) -> None:
         """Remove the journal of a run that never began."""

@@ -38,7 +38,9 @@ LEAST_FIRST: Final = "busy_share"
 class Measured(Protocol):
     """What the page is made of: a measurement."""
 
-    run: Run
+    @property
+    def run(self) -> Run:
+        """The records."""
 
     @property
     def metrics(self) -> Metrics:
