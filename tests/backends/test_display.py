@@ -37,6 +37,38 @@ def test_a_scheduler_without_a_dashboard_loads_no_bokeh() -> None:
         assert collector.problems == []
 
 
+@pytest.mark.slow
+def test_what_is_heavy_is_loaded_beside_the_event_loop(command_line_cluster: Any) -> None:
+    def watch_imports(dask_scheduler: Any = None) -> None:
+        import sys
+        import threading
+
+        class Watching:
+            """Notes what is imported for the first time on the thread of the event loop."""
+
+            def find_spec(self, name: str, *_: object) -> None:
+                if threading.get_ident() == self.loop:
+                    dask_scheduler.imported_on_loop.append(name)
+
+            loop = threading.get_ident()
+
+        dask_scheduler.imported_on_loop = []
+        sys.meta_path.insert(0, Watching())
+
+    def imported(dask_scheduler: Any = None) -> tuple[bool, list[str]]:
+        return "roastcoffea-observer" in dask_scheduler.plugins, dask_scheduler.imported_on_loop
+
+    cluster = command_line_cluster(workers=1)
+    with Client(scheduler_file=str(cluster.file)) as client:
+        client.run_on_scheduler(watch_imports)
+        with MetricsCollector(client, journal=None) as collector:
+            assert wait_until(lambda: client.run_on_scheduler(imported)[0])
+            client.gather(client.map(str, range(10), pure=False))
+        assert collector.measurement.problems == []
+        _, names = client.run_on_scheduler(imported)
+    assert set(names) <= {"roastcoffea"}  # which is only looked for
+
+
 def shown(monkeypatch: pytest.MonkeyPatch, module: Any, done: Callable[[], object]) -> None:
     """Start and end the addition on a scheduler with this module, which does something."""
     monkeypatch.setitem(sys.modules, SHOWN_BY, module)

@@ -100,7 +100,7 @@ def test_a_slow_disk_is_a_problem_and_loses_nothing(
         runner = runner_for(None, 4000, lambda **_: IterativeExecutor(status=False))
         runner(sample, processor_instance=analyses.Jets())
     measurement = collector.measurement
-    assert ["its disk is slow" in problem for problem in measurement.problems] == [True]
+    assert ["disk is slow" in problem for problem in measurement.problems] == [True]
     answers.set()
     assert wait_until(lambda: all_on_disk(place))
     (journal,) = journals_in(place)[0]

@@ -81,8 +81,8 @@ CLOSE_SECONDS: Final = 1.0
 """Longest wait for the disk at the end."""
 
 SLOW: Final = (
-    "the journal was not on disk {:g} s after the end of the run, as its disk is slow: if this process is killed before "
-    "it is, what was still to be written is lost"
+    "the journal's disk is slow: {:g} s after the end of the run it did not have all of it, and what is still to be "
+    "written is lost if this process is killed"
 )
 
 OWN_FOLDER: Final = 0o700
