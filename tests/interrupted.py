@@ -36,8 +36,6 @@ from roastcoffea.instrument import calls, hook
 OURS = str(Path(roastcoffea.__file__).parent)
 PHASES = ("entering", "running", "leaving")
 SEED = 20261121
-FINALIZER = "_drop"
-"""Our function that runs while garbage is collected, where Python loses interrupts; it only starts a thread."""
 CLEAN_IN = 60.0
 """Seconds after which nothing of ours may be left on the cluster, however busy the host."""
 
@@ -138,9 +136,9 @@ def traced(step: Callable[[], object]) -> Iterator[None]:
     """Call a function before each line of ours, and at the beginning and end of each function of ours."""
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        # Python loses an interrupt in a generator that is let go of, and in a finalizer; `_call` helps where one has
-        # come at the worst moment, and another one right there is too many
-        if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_name in ("<genexpr>", "_call", FINALIZER):
+        # Python loses an interrupt in a generator that is let go of; `_call` helps where one has come at the worst
+        # moment, and another one right there is too many
+        if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_name in ("<genexpr>", "_call"):
             return None
         if event != "exception" and not (event == "line" and frame.f_lasti in ends_of_blocks(frame.f_code)):
             step()
@@ -249,7 +247,7 @@ class Finalizers:
     def take(self, unraisable: Any) -> None:
         frames = traceback.extract_tb(unraisable.exc_traceback)
         ours = {frame.name for frame in frames if frame.filename.startswith(OURS)}
-        if unraisable.exc_type is KeyboardInterrupt and ours <= {FINALIZER}:
+        if unraisable.exc_type is KeyboardInterrupt and not ours:
             self.dropped += 1
         sys.__unraisablehook__(unraisable)
 

@@ -133,7 +133,7 @@ class JournalWriter:
         """Whether the thread has written everything, and ends."""
         self._files = _Files(folder, {**header, **_writer()}, most_bytes, note)
         self._works = True
-        _written.add(self)
+        _written[:] = [*(writer for writer in _written if writer() is not None), weakref.ref(self)]
         self._wake, self._ended = threading.Event(), threading.Event()
         with interrupts_held():
             arguments = (weakref.ref(self), self._wake, self._ended)
@@ -310,13 +310,15 @@ def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, en
         ended.wait(LEAST_PAUSE)
 
 
-_written: Final[weakref.WeakSet[JournalWriter]] = weakref.WeakSet()
+_written: Final[list[weakref.ref[JournalWriter]]] = []
+"""Writers, but in no `WeakSet`: Python loses what the handler of a signal raises as a set forgets one."""
 
 
 def _forget() -> None:
     """Give up the journals of the process that was forked, as the locks of their files would outlive it."""
-    for writer in list(_written):
-        writer.forget()
+    for reference in list(_written):
+        if (writer := reference()) is not None:
+            writer.forget()
 
 
 if hasattr(os, "register_at_fork"):

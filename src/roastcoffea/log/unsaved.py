@@ -7,15 +7,15 @@ import atexit
 import os
 import sys
 import weakref
-from contextlib import suppress
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
-_journals: Final[weakref.WeakKeyDictionary[object, JournalWriter]] = weakref.WeakKeyDictionary()
-_held: Final[weakref.WeakSet[JournalWriter]] = weakref.WeakSet()
-"""Journals that have, or had, an owner."""
+_owned: Final[dict[weakref.ref[object], JournalWriter]] = {}
+"""Journals by their owners."""
 _on_disk: Final[dict[Path, int]] = {}
 """Folders that are to be removed, with the process that made them."""
 
@@ -25,57 +25,56 @@ def hold(owner: object, journal: JournalWriter) -> None:
 
     If an exception ends the process, the journal stays: nobody could save what is in it.
     """
-    if journal not in _held:
+    if journal not in list(_owned.values()):
         # takes 8 ms, and nobody needs it to load a measurement
         from multiprocessing import parent_process
 
-        _held.add(journal)
         _on_disk[journal.folder] = journal.process
-        # a process of multiprocessing ends without waiting for threads, and without functions at exit
-        in_thread = parent_process() is None
-        weakref.finalize(journal, _drop, journal.folder, in_thread).atexit = False
-    _journals[owner] = journal
+        if parent_process() is not None:  # such a process ends without functions at exit
+            from multiprocessing.util import Finalize
+
+            Finalize(None, _remove_all, exitpriority=0)
+    _owned[weakref.ref(owner, _dropped)] = journal
 
 
 def journal_of(owner: object) -> JournalWriter | None:
     """The journal of something that has not been saved."""
-    return _journals.get(owner)
+    return _owned.get(weakref.ref(owner))
 
 
 def saved(owner: object) -> None:
     """Remove the journal of something that was saved, if it has one."""
-    journal = _journals.pop(owner, None)
+    journal = _owned.pop(weakref.ref(owner), None)
     if journal is not None:
         journal.remove()
         _on_disk.pop(journal.folder, None)
 
 
-def _drop(folder: Path, in_thread: bool) -> None:
-    """Remove a dropped journal, in a new thread if possible.
-
-    Garbage is collected in any thread: the main one loses a Ctrl-C that comes meanwhile, and an event loop would wait
-    for the disk. A thread of `threading` takes locks, which the interrupted code may hold.
-    """
-    if _on_disk.get(folder) == os.getpid():
-        if in_thread:
-            with suppress(RuntimeError):  # no more threads: it is removed at exit
-                _thread.start_new_thread(_remove, (folder,))
-        else:
-            _remove(folder)
+def _remove_dropped() -> None:
+    """Remove journals without an owner."""
+    for owner in [owner for owner in list(_owned) if owner() is None]:
+        journal = _owned.pop(owner, None)
+        if journal is not None and journal not in list(_owned.values()) and _on_disk.get(journal.folder) == os.getpid():
+            journal.remove()
+            _on_disk.pop(journal.folder, None)
 
 
-def _remove(folder: Path) -> None:
-    remove_journal(folder)
-    _on_disk.pop(folder, None)
+_dropped: Final = partial(next, map(_thread.start_new_thread, repeat(_remove_dropped), repeat(())))
+"""Starts a thread that removes them, as an owner is dropped: an event loop that does that would wait for the disk.
+
+It is in C, because Python code would be where signals are handled, and Python loses what their handlers raise here. A
+thread of `threading` takes locks, which the interrupted code may hold.
+"""
 
 
 @atexit.register
 def _remove_all() -> None:
     """Remove unsaved journals at exit; after an exception, those in use stay."""
     interactive = hasattr(sys, "ps1") or sys.flags.interactive
-    failed = not interactive and getattr(sys, "last_value", None) is not None
-    spared = {journal.folder for journal in list(_held)} if failed else set()
+    failed = not interactive and (getattr(sys, "last_value", None) or sys.exc_info()[1]) is not None
+    spared = {journal.folder for owner, journal in list(_owned.items()) if owner() is not None} if failed else set()
     ours = [folder for folder, process in list(_on_disk.items()) if process == os.getpid() and folder not in spared]
     _on_disk.clear()
+    _owned.clear()
     for folder in ours:
         remove_journal(folder)
