@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -344,10 +346,16 @@ class Planted:
             self.now = code
             raise RuntimeError("planted")
 
+    def in_thread(self, name: str, frame: FrameType, event: str, argument: object) -> None:
+        """The same in the thread of this name, in what its function calls."""
+        before = frame.f_back
+        if threading.current_thread().name == name and before and before.f_code.co_filename != threading.__file__:
+            self(frame, event, argument)
+
 
 def is_in_finalizer(frame: FrameType | None) -> bool:
     """Whether a function is called as garbage is collected, which may be at any time, and in any test's objects."""
-    while frame is not None and frame.f_code.co_name not in {"__del__", "_drop"}:
+    while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
 
@@ -361,10 +369,12 @@ def check_entering(client: Any, sample: Any, folder: Path) -> None:
     while True:
         planted, collector = Planted(failed), MetricsCollector(client, journal=folder)
         sys.settrace(planted)
+        threading.settrace(partial(planted.in_thread, collector.topic))
         try:
             collector.__enter__()
         finally:
             sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
         output = plain()
         collector.__exit__(None, None, None)
         assert output == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import random
@@ -36,6 +37,7 @@ import roastcoffea
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import reported
+from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.interrupts import Enterable, interrupts_held, uninterrupted, whole
 from roastcoffea.log.received import Growing
 from roastcoffea.monitor.task_monitor import TaskMonitor
@@ -348,6 +350,22 @@ def test_no_problem_is_made_of_what_a_handler_raises(handler: Any, number: int) 
     with reported(problems.append, "it failed", OSError):
         raise TimeoutError
     assert problems == ["it failed: TimeoutError"]
+
+
+def test_a_signal_as_a_chunk_begins_leaves_nothing_behind(sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Attempt):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("roastcoffea.instrument.probe.Attempt", Interrupted)
+    before = list(gc.callbacks)
+    runner = runner_for(None, 1000, lambda **_: IterativeExecutor(status=False))
+    with pytest.raises(KeyboardInterrupt), MetricsCollector(journal=None) as collector:
+        runner(sample, processor_instance=count_events)
+    assert gc.callbacks == before
+    assert len(collector.measurement.chunks) == 1
+    assert collector.measurement.chunks["overlaps"].tolist() == [0]
 
 
 def fail(problems: list[str]) -> None:

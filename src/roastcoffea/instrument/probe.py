@@ -19,7 +19,7 @@ from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.instrument.tasks import columns_of_returned, further
 from roastcoffea.instrument.track import OpenChunk, open_chunk
-from roastcoffea.interrupts import raise_if_interrupted
+from roastcoffea.interrupts import interrupts_held, raise_if_interrupted
 from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.redaction import Added, added_patterns, redacted
@@ -148,14 +148,15 @@ class _FileWatch:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         attempt = None
-        with reported(self.probe.complain, LOST, Exception):
-            attempt = self.started()
-        if attempt is None:
-            return self.closure(*args, **kwargs)
         try:
+            with interrupts_held(), reported(self.probe.complain, LOST, Exception):
+                attempt = self.started()
+            if attempt is None:
+                return self.closure(*args, **kwargs)
             output = self.run(attempt, *args, **kwargs)
         except BaseException as error:
-            self._end(attempt, None, error)
+            if attempt is not None:
+                self._end(attempt, None, error)
             raise
         self._end(attempt, output)
         return output

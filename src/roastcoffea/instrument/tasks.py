@@ -15,6 +15,7 @@ from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.meter.tally import READ, StandIn
 from roastcoffea.instrument.track import is_in_chunk
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.calls import OF_TASKS
@@ -192,15 +193,16 @@ def call_measured(
     """
     home = None if is_in_chunk() else find_home(function)
     attempt = None
-    if home is not None:
-        with reported(home.complain, LOST, Exception):
-            attempt = TaskAttempt(home.task, home.settings)
-    if home is None or attempt is None:
-        return function(*args, **kwargs)
     try:
+        if home is not None:
+            with interrupts_held(), reported(home.complain, LOST, Exception):
+                attempt = TaskAttempt(home.task, home.settings)
+        if home is None or attempt is None:
+            return function(*args, **kwargs)
         result = attempt.run(function, args, kwargs)
     except BaseException as error:
-        _end(attempt, home, events, None, error, always=always)
+        if home is not None and attempt is not None:
+            _end(attempt, home, events, None, error, always=always)
         raise
     _end(attempt, home, events, result, None, always=always)
     return result
