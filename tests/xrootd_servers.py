@@ -16,8 +16,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -96,7 +97,22 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def _running(config: str, programs: Sequence[str], port: int) -> Iterator[Server]:
+def _running(config: Callable[[int], str], programs: Sequence[str]) -> Iterator[Server]:
+    """Programs with the configuration for a free port; those that crash before they listen are started again."""
+    for attempts_left in (2, 1, 0):
+        port = free_port()
+        with _started(config(port), programs) as (folder, processes):
+            if _listens(port, processes):
+                yield Server(port, folder / "data", processes)
+                return
+            crashed = any((process.poll() or 0) < 0 for process in processes)
+            if not (crashed and attempts_left):
+                logs = [log.read_text(encoding="utf-8", errors="replace")[-3000:] for log in folder.glob("*.log")]
+                pytest.fail("\n".join(["an XRootD server did not begin:", *logs]))
+
+
+@contextmanager
+def _started(config: str, programs: Sequence[str]) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
     """Programs with this configuration, in a folder that the user `nobody` can read."""
     folder = Path(tempfile.mkdtemp(prefix="xrootd-", dir="/tmp"))
     for part in (folder, folder / "data", folder / "run"):
@@ -112,8 +128,7 @@ def _running(config: str, programs: Sequence[str], port: int) -> Iterator[Server
             processes.append(
                 subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
             )
-        _wait_for(port, processes, folder)
-        yield Server(port, folder / "data", processes)
+        yield folder, processes
     finally:
         for process in processes:
             process.kill()
@@ -121,56 +136,49 @@ def _running(config: str, programs: Sequence[str], port: int) -> Iterator[Server
         shutil.rmtree(folder)
 
 
-def _wait_for(port: int, processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Wait until something listens at a port."""
+def _listens(port: int, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Whether something listens at a port, before one of the processes ends."""
     until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        if any(process.poll() is not None for process in processes):
-            break
-        try:
+    while time.monotonic() < until and all(process.poll() is None for process in processes):
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    logs = "\n".join(log.read_text(encoding="utf-8", errors="replace")[-3000:] for log in folder.glob("*.log"))
-    pytest.fail(f"an XRootD server did not begin:\n{logs}")
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @contextmanager
 def data_server(monitor: int | None = None, rate: str | None = None) -> Iterator[Server]:
     """A server by itself, throttled to a rate such as "6m"; `monitor` is the port that it reports to."""
-    port = free_port()
-    config = COMMON + ALONE.format(port=port) + DATA
-    config += MONITORED.format(monitor=monitor) if monitor is not None else ""
-    config += THROTTLED.format(rate=rate) if rate else ""
-    with _running(config, ["xrootd"], port) as server:
+    more = MONITORED.format(monitor=monitor) if monitor is not None else ""
+    more += THROTTLED.format(rate=rate) if rate else ""
+    with _running(lambda port: COMMON + ALONE.format(port=port) + DATA + more, ["xrootd"]) as server:
         yield server
 
 
 @contextmanager
 def cache_of(origin: Server) -> Iterator[Server]:
     """An XCache in front of a server, without anything in it."""
-    port = free_port()
-    config = COMMON + ALONE.format(port=port) + DATA + CACHING.format(origin=origin.endpoint)
-    with _running(config, ["xrootd"], port) as server:
+    more = CACHING.format(origin=origin.endpoint)
+    with _running(lambda port: COMMON + ALONE.format(port=port) + DATA + more, ["xrootd"]) as server:
         yield server
 
 
 @contextmanager
 def cluster(rates: Sequence[str | None]) -> Iterator[tuple[Server, list[Server]]]:
     """A redirector and its data servers, each throttled to a rate, if there is one."""
-    port, manager = free_port(), free_port()
-    places = {"manager": manager, "role": "manager", "port": port, "cluster_port": manager}
+    manager = free_port()
+
+    def config(role: str, cluster_port: int, port: int) -> str:
+        places = {"manager": manager, "role": role, "port": port, "cluster_port": cluster_port}
+        return COMMON + IN_CLUSTER.format(**places)
+
+    def data_config(rate: str | None, port: int) -> str:
+        return config("server", free_port(), port) + DATA + (THROTTLED.format(rate=rate) if rate else "")
+
     with ExitStack() as stack:
-        config = COMMON + IN_CLUSTER.format(**places)
-        redirector = stack.enter_context(_running(config, PROGRAMS, port))
-        servers = []
-        for rate in rates:
-            own = free_port()
-            places = {"manager": manager, "role": "server", "port": own, "cluster_port": free_port()}
-            config = COMMON + IN_CLUSTER.format(**places) + DATA + (THROTTLED.format(rate=rate) if rate else "")
-            servers.append(stack.enter_context(_running(config, PROGRAMS, own)))
+        redirector = stack.enter_context(_running(partial(config, "manager", manager), PROGRAMS))
+        servers = [stack.enter_context(_running(partial(data_config, rate), PROGRAMS)) for rate in rates]
         yield redirector, servers
 
 
