@@ -340,7 +340,7 @@ class Planted:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        ours = code.co_filename.startswith(OURS) and not code.co_filename.endswith(NOT_FAILED)
+        ours = self.now is None and code.co_filename.startswith(OURS) and not code.co_filename.endswith(NOT_FAILED)
         if ours and code not in self.failed and code.co_name != "<genexpr>" and not is_in_finalizer(frame):
             self.failed.add(code)
             self.now = code

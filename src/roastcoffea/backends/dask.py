@@ -28,6 +28,7 @@ from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
+from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.journal import LOG
 from roastcoffea.units import counted
 
@@ -160,6 +161,8 @@ class DaskMetricsBackend(LoggedCluster):
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
         """Pickle by value of our code for tasks; None if scheduler and workers have the package."""
+        if not self._deployment.is_open:
+            raise RoastcoffeaError("the cluster is not recorded")
         if self._deployment.wait_for_start() and not self._workers_known:
             with suppress(NoAnswerError):
                 self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
