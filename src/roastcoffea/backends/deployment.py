@@ -270,7 +270,10 @@ class Deployment(LoggedPeriod):
     def _begin(self, make: Callable[[Answer], Plugins]) -> None:
         """Install the plugins, however late the scheduler answers."""
         asking = self._connection.call(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
-        answer = self._connection.late_result(asking, self._ended)
+        try:
+            answer = self._connection.late_result(asking, self._ended)
+        finally:
+            asking.cancel()
         since = answer["time"] - (time.time() - self._began)
         self._scheduler_package = answer["package"]
         workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
