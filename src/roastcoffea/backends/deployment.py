@@ -24,7 +24,7 @@ from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register,
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
-from roastcoffea.interrupts import interrupts_held, signal_waits
+from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, signal_waits
 from roastcoffea.log.clocks import ClockBounds
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.units import counted, moment
@@ -373,6 +373,7 @@ class Deployment(LoggedPeriod):
                 if self._ended.wait(0 if self.was_open else DRAIN_INTERVAL):
                     return
             except Exception as problem:  # noqa: BLE001  (what waits for it raises it)
+                raise_if_interrupted(problem)
                 self._failure = problem
                 if self._is_late:
                     self._note(f"the cluster is not recorded: {error_text(problem)}")
