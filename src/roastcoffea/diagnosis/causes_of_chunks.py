@@ -231,8 +231,9 @@ def contention(evidence: Evidence) -> Draft | None:
     if one is not None and one.explains(waited, evidence.sum_of("cpu_seconds") or 0.0):
         what = f"{what[:-1]}; the host has {number(one.threads)} threads for tasks on {counted(one.cores, 'core')}."
         if evidence.local:
-            advice = f"Use {counted(one.cores, 'worker')}: FuturesExecutor(workers={one.cores})."
-            return Draft(what, advice, tuple(hosts), f"workers={one.cores}", rows, Taken("contention", all_of_it=True))
+            line = _fewer_workers(evidence, one.cores)
+            advice = f"Use {counted(one.cores, 'worker')}: {line}."
+            return Draft(what, advice, tuple(hosts), line, rows, Taken("contention", all_of_it=True))
         line = one.remedy(evidence)
         advice = f"Request a core for each of the {number(one.threads)} threads, or use {line}."
         # using fewer threads saves less than adding cores
@@ -248,6 +249,12 @@ def contention(evidence: Evidence) -> Draft | None:
     if not others and any(host.others is not None for host in evidence.run.environment.hosts):
         advice = "Leave a core to the client, the scheduler and their threads: other processes took next to none."
     return Draft(what, advice, tuple(hosts), rows=rows)
+
+
+def _fewer_workers(evidence: Evidence, cores: int) -> str:
+    """Line for this many workers without a cluster; a pool that the executor was given has a number of its own."""
+    makes_pool = all("executor.pool" in call.options for call in evidence.run.calls)
+    return f"FuturesExecutor(workers={cores})" if makes_pool else f"max_workers={cores}, where the pool is made"
 
 
 WITHHELD: Final = (

@@ -17,7 +17,7 @@ from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
@@ -189,7 +189,7 @@ def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
     """Rows of requests of the metadata tasks; failed ones are wasted, as for chunks."""
     known = rows_where(preprocessing, preprocessing["bytes_requested"].is_valid())
     total = integers(known["bytes_requested"])
-    good = having(known["outcome"], OK)
+    good = ~having(known["outcome"], ERROR)
     classes = {phases.PREPROCESSING: np.where(good, total, 0), phases.FAILED: np.where(good, 0, total)}
     return _requests_of(known, total, classes)
 

@@ -13,6 +13,8 @@ OK: Final = "ok"
 ERROR: Final = "error"
 SKIPPED: Final = "skipped"
 CHECKPOINT: Final = "checkpoint"
+TRACED: Final = "traced"
+"""Outcome of a file that coffea opened to find out which columns the processor reads, to preload them."""
 
 _OF_PHASES: Final = [
     Column(phase.column, "number", "s", f"{'in process(): ' if phase.in_process else ''}{phase.recorded}")
