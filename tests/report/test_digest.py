@@ -136,6 +136,20 @@ def test_what_was_cancelled_after_an_error_is_no_failed_attempt() -> None:
     assert found.coverage == "2 of 2 chunks computed, all lost with the output, 1 failed attempt"
 
 
+@pytest.mark.parametrize(("size", "note"), [(10**7, "most of it other files"), (10, "useful")])
+def test_the_data_rate_does_not_call_other_files_useless(size: int, note: str) -> None:
+    run = handmade_run()
+    rows = [
+        row
+        | {"bytes_other": size, "bytes_other_transferred": size, "other_files": ["friend.root"]}
+        | {"other_requested": [size], "other_payload": [size], "other_metadata": [0], "other_baskets": [1]}
+        for row in run.chunks.to_pylist()  # type: ignore[union-attr]
+    ]
+    found = digest(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)))
+    (tile,) = [tile for tile in found.tiles if tile.label == "data rate"]
+    assert tile.note.endswith(note)
+
+
 def test_data_that_the_output_lacks_are_no_problem_of_measuring() -> None:
     run = made_run([plan(1.0)] * 4, 2)
     first, *others = run.chunks.to_pylist()  # type: ignore[union-attr]

@@ -31,12 +31,11 @@ def files_of_functions(processor: Any) -> Files:
     module = defined.__module__
     for code in _codes(module):
         name = function_of(code)
-        file = code.co_filename
+        file: str | None = code.co_filename
         if file == SENT:  # a worker in this process has put what it was sent in the place of the class's methods
             file = _known.get((module, name)) or getattr(sys.modules.get(module), "__file__", None)
-        else:
-            _known[module, name] = file
         if file is not None:
+            _known[module, name] = file
             found.setdefault(name, set()).add(file)
     return {name: redacted(_called(files.pop())) for name, files in found.items() if len(files) == 1}
 

@@ -324,10 +324,11 @@ def _note(name: str, run: Run, metrics: Metrics) -> str:
     match name:
         case "event_rate_elapsed_khz" if "event_rate_core_khz" in metrics:
             return f"{amount_of(metrics, 'event_rate_core_khz')} per {_slot(run, metrics)}"
-        case "data_rate_gbps" if metrics.get("useful_fraction"):
-            return f"{amount_of(metrics, 'useful_fraction')} useful"
         case "data_rate_gbps":
-            return "without preprocessing"
+            if (metrics.get("bytes_other_files") or 0) > (metrics.get("bytes_payload") or 0):
+                return "most of it other files"
+            useful = metrics.get("useful_fraction")
+            return f"{amount_of(metrics, 'useful_fraction')} useful" if useful else "without preprocessing"
         case "core_efficiency" if "total_cores" in metrics:
             return f"of {counted(three_digits(metrics['total_cores']), _slot(run, metrics))}"
         case "peak_memory_bytes" if run.lifetimes is not None:
