@@ -6,6 +6,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -14,12 +15,12 @@ from handmade import handmade_run
 from limited_runs import LIMITED, edited
 from made_runs import made_run, plan
 
-from roastcoffea.diagnosis.causes import CAUSES, conclusions
+from roastcoffea.diagnosis.causes import CAUSES, conclusions, together
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.diagnosis.removals import PARTS, Taken
-from roastcoffea.diagnosis.savings import Savings
+from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.run import Run
@@ -58,6 +59,16 @@ WORDS_OF_CAUSES = (
     "re-read",
     "repeated work",
 )
+
+
+def test_all_findings_save_no_more_than_the_sum_of_what_each_does() -> None:
+    savings: Any = SimpleNamespace(all_together=lambda taken: Saving(19.0, 18.0, 20.0))
+    evidence: Any = SimpleNamespace(savings=savings, elapsed=20.0)
+    each: list[Any] = [
+        SimpleNamespace(taken=None, saving=Saving(seconds, 0.0, 9.0), seconds=seconds) for seconds in (2.0, 3.0)
+    ]
+    assert together(evidence, each) == 5.0
+
 
 EACH = 0.01
 """Relative difference that gaps between tasks may make."""

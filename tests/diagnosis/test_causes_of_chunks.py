@@ -160,6 +160,20 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     assert crowded.remedy == "dask worker ... --nworkers 1 --nthreads 1"
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"executor.pool": "ProcessPoolExecutor"}, "FuturesExecutor(workers=1)"),
+        ({}, "max_workers=1, where the pool is made"),
+    ],
+)
+def test_a_pool_that_the_executor_was_given_has_its_own_number_of_workers(options: dict[str, str], line: str) -> None:
+    run = dataclasses.replace(made_run([plan(1.0, core_wait=1.0)] * 20, 2, cores=1), tasks=None)
+    finding = only(with_call(run, executor="FuturesExecutor", options=options), "contention")
+    assert finding.remedy == line
+    assert finding.advice == f"Use 1 worker: {line}."
+
+
 PROCESS, SMEAR = Place("P.process", "/my.py", 3), Place("smear", "/my.py", 7)
 CUT = Place("select", "/my.py", 30), Place("cut", "awkward/cut.py", 1)
 JSON = Place("load", "json/__init__.py", 293)

@@ -52,8 +52,16 @@ def came_late(run: Run) -> Run:
     return edited(run, lifetimes=lambda row: {"start": run.start + 10})
 
 
-def client_before() -> Run:
-    return made_run([plan(1.0)] * 16, 2, before=20.0)
+def client_before(*, in_call: bool = False) -> Run:
+    """A run with 20 s before its first task, before or in the Runner call."""
+    run = made_run([plan(1.0)] * 16, 2, before=20.0)
+    return run if in_call else with_call(run, start=run.start + 19.5)
+
+
+def traced(run: Run, seconds: float, worker: str | None = None) -> Run:
+    """The same run, of which coffea spent these seconds on finding out which columns to preload."""
+    row = {"outcome": "traced", "wall_seconds": seconds, "worker": worker, "call": run.calls[0].id}
+    return with_rows(run, preprocessing=[row | {"start": run.start, "stop": run.start + seconds}])
 
 
 def client_between() -> Run:
@@ -114,6 +122,9 @@ CASES: Final = [
     ("client", lambda run: plain(client_before()), "chunks", "Enter the `with`"),
     ("client", lambda run: client_between(), "fewer Runner calls", "smaller output"),
     ("client", lambda run: plain(client_between()), "Runner", "submit many at once"),
+    ("client", lambda run: client_before(in_call=True), "Enter the `with`", "The Runner prepares until then"),
+    ("client", lambda run: traced(client_between(), 18.0), "smaller output", "trace=trace"),
+    ("client", lambda run: traced(client_between(), 2.0), "trace=trace", "smaller output"),
     ("client", local, "cluster", "Leave the collector"),
     ("serialization", without_calls, "processor", "functions"),
 ]

@@ -56,6 +56,19 @@ def test_functions_have_the_file_of_their_script(script: Any) -> None:
         assert set(files.values()) == {"/home/me/script.py"}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_class_that_a_worker_of_this_process_has_changed_has_its_file(script: Any, *, known: bool) -> None:
+    if known:
+        files_of_functions(script.Mine())
+    else:
+        script.__name__, script.__file__ = "another_script", "/home/me/script.py"
+        sys.modules["another_script"] = script
+        script.Mine.__module__ = script.Mine.process.__module__ = "another_script"
+    script.Mine.process.__code__ = script.Mine.process.__code__.replace(co_filename=SENT)
+    assert files_of_functions(script.Mine())["Mine.process"] == "/home/me/script.py"
+    sys.modules.pop("another_script", None)
+
+
 def test_a_name_in_two_files_has_none(script: Any) -> None:
     exec(compile("def weight(events): pass", "/home/me/other.py", "exec"), script.__dict__)
     script.former = types.FunctionType(compile(SCRIPT, "/home/me/script.py", "exec").co_consts[2], script.__dict__)

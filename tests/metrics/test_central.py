@@ -72,6 +72,14 @@ def test_tasks_of_others_are_tasks_of_the_scheduler_too() -> None:
     assert metrics["scheduler_cpu_per_task_seconds"] == pytest.approx(1.0)
 
 
+def test_a_peak_is_no_lower_than_the_mean_of_a_short_time() -> None:
+    short = [row | {"assigned": T + 30.0, "runnable": T + 30.0, "start": T + 30.0, "seen": T + 32.0} for row in TASKS]
+    metrics = evaluate(central_run(tasks=table_of_rows(TASK_COLUMNS, short)))
+    assert metrics["scheduler_task_rate"] == pytest.approx(len(TASKS) / 2)
+    assert metrics["scheduler_task_rate_peak"] == metrics["scheduler_task_rate"]
+    assert metrics["scheduler_core_share_peak"] >= metrics["scheduler_core_share"]
+
+
 def test_times_that_overlap_are_one() -> None:
     starts, stops = (np.array(edges, np.float64) for edges in ([3, 0, 1, 9], [4, 2, 1.5, 10]))
     assert [edges.tolist() for edges in union(starts, stops)] == [[0, 3, 9], [2, 4, 10]]

@@ -13,6 +13,7 @@ from handmade import empty_run, handmade_run
 from made_runs import made_run, plan, waiting_in, with_call
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
@@ -122,7 +123,46 @@ def test_what_ran_when_the_run_stopped_is_unfinished_and_not_failed() -> None:
     assert run.chunks is not None
     run = edited(with_call(run, outcome="failed"), "tasks", TASK_COLUMNS, until_the_end)
     found = digest(dataclasses.replace(run, chunks=run.chunks.slice(0, 2)))
-    assert found.coverage.endswith("events, 1 failed attempt, 1 unfinished attempt")
+    assert found.coverage.endswith("lost with the output, 1 failed attempt, 1 unfinished attempt")
+
+
+def test_what_was_cancelled_after_an_error_is_no_failed_attempt() -> None:
+    run = with_call(made_run([plan(1.0)] * 6, 2, outcome="failed", error="OSError: no"), outcome="failed")
+    assert run.chunks is not None
+    ends = {2: {"outcome": "error", "error": "OSError: no"}}
+    ends |= {number: {"outcome": "cancelled"} for number in (3, 4, 5)}
+    run = edited(run, "tasks", TASK_COLUMNS, lambda row: ends.get(row["run_id"], {}))
+    found = digest(dataclasses.replace(run, chunks=run.chunks.slice(0, 2)))
+    assert found.coverage == "2 of 2 chunks computed, all lost with the output, 1 failed attempt"
+
+
+@pytest.mark.parametrize(("size", "note"), [(10**7, "most of it other files"), (10, "useful")])
+def test_the_data_rate_does_not_call_other_files_useless(size: int, note: str) -> None:
+    run = handmade_run()
+    rows = [
+        row
+        | {"bytes_other": size, "bytes_other_transferred": size, "other_files": ["friend.root"]}
+        | {"other_requested": [size], "other_payload": [size], "other_metadata": [0], "other_baskets": [1]}
+        for row in run.chunks.to_pylist()  # type: ignore[union-attr]
+    ]
+    found = digest(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)))
+    (tile,) = [tile for tile in found.tiles if tile.label == "data rate"]
+    assert tile.note.endswith(note)
+
+
+def test_data_that_the_output_lacks_are_no_problem_of_measuring() -> None:
+    run = made_run([plan(1.0)] * 4, 2)
+    first, *others = run.chunks.to_pylist()  # type: ignore[union-attr]
+    rows = [first | {"outcome": "skipped", "error": "OSError: no", "events": None}, *others]
+    skipped = dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows), problems=("a clock stood still",))
+    asked = [
+        {name: row[name] for name in ("call", "dataset", "file", "tree", "entry_start", "entry_stop")} for row in rows
+    ]
+    told = checked(dataclasses.replace(skipped, asked=table_of_rows(ASKED_COLUMNS, asked)))
+    assert any("missing from the output" in problem for problem in told.problems)
+    found = digest(told)
+    assert found.lacking is not None
+    assert list(found.problems) == ["a clock stood still"]
 
 
 def until_the_end(row: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +277,7 @@ def test_chunks_of_a_failed_call_are_counted_once() -> None:
         for n in range(6)
     ]
     assert digest(dataclasses.replace(run, asked=table_of_rows(ASKED_COLUMNS, asked))).coverage.startswith(
-        "4 of 6 chunks computed, 4 lost with the output, "
+        "4 of 6 chunks computed, all lost with the output"
     )
 
 

@@ -100,6 +100,18 @@ def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
         assert finding.remedy is None or finding.remedy in " ".join(" ".join(lines).split())
 
 
+def test_a_long_head_has_the_time_in_its_first_line() -> None:
+    run = dataclasses.replace(failed(), name="a processor with a name that leaves little room")
+    first, second, *_ = shown(run)
+    assert first.endswith("  2 s")
+    assert cell_len(first) == 80
+    assert second.endswith("lost with the output")
+
+
+def test_the_rest_is_listed_where_there_is_more_than_is_named() -> None:
+    assert "`measurement.missing`" not in "".join(shown(failed()))
+
+
 def test_a_notebook_gets_one_text_and_not_one_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
     monkeypatch.setattr("rich.jupyter.display", lambda segments, text: texts.append(text))

@@ -206,7 +206,7 @@ def together(evidence: Evidence, chosen: Iterable[_Candidate]) -> float:
     if len(every) == 1:
         return float(every[0].saving.seconds or 0.0)
     saved = evidence.savings.all_together(one.taken for one in every).seconds or 0.0
-    return min(saved, evidence.elapsed)
+    return min(saved, evidence.elapsed, sum(one.seconds for one in every))
 
 
 def _finding(evidence: Evidence, one: _Candidate) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.advice import pieces
 from roastcoffea.diagnosis.causes import Draft, cause
+from roastcoffea.diagnosis.completeness import named
 from roastcoffea.diagnosis.evidence import (
     CERTAIN,
     DOMINATES,
@@ -22,13 +23,15 @@ from roastcoffea.diagnosis.evidence import (
     SUPPORTS,
     Evidence,
 )
-from roastcoffea.diagnosis.finding import Culprit
+from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.savings import Saving
 from roastcoffea.diagnosis.servers import answering, slower_than_others
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
+from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.profile import COLUMNAR
+from roastcoffea.metrics.requests import Repeated
 from roastcoffea.metrics.stacks import Place
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
@@ -92,15 +95,49 @@ def _is_due_to_a_slow_server(evidence: Evidence, found: list[Culprit]) -> bool:
 
 
 @cause("re-read")
-def read_again(evidence: Evidence) -> Draft | None:
+def read_again(evidence: Evidence) -> Iterator[Draft]:
     """Bytes that were read before."""
     ledger = evidence.bytes
     if ledger is None or ledger.repeated is None or not ledger.total:
-        return None
-    again, of = ledger.get(phases.REREAD) or 0, ledger.total
-    if again < READ_AGAIN * of:
-        return None
-    repeated, larger = ledger.repeated, evidence.larger
+        return
+    if (ledger.get(phases.REREAD) or 0) >= READ_AGAIN * ledger.total:
+        yield _chunks_again(evidence, ledger, ledger.repeated, ledger.total)
+    if sum(ledger.repeated.others.values()) >= READ_AGAIN * ledger.total:
+        yield _others_again(evidence, ledger, ledger.repeated.others, ledger.total)
+
+
+def _others_again(evidence: Evidence, ledger: ByteLedger, others: Mapping[str, int], of: int) -> Draft:
+    """Files that process() opens itself and of which chunks read the same baskets."""
+    again = sum(others.values())
+    names = sorted(others, key=lambda name: -others[name])
+    baskets = sum(ledger.get(name) or 0 for name in (phases.PAYLOAD, phases.REREAD, phases.OTHER_FILES))
+    rows = _of_baskets(evidence, again / baskets)
+    seconds = sum(rows.values())
+    found = tuple(Culprit("file", name, seconds * others[name] / again) for name in names)
+    how_much = f"{BYTE.text(again)} of {BYTE.text(of)} ({FRACTION.text(again / of)})"
+    what = f"{how_much} were read before: chunks read the same of {named(names)}, which process() opens."
+    advice = f"Keep what they need from chunk to chunk (functools.cache), or read only their own entries: {ENTRIES}."
+    return Draft(
+        what, advice, found, ENTRIES, rows, Taken("re-read", seconds=seconds), _most(evidence, rows), always=True
+    )
+
+
+ENTRIES: Final = 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
+
+
+def _of_baskets(evidence: Evidence, share: float) -> Rows:
+    """Seconds of reading and decompressing this share of the baskets."""
+    return {"re-read": share * sum(sum(evidence.rows_of(word).values()) for word in ("storage", "decompression"))}
+
+
+def _most(evidence: Evidence, rows: Rows) -> Saving:
+    most = evidence.wall(sum(rows.values()))
+    return Saving(most, 0.0, most, at_most=True) if most >= SHORTEST else Saving(None, 0.0, 0.0)
+
+
+def _chunks_again(evidence: Evidence, ledger: ByteLedger, repeated: Repeated, of: int) -> Draft:
+    """Baskets of their own files that chunks read again."""
+    again, larger = ledger.get(phases.REREAD) or 0, evidence.larger
     why = max(repeated.baskets, key=lambda one: repeated.baskets[one])
     how_much = f"{BYTE.text(again)} of {BYTE.text(of)} ({FRACTION.text(again / of)})"
     what = f"{how_much} were read before{BEFORE[why].format(pieces(repeated))}."
@@ -112,13 +149,9 @@ def read_again(evidence: Evidence) -> Draft | None:
         elif not repeated.parquet and not repeated.aligned:
             line = "align_clusters=True"
             advice = f"End chunks where clusters of baskets end: {line} in the Runner."
-    rows = {
-        "re-read": evidence.reread * sum(sum(evidence.rows_of(word).values()) for word in ("storage", "decompression"))
-    }
-    most = evidence.wall(sum(rows.values()))
-    saving = Saving(most, 0.0, most, at_most=True) if most >= SHORTEST else Saving(None, 0.0, 0.0)
+    rows = _of_baskets(evidence, evidence.reread)
     taken = Taken("re-read", seconds=sum(rows.values()))
-    return Draft(what, advice, (), line, rows, taken, saving, always=True)
+    return Draft(what, advice, (), line, rows, taken, _most(evidence, rows), always=True)
 
 
 BEFORE: Final = {
@@ -231,8 +264,9 @@ def contention(evidence: Evidence) -> Draft | None:
     if one is not None and one.explains(waited, evidence.sum_of("cpu_seconds") or 0.0):
         what = f"{what[:-1]}; the host has {number(one.threads)} threads for tasks on {counted(one.cores, 'core')}."
         if evidence.local:
-            advice = f"Use {counted(one.cores, 'worker')}: FuturesExecutor(workers={one.cores})."
-            return Draft(what, advice, tuple(hosts), f"workers={one.cores}", rows, Taken("contention", all_of_it=True))
+            line = _fewer_workers(evidence, one.cores)
+            advice = f"Use {counted(one.cores, 'worker')}: {line}."
+            return Draft(what, advice, tuple(hosts), line, rows, Taken("contention", all_of_it=True))
         line = one.remedy(evidence)
         advice = f"Request a core for each of the {number(one.threads)} threads, or use {line}."
         # using fewer threads saves less than adding cores
@@ -248,6 +282,12 @@ def contention(evidence: Evidence) -> Draft | None:
     if not others and any(host.others is not None for host in evidence.run.environment.hosts):
         advice = "Leave a core to the client, the scheduler and their threads: other processes took next to none."
     return Draft(what, advice, tuple(hosts), rows=rows)
+
+
+def _fewer_workers(evidence: Evidence, cores: int) -> str:
+    """Line for this many workers without a cluster; a pool that the executor was given has a number of its own."""
+    makes_pool = all("executor.pool" in call.options for call in evidence.run.calls)
+    return f"FuturesExecutor(workers={cores})" if makes_pool else f"max_workers={cores}, where the pool is made"
 
 
 WITHHELD: Final = (

@@ -144,14 +144,23 @@ def preprocessing(evidence: Evidence) -> Draft | None:
     rows = _with_tail(evidence, "preprocessing", task_records.PREPROCESSING)
     if not rows:
         return None
-    what = f"Preprocessing takes {evidence.share(sum(rows.values()))} of thread time, opening files for their metadata."
+    seconds = culprits.traced(evidence) if evidence.local else 0.0
+    tracing = f"; {SECOND.text(seconds)} of it coffea's trace of the columns to preload" if seconds else ""
+    share = evidence.share(sum(rows.values()))
+    what = f"Preprocessing takes {share} of thread time, opening files for their metadata{tracing}."
+    advice, line = _kept_chunks(evidence, traced=bool(seconds))
+    taken = _as_share("preprocessing", rows)
+    return Draft(what, advice, remedy=line, rows=rows, taken=taken)
+
+
+def _kept_chunks(evidence: Evidence, *, traced: bool) -> tuple[str, str]:
+    """Advice to make chunks once for several runs, and its line; traced ones know the columns to preload."""
     asked = evidence.run.asked
     trees = [] if asked is None else asked["tree"].drop_null().unique().to_pylist()
     tree = f', treename="{trees[0]}"' if trees else ""
-    line = f"chunks = list(runner.preprocess(fileset{tree}))"
-    advice = f"Keep the chunks between runs, and pass them to the Runner in place of the fileset: {line}."
-    taken = _as_share("preprocessing", rows)
-    return Draft(what, advice, remedy=line, rows=rows, taken=taken)
+    tracing = ", trace=trace, processor_instance=processor" if traced else ""
+    line = f"chunks = list(runner.preprocess(fileset{tree}{tracing}))"
+    return f"Keep the chunks between runs, and pass them to the Runner in place of the fileset: {line}.", line
 
 
 @cause("tail", looks_idle=True)
@@ -206,20 +215,26 @@ def client(evidence: Evidence) -> Draft | None:
         for when, seconds in evidence.ledger.client_of.items()
         if seconds > LEAST_OF_CLIENT * evidence.total
     ]
+    traced, of_client = culprits.traced(evidence), evidence.ledger.client_of
+    if traced:
+        parts.append(f"{SECOND.text(traced)} for coffea's trace of the columns to preload")
     when = f" ({', '.join(parts)})" if parts else ""
     what = f"The workers sit idle for {share_of(evidence, 'client')} of thread time while the client works{when}."
-    longest = max(evidence.ledger.client_of, key=lambda when: evidence.ledger.client_of[when], default="between")
-    return Draft(what, _of_client(evidence, longest))
+    longest = max(of_client, key=lambda when: of_client[when], default="between")
+    line = None
+    if 2 * traced > evidence.wall(of_client.get(longest, 0.0)):
+        advice, line = _kept_chunks(evidence, traced=True)
+    else:
+        advice = _of_client(evidence, longest)
+    return Draft(what, advice, remedy=line)
 
 
 def _of_client(evidence: Evidence, when: str) -> str:
     """What to do about the client's time, by when most of it is."""
-    calls, workers_came = evidence.run.calls, culprits.workers_came(evidence)
+    calls = evidence.run.calls
     match when:
-        case "before" if evidence.local or not workers_came:
-            return f"Enter the `with` when the fileset and the {'processor' if calls else 'functions'} are ready."
         case "before":
-            return f"Start workers when {'chunks' if calls else 'tasks'} are ready."
+            return _before_tasks(evidence)
         case "after":
             close = "Leave the collector" if evidence.local else "Close the cluster, or leave the collector,"
             return f"{close} before work that {'is no part of the run' if evidence.local else 'needs no workers'}."
@@ -231,6 +246,17 @@ def _of_client(evidence: Evidence, when: str) -> str:
             what = "prepares chunks and merges outputs" if calls else "works between tasks"
             less = "return a smaller output" if calls else "submit many at once"
             return f"The client {what}: {less}, or do in tasks what it does."
+
+
+def _before_tasks(evidence: Evidence) -> str:
+    """What to do about the time before the first task."""
+    calls = evidence.run.calls
+    if culprits.workers_came(evidence) and not evidence.local:
+        return f"Start workers when {'chunks' if calls else 'tasks'} are ready."
+    if culprits.prepared(evidence):
+        chunks = "" if calls[0].files is None else ", and chunks in place of the fileset"
+        return f"The Runner prepares until then: pass it a processor that holds little data{chunks}."
+    return f"Enter the `with` when the fileset and the {'processor' if calls else 'functions'} are ready."
 
 
 @cause("memory", names_culprit=True)

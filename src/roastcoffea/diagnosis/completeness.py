@@ -68,8 +68,6 @@ def is_interrupt(error: str | None) -> bool:
     return (error or "").partition(":")[0].strip() == INTERRUPT
 
 
-LISTED: Final = "`measurement.missing` lists the rest."
-
 OUTSIDE: Final = re.compile(
     r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|expired|disconnected"
     r"|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel",
@@ -199,7 +197,8 @@ class Incompleteness:
     def advice(self) -> str:
         """What to do about it."""
         if self.to_fix is not None:
-            return f"Fix this first, or it will fail again: {self._without_names(self.to_fix.text)}. {LISTED}"
+            others = " `measurement.missing` lists the other files." if len(self.culprits()) > MOST_NAMED else ""
+            return f"Fix this first, or it will fail again: {self._without_names(self.to_fix.text)}.{others}"
         return "Run it again." if self.remedy is None else f"Process the rest: {self.remedy}"
 
     @property

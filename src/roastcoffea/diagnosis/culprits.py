@@ -13,8 +13,10 @@ from roastcoffea.diagnosis.evidence import MOST_INSIDE, SHORTEST, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
+from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.profile import Call
 from roastcoffea.metrics.worker_names import is_loopback
+from roastcoffea.records.chunks import TRACED
 from roastcoffea.records.run import Run
 from roastcoffea.units import SECOND, counted, number
 
@@ -279,6 +281,21 @@ def workers_came(evidence: Evidence) -> bool:
     """Whether most workers came after the run had begun."""
     lifetimes = evidence.run.lifetimes
     return lifetimes is not None and pc.min(lifetimes["start"]).as_py() > evidence.run.start + SHORTEST
+
+
+def traced(evidence: Evidence) -> float:
+    """Seconds in which coffea found out, in this process, which columns to preload."""
+    opened = evidence.run.preprocessing
+    return 0.0 if opened is None else known_sum(opened.filter(pc.equal(opened["outcome"], TRACED))["wall_seconds"])
+
+
+def prepared(evidence: Evidence) -> bool:
+    """Whether a Runner call took most of the time before the first task, and not what came before the call."""
+    run = evidence.run
+    begun = [table["start"].drop_null() for table in (run.tasks, run.chunks, run.preprocessing) if table is not None]
+    first = min([moment for starts in begun if (moment := pc.min(starts).as_py()) is not None], default=run.start)
+    call = min((each.start for each in run.calls), default=first)
+    return bool(first - call > call - run.start)
 
 
 def gone(evidence: Evidence) -> set[str]:

@@ -25,9 +25,11 @@ from roastcoffea.instrument import calls
 from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
 from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
 from roastcoffea.instrument.client_steps import recorded_steps
-from roastcoffea.instrument.probe import Probe
+from roastcoffea.instrument.gauges import process_name
+from roastcoffea.instrument.probe import Probe, TraceWatch
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, whole
 from roastcoffea.log.marks import ANNOTATION, PARSL, TASKVINE
+from roastcoffea.log.packing import packed_records
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.redaction import added_patterns
 
@@ -50,6 +52,8 @@ def watch(watcher: Watcher) -> None:
                 # dask.dataframe ignores annotations, and warns users who have not made any
                 warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
                 _filters.append(warnings.filters[0])
+                if "_trace_preload" in vars(Runner):
+                    _patch(Runner, "_trace_preload", _watched_trace)
             calls.add(watcher)
         finally:
             _restore_unwatched()
@@ -114,6 +118,37 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
                 watcher.fetch_records()
 
     return run
+
+
+def _watched_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    from coffea.processor import IterativeExecutor
+
+    def trace_preload(self: Any, fileset: Any, *args: Any) -> Any:
+        """Trace the columns of one dataset after the other, as coffea does, each with a record."""
+        call = calls.current.get()
+        found = call.watchers if call is not None else watchers()
+        if not found or len(args) != 3 or not isinstance(args[-1], dict):
+            return original(self, fileset, *args)
+        datasets: dict[str, list[Any]] = {}
+        for file in fileset:
+            datasets.setdefault(file.dataset, []).append(file)
+        here = isinstance(self.executor, IterativeExecutor)
+        for files in datasets.values():
+            watch: TraceWatch | None = None
+            with interrupts_held(), reported(found.note, "the tracing of columns was not recorded", Exception):
+                closure = functools.partial(original, self, files, *args)
+                worker = process_name() if here else None
+                watch = TraceWatch(closure, files[0], None if call is None else call.id, worker)
+            try:
+                (watch or functools.partial(original, self, files, *args))()
+            finally:
+                with interrupts_held(), reported(found.note, LOST, Exception):
+                    packed = packed_records([] if watch is None else watch.records)
+                    for watcher in found:
+                        watcher.take_records(packed)
+        return None
+
+    return trace_preload
 
 
 def _watch_own_copy(executor: type) -> None:

@@ -8,11 +8,16 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from roastcoffea.instrument.shared import Remembered
+from roastcoffea.log.profiles import SENT
 from roastcoffea.log.stacks import function_of, place_of
 from roastcoffea.redaction import redacted
 
 Files = Mapping[str, str]
 """Files by function, as both are called in profiles."""
+
+_known: Final[dict[tuple[str, str], str]] = Remembered()
+"""Files of functions, by module and name, as they were before."""
 
 _WRAPPERS: Final = (staticmethod, classmethod)
 
@@ -23,8 +28,15 @@ def files_of_functions(processor: Any) -> Files:
         processor = processor.func if isinstance(processor, functools.partial) else processor.__func__
     defined = processor if isinstance(processor, types.FunctionType) else type(processor)
     found: dict[str, set[str]] = {}
-    for code in _codes(defined.__module__):
-        found.setdefault(function_of(code), set()).add(code.co_filename)
+    module = defined.__module__
+    for code in _codes(module):
+        name = function_of(code)
+        file: str | None = code.co_filename
+        if file == SENT:  # a worker in this process has put what it was sent in the place of the class's methods
+            file = _known.get((module, name)) or getattr(sys.modules.get(module), "__file__", None)
+        if file is not None:
+            _known[module, name] = file
+            found.setdefault(name, set()).add(file)
     return {name: redacted(_called(files.pop())) for name, files in found.items() if len(files) == 1}
 
 

@@ -15,13 +15,15 @@ from typing import Any, Final
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, Transport
+from roastcoffea.instrument.meter.files import OTHER
 from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.instrument.tasks import columns_of_returned, further
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted
 from roastcoffea.log.packing import PROBLEMS, packed_records
-from roastcoffea.records.chunks import ERROR, OK, SKIPPED
+from roastcoffea.records.chunks import ERROR, OK, SKIPPED, TRACED
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
@@ -139,7 +141,7 @@ class _FileWatch:
 
     def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
         """Result of coffea's closure, with the attempt's probes inside."""
-        with open_chunk(OpenChunk(attempt.meter.requested)):  # else it would seem to be a thread of an open chunk
+        with open_chunk(attempt.chunk):
             return attempt.watched(*args, **kwargs)
 
     def record(self, attempt: Any, output: Any, error: BaseException | None) -> dict[str, Any]:
@@ -175,6 +177,29 @@ class _FileWatch:
             return partial(function.func, retries, skipped, self, *rest, **function.keywords)
         self.closure = function
         return self
+
+
+class TraceWatch(_FileWatch):
+    """The same for coffea's tracing of a dataset's columns, which the client does before it makes chunks.
+
+    `closure` has the function that traces, and after it that of the user and uproot's options, as its last arguments.
+    """
+
+    def __init__(self, closure: Callable[..., Any], first: Any, call: str | None, worker: str | None) -> None:
+        super().__init__(Probe(closure, "trace", call, of_files=True), first)
+        self.closure = closure
+        self.identity |= {"worker": worker, "key": None, "run_id": None}
+
+    def started(self) -> _Opening:
+        opening: _Opening = super().started()
+        watched: Any = opening.watched
+        *before, trace, of_user, options = watched.args
+        opening.watched = partial(watched.func, *before, partial(opening.traced, trace), of_user, options)
+        return opening
+
+    def record(self, attempt: _Opening, output: Any, error: BaseException | None) -> dict[str, Any]:
+        record = super().record(attempt, output, error)
+        return record if error is not None else record | {"outcome": TRACED}
 
 
 class _ChunkWatch(_FileWatch):
@@ -230,16 +255,34 @@ class _Opening:
         if isinstance(closure, partial) and closure.args and isinstance(closure.args[-1], dict):
             *others, options = closure.args
             self.watched = partial(closure.func, *others, self.meter.options(options), **closure.keywords)
+        self.chunk = OpenChunk(self.meter.requested)  # without it, it would seem to be a thread of an open chunk
         self.clocks = Clocks(task)
+
+    def traced(self, trace: Callable[..., Any], *args: Any) -> Any:
+        """Trace columns with the user's function; files that it opens itself count as well."""
+        self.chunk.meter = self.meter
+        with openings_noticed(self.meter):
+            self.meter.in_process = True
+            try:
+                return trace(*args)
+            finally:
+                self.meter.in_process = False
 
     def end(self, error: BaseException | None) -> dict[str, Any]:
         """Close everything and return the record."""
-        meter = self.meter
+        meter, others = self.meter, self.meter.others
         meter.close()
+        requested = meter.requested()
         transferred = meter.transferred if meter.source and "bytes_transferred" not in meter.unknown else None
+        if others is not None:
+            of_others = others.other_columns(self.added, with_failed=True)
+            requested, transferred = (
+                None if None in (own, other) else own + other
+                for own, other in zip((requested, transferred), map(of_others.get, OTHER[:2]), strict=True)
+            )
         return self.clocks.measured() | {
             "preprocessing": True,
-            "bytes_requested": meter.requested(),
+            "bytes_requested": requested,
             "bytes_transferred": transferred,
             "source": meter.source,
             **meter.server_columns(),

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.records.chunks import CHECKPOINT, OK, TRACED
 from roastcoffea.records.phases import PHASES
 
 CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
@@ -42,6 +42,8 @@ class Tally:
         requested = record.get("bytes_requested")
         if requested is not None:
             self.bytes = (self.bytes or 0) + requested
+        if record.get("outcome") == TRACED:
+            return
         self.files += preprocessing and gave
         self.failed += not gave
         if gave and not preprocessing:

@@ -126,14 +126,15 @@ def busy_chunks(records: Records) -> Busy:
         parts.append(_classes_of_openings(run.preprocessing, records.by))
     table = pa.concat_tables(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
-    known = worker >= 0
-    if not known.all():
-        reasons.append(f"{np.count_nonzero(~known)} attempts ran on unknown workers")
+    known, asked = worker >= 0, _asked(run, table, amounts(table, "stop"))
+    # what has no worker is the client's tracing of columns
+    if unknown := np.count_nonzero(~known & table["worker"].is_valid().to_numpy()):
+        reasons.append(f"{unknown} attempts ran on unknown workers")
     table, worker = rows_where(table, known), worker[known]
     attempts, missing = attempts_of_calls(run, records.chunks, counted)
     reasons += missing
     start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
-    able = startup.could_begin(worker, start, _asked(run, table, stop), records.born)
+    able = startup.could_begin(worker, start, asked[known], records.born)
     return Busy(
         Moments(worker, able, able, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
         {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
@@ -175,7 +176,7 @@ def _seconds_of(chunks: pa.Table, used: statistics.Flags, records: Records) -> d
 
 
 def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
-    good, wall = having(openings["outcome"], task_records.OK), sum_of(openings, ("wall_seconds",))
+    good, wall = ~having(openings["outcome"], task_records.ERROR), sum_of(openings, ("wall_seconds",))
     seconds = {phases.PREPROCESSING: np.where(good, wall, 0.0), phases.FAILED: np.where(good, 0.0, wall)}
     return _attempts(openings, task_records.PREPROCESSING, seconds, of)
 

@@ -281,11 +281,11 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
 def num_failed_attempts(failed_work: pa.Table) -> int:
     """Failed attempts of chunks: errors, bad files, lost workers, unfinished or repeated work.
 
-    Attempts that were only queued on a lost worker are not included.
+    Attempts that were cancelled, or only queued on a lost worker, are not included.
     """
     of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
     queued = having(failed_work["reason"], task_records.LOST) & (moments(failed_work, "seconds") == 0)
-    return int(np.count_nonzero(of_chunks & ~queued))
+    return int(np.count_nonzero(of_chunks & ~queued & ~having(failed_work["reason"], task_records.CANCELLED)))
 
 
 @metric(COUNT, group=CHUNKS, source="tasks", label="unfinished attempts", formula="rows of `failed`")

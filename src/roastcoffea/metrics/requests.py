@@ -17,7 +17,7 @@ from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
@@ -70,6 +70,8 @@ class Repeated(NamedTuple):
     aligned: bool
     """Whether chunks ended at cluster boundaries."""
     parquet: bool
+    others: Mapping[str, int]
+    """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file."""
 
 
 @dataclass(slots=True)
@@ -117,7 +119,7 @@ class ChunkRequests:
         opened = self.table["other_requested"].is_valid()
         table = rows_where(self.table.select(["dataset", *OF_OTHERS]), opened)
         attempts = pc.list_parent_indices(table["other_files"])
-        file, total, payload, metadata = (pc.list_flatten(table[name]) for name in OF_OTHERS)
+        file, total, payload, metadata = (pc.list_flatten(table[name]) for name in OF_OTHERS[:4])
         places = pa.table({"dataset": table["dataset"].take(attempts), "file": file})
         places = places.append_column("endpoint", pa.nulls(len(file), pa.string()))
         counted = self.counted[opened.to_numpy()][attempts.to_numpy()]
@@ -170,7 +172,24 @@ class ChunkRequests:
             files=len(files),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
+            others=self._others_again(),
         )
+
+    def _others_again(self) -> dict[str, int]:
+        table = rows_where(
+            self.table.select(OF_OTHERS), self.counted & self.table["other_baskets"].is_valid().to_numpy()
+        )
+        names = ("other_files", "other_payload", "other_baskets")
+        opened = pa.table({name: pc.list_flatten(table[name]) for name in names})
+        # a chunk may have read only a part of the same clusters
+        each = opened.group_by(["other_files", "other_baskets"]).aggregate(
+            [("other_payload", "sum"), ("other_payload", "max")]
+        )
+        again = pc.subtract(each["other_payload_sum"], each["other_payload_max"]).to_pylist()
+        found: dict[str, int] = {}
+        for name, amount in zip(each["other_files"].to_pylist(), again, strict=True):
+            found[name] = found.get(name, 0) + (amount or 0)
+        return {name: amount for name, amount in found.items() if amount}
 
 
 FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "source", "bytes_metadata")
@@ -189,7 +208,7 @@ def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
     """Rows of requests of the metadata tasks; failed ones are wasted, as for chunks."""
     known = rows_where(preprocessing, preprocessing["bytes_requested"].is_valid())
     total = integers(known["bytes_requested"])
-    good = having(known["outcome"], OK)
+    good = ~having(known["outcome"], ERROR)
     classes = {phases.PREPROCESSING: np.where(good, total, 0), phases.FAILED: np.where(good, 0, total)}
     return _requests_of(known, total, classes)
 
@@ -214,7 +233,7 @@ def transferred(openings: list[pa.Table]) -> Transferred:
 
 
 OF_OPENINGS: Final = ("bytes_requested", "bytes_transferred", "source", "outcome")
-OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_metadata")
+OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_metadata", "other_baskets")
 
 LEAST_UNMETERED: Final = 1_000_000
 LEAST_SHARE_UNMETERED: Final = 0.01

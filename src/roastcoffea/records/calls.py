@@ -30,7 +30,7 @@ PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("source", "text", None, "what read the file"),
     *ENDPOINT_COLUMNS,
     *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
-    Column("outcome", "text", None, '"ok" or "error"'),
+    Column("outcome", "text", None, '"ok", "error", or "traced" (to find out which columns to preload)'),
     Column("error", "text", None, "text of the error, if any"),
     Column("call", "text", None, "identity of the Runner call, if any"),
 )

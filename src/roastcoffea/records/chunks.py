@@ -13,6 +13,8 @@ OK: Final = "ok"
 ERROR: Final = "error"
 SKIPPED: Final = "skipped"
 CHECKPOINT: Final = "checkpoint"
+TRACED: Final = "traced"
+"""Outcome of a file that coffea opened to find out which columns the processor reads, to preload them."""
 
 _OF_PHASES: Final = [
     Column(phase.column, "number", "s", f"{'in process(): ' if phase.in_process else ''}{phase.recorded}")
@@ -90,6 +92,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("other_requested", "integers", "B", "requested from each of them"),
     Column("other_payload", "integers", "B", "of these, for baskets, pages or column chunks"),
     Column("other_metadata", "integers", "B", "of these, for headers, keys, streamers, trees, schemas"),
+    Column("other_baskets", "integers", None, "which baskets of each, as a number: equal for the same ones"),
     Column(
         "bytes_unmetered", "integer", "B", "read by the thread in process() by other means than uproot (Linux only)"
     ),

@@ -23,7 +23,7 @@ from roastcoffea.metrics.profile import UserLine
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.report.cards import percent_of
 from roastcoffea.report.phrases import SHARED
-from roastcoffea.report.summary import amount_of
+from roastcoffea.report.summary import amount_of, problems_of_measuring
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
 ELAPSED: Final = "elapsed"
@@ -206,7 +206,7 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
         # a run that failed at once is not one to make faster
         findings=[one for one in verdict or () if one.incomplete or not fruitless],
         verdict="" if fruitless or state == NOTHING else _concluded(verdict, metrics),
-        problems=[*run.problems, *metrics.problems],
+        problems=list(problems_of_measuring(run, metrics)),
     )
 
 
@@ -243,7 +243,10 @@ def _concluded(verdict: Verdict | None, metrics: Metrics) -> str:
 
 
 def _coverage(run: Run, metrics: Metrics) -> str:
-    """Chunks in the result, of those that were asked for, their events, and failed attempts."""
+    """Chunks in the result, of those that were asked for, their events, and failed attempts.
+
+    Each is counted once: attempts that were unfinished are apart, and cancelled ones are none of them.
+    """
     if not run.calls and run.tasks is not None and len(run.tasks):
         return counted(len(run.tasks), "other task")
     names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
@@ -255,7 +258,8 @@ def _coverage(run: Run, metrics: Metrics) -> str:
         asked = max(_asked(run), done)
         parts.append(counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}")
         if lost := _lost(run):
-            parts[0] += f" computed, {number(lost)} lost with the output"
+            parts[0] += f" computed, {'all' if lost == done else number(lost)} lost with the output"
+            events = 0 if lost == done else events
     parts += [f"{number(events)} events"] if events else []
     parts += [f"{counted(files, 'file')} missing"] if files else []
     failed = (failed or 0) - unfinished
@@ -320,10 +324,11 @@ def _note(name: str, run: Run, metrics: Metrics) -> str:
     match name:
         case "event_rate_elapsed_khz" if "event_rate_core_khz" in metrics:
             return f"{amount_of(metrics, 'event_rate_core_khz')} per {_slot(run, metrics)}"
-        case "data_rate_gbps" if metrics.get("useful_fraction"):
-            return f"{amount_of(metrics, 'useful_fraction')} useful"
         case "data_rate_gbps":
-            return "without preprocessing"
+            if (metrics.get("bytes_other_files") or 0) > (metrics.get("bytes_payload") or 0):
+                return "most of it other files"
+            useful = metrics.get("useful_fraction")
+            return f"{amount_of(metrics, 'useful_fraction')} useful" if useful else "without preprocessing"
         case "core_efficiency" if "total_cores" in metrics:
             return f"of {counted(three_digits(metrics['total_cores']), _slot(run, metrics))}"
         case "peak_memory_bytes" if run.lifetimes is not None:

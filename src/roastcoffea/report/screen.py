@@ -227,15 +227,11 @@ def _first_line(out: Writer, digest: Digest) -> list[Text]:
 
 
 def _at_the_edge(out: Writer, line: Text, end: Text) -> list[Text]:
-    """A line with something at its right edge, if there is anything, or below it where there is no room."""
+    """Lines with something at the right edge of the first, if there is anything."""
     if not end:
         return out.wrapped(line, out.width)
-    if line.cell_len + len(GAP) + end.cell_len > out.width:
-        lines = out.wrapped(line, out.width)
-        if lines[-1].cell_len + len(GAP) + end.cell_len > out.width:
-            return [*lines, *_at_the_edge(out, Text(), end)]
-        return [*lines[:-1], *_at_the_edge(out, lines[-1], end)]
-    return [Text.assemble(line, " " * (out.width - line.cell_len - end.cell_len), end)]
+    first, *others = out.wrapped(line, out.width - len(GAP) - end.cell_len)
+    return [Text.assemble(first, " " * (out.width - first.cell_len - end.cell_len), end), *others]
 
 
 def _lacking(out: Writer, digest: Digest, places: Places) -> list[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
@@ -11,11 +12,12 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.completeness import is_interrupt
+from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt
 from roastcoffea.errors import unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, catalogue, phases
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import elapsed_seconds, name_of
+from roastcoffea.metrics.failures import skipped_data
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
@@ -150,7 +152,8 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "values":
             yield from _custom(metrics.get("custom") or {})
         case "problems":
-            yield problems(named_problems(run, metrics))
+            names = known_names(metrics.evaluator)
+            yield problems([names.in_text(problem) for problem in problems_of_measuring(run, metrics)])
         case _:
             yield from _group(group, OF_METRICS[group], metrics)
 
@@ -374,6 +377,16 @@ def named_problems(run: Run, metrics: Metrics) -> list[str]:
     """Problems of a measurement, in which workers and hosts have their short names."""
     names = known_names(metrics.evaluator)
     return [names.in_text(problem) for problem in (*run.problems, *metrics.problems)]
+
+
+def problems_of_measuring(run: Run, metrics: Metrics) -> Iterator[str]:
+    """Problems of a measurement, without data that the output lacks where a finding says which."""
+    missing: Incompleteness | None = None
+    with suppress(NotMeasuredError):
+        missing = metrics.evaluator.value("incompleteness")
+    told = () if missing is None or missing.complete else skipped_data(run)
+    lacking = frozenset(told)
+    return (problem for problem in (*run.problems, *metrics.problems) if problem not in lacking)
 
 
 def problems(found: Sequence[str]) -> Sheet:

@@ -113,7 +113,28 @@ def friend_that_two_read(events: Any) -> int:
     return len(read)
 
 
+def whole_friend(events: Any, folder: Path) -> float:
+    with uproot.open(folder / "friend.root") as file:
+        return float(ak.sum(events.x) + ak.sum(file["Events"]["p0"].array()))
+
+
 FRIENDS = [friend_by_nanoevents, friend_by_uproot, friend_in_a_thread]
+
+
+def test_a_friend_that_each_chunk_reads_whole_is_a_finding(files: Path) -> None:
+    measurement = run(files, lambda events: whole_friend(events, files))
+    again = (len(measurement.chunks) - 1) * baskets(files / "friend.root", "Events", "p0")
+    assert measurement.byte_ledger.repeated.others == {str(files / "friend.root"): again}
+    (finding,) = (one for one in measurement.verdict if one.cause == "re-read")
+    assert [one.name for one in finding.culprits] == [str(files / "friend.root")]
+    assert finding.remedy == 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
+
+
+@pytest.mark.parametrize("read", [friend_by_nanoevents, friend_by_uproot])
+def test_a_friend_that_chunks_read_in_parts_is_none(files: Path, read: Callable[..., float]) -> None:
+    measurement = run(files, lambda events: read(events, files))
+    assert measurement.byte_ledger.repeated.others == {}
+    assert not any(one.cause == "re-read" for one in measurement.verdict)
 
 
 @pytest.mark.parametrize("read", FRIENDS)

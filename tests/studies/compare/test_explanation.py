@@ -96,7 +96,10 @@ def test_baskets_without_bytes_of_their_own_grow_with_events() -> None:
 def test_start_up_and_what_comes_after_stand_apart() -> None:
     later = CLIENT_OF | {"before": 9.0, "after": 3.0}
     found = parts(explained([observation()], [observation(time=TIME | {"idle: client": 13.0}, client_of=later)]))
-    assert found == {"start-up": pytest.approx((4.0, 1.0)), "client after the last task": pytest.approx((1.0, 0.25))}
+    assert found == {
+        "client before the first task": pytest.approx((4.0, 1.0)),
+        "client after the last task": pytest.approx((1.0, 0.25)),
+    }
 
 
 def work(events: int, compute: float) -> Work:

@@ -37,6 +37,8 @@ def test_what_is_not_there_is_nothing() -> None:
     assert (dict(found.hosts), found.chunk_seconds.tolist(), found.core_wait_share) == ({}, [], None)
     assert bytes_of_branches(replace(found, bytes={"payload": 3, "re-read": None})) is None
     assert bytes_of_branches(replace(found, bytes={"payload": 3, "re-read": 4})) == 7.0
+    # a friend tree is decompressed as well
+    assert bytes_of_branches(replace(found, bytes={"payload": 3, "re-read": 4, "other files": 10})) == 17.0
 
 
 def test_what_a_run_was_made_on() -> None:

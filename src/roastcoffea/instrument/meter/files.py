@@ -7,6 +7,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
+from zlib import crc32
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.meter.formats import (
@@ -347,7 +348,7 @@ class FilesMeter(Meter):
         names = [redacted(str(file["file"]), added) for file in files]
         if not self.unknown.isdisjoint(READ):
             return dict.fromkeys(OTHER) | {"other_files": names}
-        lists = {name: [file[amount] for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
+        lists = {name: [file.get(amount, 0) for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
         return dict(zip(OTHER, (requested, received), strict=False)) | {"other_files": names, **lists}
 
     def columns_of_failed(self) -> list[dict[str, Any]]:
@@ -380,6 +381,7 @@ class FilesMeter(Meter):
             "bytes_requested": requested,
             "bytes_payload": payload,
             "bytes_metadata": None if requested is None else requested - payload,
+            WHICH: crc32(repr(sorted((name, sorted(read.sizes)) for name, read in own.items())).encode()),
             "bytes_transferred": file.transferred if file.sources or self.without_source is None else None,
             "bytes_uncompressed": sum(columns["bytes_uncompressed"]),
             "branches": len(columns["branch"]),
@@ -389,8 +391,16 @@ class FilesMeter(Meter):
         }
 
 
-AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata")
-OTHER: Final = ("bytes_other", "bytes_other_transferred", "other_requested", "other_payload", "other_metadata")
+WHICH: Final = "baskets"
+AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata", WHICH)
+OTHER: Final = (
+    "bytes_other",
+    "bytes_other_transferred",
+    "other_requested",
+    "other_payload",
+    "other_metadata",
+    "other_baskets",
+)
 
 
 class FieldShadow(ColumnShadow):

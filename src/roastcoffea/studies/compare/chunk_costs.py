@@ -46,7 +46,8 @@ def products(chunks: pa.Table | None) -> dict[str, Numbers]:
     if chunks is None or chunks["dataset"].null_count:
         return {}
     seconds = [sum(moments(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT]
-    amounts = moments(chunks, "events"), moments(chunks, "bytes_payload"), *seconds
+    read = moments(chunks, "bytes_payload") + np.nan_to_num(moments(chunks, "bytes_other"))
+    amounts = moments(chunks, "events"), read, *seconds
     rows = np.column_stack([np.ones(len(chunks)), *amounts])
     dataset = np.asarray(chunks["dataset"].to_numpy(zero_copy_only=False))
     return {str(name): rows[dataset == name].T @ rows[dataset == name] for name in np.unique(dataset)}

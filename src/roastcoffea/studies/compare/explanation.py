@@ -157,7 +157,7 @@ def _text(cause: str, pair: Pair) -> str | None:
 OWN_TEXTS: Final[Mapping[str, str]] = {
     factors.SAME_BRANCHES: "of branches that both read: other data, baskets read again",
     factors.NODES: "other hosts did the same slower or faster than those of both runs",
-    factors.START_UP: "idle before the first task",
+    factors.BEFORE: "idle before the first task",
     factors.BETWEEN: "idle while nothing was to be done",
     factors.AFTER: "idle after the last task",
     RESIDUAL: "in no class of the time ledger",

@@ -25,7 +25,7 @@ SAME_BRANCHES: Final = "bytes per event"
 CHUNK_SIZE: Final = "chunk size"
 THREADS: Final = "threads"
 NODES: Final = "nodes"
-START_UP: Final = "start-up"
+BEFORE: Final = "client before the first task"
 BETWEEN: Final = "client between tasks"
 AFTER: Final = "client after the last task"
 
@@ -270,7 +270,7 @@ def leaves_of(pair: Pair) -> Iterator[Leaf]:
     for name in dict.fromkeys(name for run in pair.runs for name in run.time):
         if name == phases.CLIENT:
             # idle time that the client makes, by when it made it; what has no such time is between tasks
-            for when, cause in (("before", START_UP), ("between", BETWEEN), ("after", AFTER)):
+            for when, cause in (("before", BEFORE), ("between", BETWEEN), ("after", AFTER)):
                 yield Leaf(name, THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
         elif name in OF_BRANCHES and any(pair.branches):
             yield from _leaves_of_branches(pair, name)

@@ -172,21 +172,25 @@ def _hosts(run: Run, chunks: pa.Table | None, ledger: TimeLedger) -> dict[str, W
     host = lifetimes["host"].combine_chunks().take(place.combine_chunks())
     if host.null_count:
         return {}
-    sums = chunks.select(["events", "bytes_payload"]).append_column("host", host).group_by("host")
-    totals = sums.aggregate([("host", "count"), ("events", "sum"), ("bytes_payload", "sum")])
+    sums = chunks.select(["events", "bytes_payload", "bytes_other"]).append_column("host", host).group_by("host")
+    totals = sums.aggregate(
+        [("host", "count"), *((name, "sum") for name in ("events", "bytes_payload", "bytes_other"))]
+    )
     # not the sums over chunks: start-up is taken out of the classes
     seconds = ledger.by("host").reindex(columns=list(phases.COLUMNS_OF), fill_value=0.0)
     return {row["host"]: _work(row, seconds.loc[row["host"]].to_dict()) for row in totals.to_pylist()}
 
 
 def _work(row: Mapping[str, Any], seconds: Mapping[str, float]) -> Work:
-    return Work(row["events_sum"] or 0, row["bytes_payload_sum"] or 0, row["host_count"], seconds)
+    read = (row["bytes_payload_sum"] or 0) + (row["bytes_other_sum"] or 0)
+    return Work(row["events_sum"] or 0, read, row["host_count"], seconds)
 
 
 def bytes_of_branches(observation: Observation) -> float | None:
-    """Bytes of baskets that were requested; None where that is not known."""
+    """Bytes of baskets that were requested, of other files as well; None where that is not known."""
     amounts = [observation.bytes.get(name) for name in (phases.PAYLOAD, phases.REREAD)]
-    return None if None in amounts else float(sum(amount or 0 for amount in amounts))
+    others = observation.bytes.get(phases.OTHER_FILES) or 0
+    return None if None in amounts else float(others + sum(amount or 0 for amount in amounts))
 
 
 # What a run was made on
