@@ -144,9 +144,9 @@ def _type(array: Any) -> Any:
 def write_rntuple(path: Path, clusters: int = 4, events: int = 1000, flat: int = 6) -> Path:
     """An RNTuple `Events` of so many clusters, with so many events each."""
     with uproot.recreate(path) as file:
-        ntuple = file.mkrntuple("Events", columns(events, flat, 0))
+        ntuple = file.mkrntuple("Events", ak.Array(columns(events, flat, 0)))
         for number in range(1, clusters):
-            ntuple.extend(columns(events, flat, number))
+            ntuple.extend(ak.Array(columns(events, flat, number)))
     return path
 
 

@@ -13,7 +13,7 @@ from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
-from releases import needs_no_compression
+from releases import needs_checkpoints, needs_no_compression
 
 from roastcoffea.collector import MetricsCollector
 
@@ -111,6 +111,7 @@ def test_a_bad_file_is_skipped_as_without(client: Any, sample: Any, tmp_path: An
     assert collector.metrics["num_chunks"] == 1
 
 
+@needs_checkpoints
 def test_checkpoints_are_told_apart_from_work(client: Any, sample: Any, tmp_path: Any) -> None:
     from coffea.processor import SimpleCheckpointer
 

@@ -29,6 +29,7 @@ from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, R
 from command_line import PATIENCE
 from conftest import wait_until, what_stays
 from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
+from releases import NO_RETRIES
 from signalled import SIGNALS, lost
 from stored import write_tree
 
@@ -271,8 +272,8 @@ def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
 def executors(client: Any) -> dict[str, Callable[..., Any]]:
     return {
         "dask": partial(DaskExecutor, client=client, status=False, retries=0),
-        "iterative": partial(IterativeExecutor, status=False, retries=0),
-        "futures": partial(FuturesExecutor, pool=ThreadPoolExecutor, workers=2, status=False, retries=0),
+        "iterative": partial(IterativeExecutor, status=False, **NO_RETRIES),
+        "futures": partial(FuturesExecutor, pool=ThreadPoolExecutor, workers=2, status=False, **NO_RETRIES),
     }
 
 

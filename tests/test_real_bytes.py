@@ -12,8 +12,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
-from coffea.processor.checkpointer import SimpleCheckpointer
-from releases import needs_retries
+from releases import needs_checkpoints, needs_retries
 from stored import CUT, CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector
@@ -401,8 +400,11 @@ def test_files_that_break_after_preprocessing_leave_the_ledger_complete(tmp_path
     check_that_failures_leave_the_ledger_complete(collector.measurement, skipped["bytes_requested"].sum())
 
 
+@needs_checkpoints
 @skipping
 def test_checkpoints_and_failures_leave_the_ledger_complete(tmp_path: Path) -> None:
+    from coffea.processor.checkpointer import SimpleCheckpointer
+
     good = str(write_tree(tmp_path / "good.root"))
     runner = tolerant_runner(checkpointer=SimpleCheckpointer(str(tmp_path / "checkpoints")))
     measured_with_failures([good], runner)

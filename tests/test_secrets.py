@@ -21,6 +21,7 @@ from analyses import Indiscreet, careless, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
+from releases import NO_RETRIES
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
 from stored import REFUSED, CountingServer, served, write_tree
@@ -120,7 +121,7 @@ def run(runner_with: Callable[..., Runner], planted: Planted) -> dict[str, Any]:
 
 def local_runner(executor: Any, **options: Any) -> Runner:
     settings: dict[str, Any] = {"chunksize": 1000, "schema": BaseSchema, "metadata_cache": {}, "savemetrics": True}
-    return Runner(executor=executor(status=False, retries=0, desc=f"token={OPTIONS}"), **settings | options)
+    return Runner(executor=executor(status=False, **NO_RETRIES, desc=f"token={OPTIONS}"), **settings | options)
 
 
 def print_everything(measurement: Measurement, saved: Path) -> None:

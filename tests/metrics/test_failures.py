@@ -7,6 +7,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from handmade import A, handmade_run, run_without_tables
+from releases import NO_RETRIES
 from stored import write_parquet, write_tree
 
 from roastcoffea import MetricsCollector
@@ -102,7 +103,7 @@ class Counting(ProcessorABC):
 
 
 def parquet_runner():
-    executor = IterativeExecutor(status=False, retries=0)
+    executor = IterativeExecutor(status=False, **NO_RETRIES)
     return Runner(executor=executor, schema=BaseSchema, chunksize=500, format="parquet", metadata_cache={})
 
 
@@ -145,7 +146,7 @@ def test_datasets_may_have_other_keys_than_text(key, tmp_path):
     good, bad, gone = str(write_tree(tmp_path / "good.root")), str(write_tree(tmp_path / "bad.root")), "/gone.root"
     fileset = {key: {"files": dict.fromkeys((good, bad, gone), "Events")}}
     runner = Runner(
-        IterativeExecutor(status=False, retries=0),
+        IterativeExecutor(status=False, **NO_RETRIES),
         schema=BaseSchema,
         chunksize=1000,
         skipbadfiles=(Exception,),

@@ -50,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(EVENTS // CHUNK):
             file["Events"].extend({name: column() for name in ("p0", "p1", "unread")})
     with uproot.recreate(folder / "ntuple.root") as file:
-        file.mkrntuple("Events", {"p0": column()})
+        file.mkrntuple("Events", ak.Array({"p0": column()}))
     (folder / "corrections.json").write_text(json.dumps(random.normal(size=150_000).tolist()))
     return folder
 
