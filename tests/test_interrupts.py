@@ -23,7 +23,7 @@ import interrupted
 import numpy as np
 import pyarrow as pa
 import pytest
-from analyses import count_events, runner_for
+from analyses import COUNT_EVENTS, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE
@@ -479,7 +479,7 @@ def test_a_recording_that_is_interrupted_while_it_is_saved(
         try:
             with traced(steps.step), record(tmp_path) as recorder:
                 runner = runner_for(None, 4000, executor=lambda **_: IterativeExecutor(status=False))
-                runner(sample, processor_instance=count_events)
+                runner(sample, processor_instance=COUNT_EVENTS)
                 steps.reached("over")
         except KeyboardInterrupt:
             assert steps.interrupts

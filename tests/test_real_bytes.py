@@ -12,7 +12,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
-from releases import needs_checkpoints, needs_retries
+from releases import NO_RETRIES, needs_checkpoints, needs_parquet, needs_preloads, needs_retries, needs_rntuples
 from stored import CUT, CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector
@@ -117,7 +117,7 @@ def test_the_ledger_of_a_tree_is_that_of_its_baskets(folder: Path, compression: 
 
 
 @pytest.mark.parametrize("branches", [1, 20, *(pytest.param(number, marks=pytest.mark.slow) for number in (80, 300))])
-@pytest.mark.parametrize("kind", ["tree", "rntuple"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("rntuple", marks=needs_rntuples)])
 def test_the_ledger_closes_for_few_and_many_branches(folder: Path, branches: int, kind: str) -> None:
     write, sizes = (write_tree, baskets_of) if kind == "tree" else (write_rntuple, clusters_of)
     path = folder / f"{kind}-{branches}.root"
@@ -128,6 +128,7 @@ def test_the_ledger_closes_for_few_and_many_branches(folder: Path, branches: int
     assert len(measurement.branches) == branches
 
 
+@needs_rntuples
 @pytest.mark.parametrize("chunksize", [EVENTS, 700, 10**6])
 def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: int) -> None:
     path = folder / "ntuple.root"
@@ -198,6 +199,7 @@ def test_what_is_transferred_is_what_the_server_sent(folder: Path, kind: str) ->
     assert ledger.by("endpoint").index.tolist() == [server.url("").split("/")[2]]
 
 
+@needs_preloads
 def test_preloaded_branches_are_payload(folder: Path) -> None:
     path = write_tree(folder / "preloaded.root")
     runner = Runner(
@@ -210,6 +212,7 @@ def test_preloaded_branches_are_payload(folder: Path) -> None:
     assert set(collector.measurement.branches["branch"]) == {"f0", "f1", "Jet_pt"}
 
 
+@needs_parquet
 def test_parquet_payload_is_that_of_its_column_chunks(folder: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -293,9 +296,9 @@ skipping = pytest.mark.filterwarnings("ignore:Skipping bad file", "ignore:Perfor
 """coffea warns of what it skips and repeats."""
 
 
-def tolerant_runner(**options: Any) -> Runner:
+def tolerant_runner(retries: int = 0, **options: Any) -> Runner:
     """A Runner that skips every file that cannot be read."""
-    executor = IterativeExecutor(status=False, retries=options.pop("retries", 0))
+    executor = IterativeExecutor(status=False, **({"retries": retries} if retries else NO_RETRIES))
     return Runner(
         executor=executor, schema=BaseSchema, chunksize=EVENTS, skipbadfiles=(Exception,), metadata_cache={}, **options
     )

@@ -1,4 +1,4 @@
-"""One analysis on Dask, Futures and Iterative, in the environment of the Python that runs this: what came of it, as JSON.
+"""One analysis on Dask, Futures and Iterative, in the environment of this Python: its results as JSON.
 
 `__main__.py` calls it. It needs `coffea[dask]` and roastcoffea, and nothing of this folder.
 """
@@ -70,7 +70,7 @@ def one_round(make: Callable[[], Any], clients: list[Any], fileset: dict[str, An
         "problems": measurement.problems,
         "summary": len(printed.getvalue().splitlines()) > 5,
         "loaded": loaded.byte_ledger.total == ledger.total and loaded.time_ledger.total == time.total,
-        "page": page.startswith("<!DOCTYPE html>") and "DijetProcessor" in page,
+        "page": page.startswith("<!doctype html>") and page.rstrip().endswith("</html>"),
     }
 
 
