@@ -7,6 +7,7 @@ from typing import Any
 
 import coffea
 import pytest
+import uproot
 from coffea.processor import ProcessorABC
 
 RELEASE = tuple(map(int, coffea.__version__.split(".")[:2]))
@@ -14,6 +15,13 @@ RELEASE = tuple(map(int, coffea.__version__.split(".")[:2]))
 NO_RETRIES: dict[str, Any] = {"retries": 0} if RELEASE >= (2025, 11) else {}
 """Options of executors with which an attempt is not repeated: before 2025.11 only Dask's repeat any."""
 
+READS_ON = tuple(map(int, uproot.__version__.split(".")[:3])) < (5, 7, 6)
+"""Whether uproot also reads the basket that begins where a range of entries ends."""
+
+needs_exact_ranges = pytest.mark.skipif(READS_ON, reason="uproot before 5.7.6 reads the basket behind a range as well")
+needs_datasets = pytest.mark.skipif(
+    RELEASE < (2025, 9), reason="coffea before 2025.9 opens a file of two datasets once"
+)
 needs_functions = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 processes no functions")
 needs_checkpoints = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 has no checkpoints")
 needs_kinds_of_skips = pytest.mark.skipif(

@@ -15,6 +15,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import uproot
+from releases import READS_ON
 
 REFUSED = "refused.root"
 """A file that the server gives to nobody."""
@@ -177,7 +178,7 @@ def baskets_of(
     return {
         number: (int(found.basket_compressed_bytes(number)), int(found.basket_uncompressed_bytes(number)))
         for number in range(found.num_baskets)
-        if edges[number] < stop and edges[number + 1] > start
+        if (edges[number] <= stop if READS_ON else edges[number] < stop) and edges[number + 1] > start
     }
 
 

@@ -29,7 +29,7 @@ from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, R
 from command_line import PATIENCE
 from conftest import wait_until, what_stays
 from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
-from releases import NO_RETRIES
+from releases import NO_RETRIES, as_processor
 from signalled import SIGNALS, lost
 from stored import write_tree
 
@@ -281,7 +281,7 @@ def check_signals(client: Any, path: Path, kind: str, trials: int) -> None:
     def work() -> None:
         with MetricsCollector(client if kind == "dask" else None, journal=path.parent) as collector:
             runner = Runner(executors(client)[kind](), schema=BaseSchema, chunksize=1000)
-            runner({"few": [str(path)]}, treename="Events", processor_instance=reading)
+            runner({"few": [str(path)]}, treename="Events", processor_instance=as_processor(reading))
         assert len(collector.measurement.chunks) == 4
 
     for _ in range(2):

@@ -21,7 +21,7 @@ from analyses import Indiscreet, careless, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
-from releases import NO_RETRIES
+from releases import NO_RETRIES, needs_kinds_of_skips
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
 from stored import REFUSED, CountingServer, served, write_tree
@@ -234,6 +234,7 @@ def test_planted_secrets_would_be_found(tmp_path: Path) -> None:
     assert places == {str(path) for path in tmp_path.iterdir()}
 
 
+@needs_kinds_of_skips
 def test_what_is_missing_comes_back_with_the_users_own_names(server: CountingServer, planted: Planted) -> None:
     good, refused, unknown = planted.fileset[NAME]["files"]
     fileset = planted.fileset | {"listed": [unknown], "as lists": {"files": [unknown], "metadata": {}}}

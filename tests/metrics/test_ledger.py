@@ -14,7 +14,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
 from handmade import BRANCH_READS, CHUNKS, PREPROCESSINGS, TASKS, handmade_run, run_without_tables
 from made_ledgers import BY_DESIGN, ledger_of, runner_call, with_ids
-from releases import as_processor, needs_kinds_of_skips
+from releases import as_processor, needs_datasets, needs_kinds_of_skips
 from stored import write_tree
 
 from roastcoffea import MetricsCollector, measured
@@ -224,6 +224,7 @@ def test_without_tasks_the_runner_tells_how_many_files_there_were(files, reasons
     assert certificate.reasons == reasons
 
 
+@needs_datasets
 def test_the_files_of_preprocessing_are_counted_as_they_are_handed_out(tmp_path):
     paths = [str(write_tree(tmp_path / f"{name}.root", 1, 10)) for name in "ab"]
     fileset = {"one": {"files": dict.fromkeys(paths, "Events")}, "other": {"files": {paths[0]: "Events"}}}
