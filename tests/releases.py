@@ -19,9 +19,7 @@ READS_ON = tuple(map(int, uproot.__version__.split(".")[:3])) < (5, 7, 6)
 """Whether uproot also reads the basket that begins where a range of entries ends."""
 
 needs_exact_ranges = pytest.mark.skipif(READS_ON, reason="uproot before 5.7.6 reads the basket behind a range as well")
-needs_datasets = pytest.mark.skipif(
-    RELEASE < (2025, 9), reason="coffea before 2025.9 opens a file of two datasets once"
-)
+needs_datasets = pytest.mark.skipif(RELEASE < (2025, 9), reason="coffea before 2025.9 opens files of two datasets once")
 needs_functions = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 processes no functions")
 needs_checkpoints = pytest.mark.skipif(RELEASE < (2025, 10), reason="coffea before 2025.10 has no checkpoints")
 needs_kinds_of_skips = pytest.mark.skipif(

@@ -35,8 +35,8 @@ MUST_RUN: Final = ("challenge",)
 LARGEST_RESIDUAL: Final = 0.001
 """Share of thread time that may be in no class."""
 
-NOT_COMPARED: Final = ("start-up", "idle", "in flight", "worker overhead", "transfer")
-"""Beginnings of classes that depend on the moment, not on versions: what a process imports first, and free threads."""
+COMPARED: Final = ("compute", "decompress", "interpret", "read", "open", "task overhead")
+"""Classes of which versions are compared: the others depend on what else the host does, and on when workers start."""
 
 
 DRAWN: Final = "document.documentElement.dataset.charts === 'drawn'"
@@ -151,7 +151,7 @@ def shares(rounds: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Shares of the classes that versions may change, of the time in them, by class and round."""
     found: dict[str, list[float]] = {}
     for one in rounds:
-        known = {name: share for name, share in one["shares"].items() if not name.startswith(NOT_COMPARED)}
+        known = {name: one["shares"][name] for name in COMPARED}
         total = sum(known.values())
         for name, share in known.items():
             found.setdefault(name, []).append(share / total)
@@ -161,8 +161,7 @@ def shares(rounds: list[dict[str, Any]]) -> dict[str, list[float]]:
 def largest_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tuple[str, float, float]:
     """Class whose mean share differs most from another environment's, the difference, and how far rounds scatter."""
     mine, others = shares(ours), shares(theirs)
-    names = [name for name in mine if name in others]
-    name = max(names, key=lambda one: abs(mean(mine[one]) - mean(others[one])))
+    name = max(COMPARED, key=lambda one: abs(mean(mine[one]) - mean(others[one])))
     scatter = max(max(values) - min(values) for values in (mine[name], others[name]))
     return name, mean(mine[name]) - mean(others[name]), scatter
 
@@ -189,8 +188,8 @@ def show(name: str, result: Mapping[str, Any], newest: Mapping[str, Any] | None)
     print(f"  changed: {', '.join(result['changed']) or 'nothing'}; added: {', '.join(result['added']) or 'nothing'}")
     print("".join(f"{head:>12}" for head in ("", *CHECKS, "bytes left", "time left")) + "  problems")
     for executor, rounds in result["executors"].items():
-        known = [[one.get(check) for one in rounds] for check in CHECKS]
-        cells = ["-" if None in values else "yes" if all(values) else "NO" for values in known]
+        known = [[one[check] for one in rounds if check in one] for check in CHECKS]
+        cells = ["-" if not values else "yes" if all(values) else "NO" for values in known]
         cells.append(f"{max(abs(one['bytes_residual']) for one in rounds)}")
         cells.append(f"{max(abs(one['time_residual']) for one in rounds):.1e}")
         problems = dict.fromkeys(problem for one in rounds for problem in one["problems"])

@@ -26,6 +26,7 @@ from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.savings import Saving
 from roastcoffea.diagnosis.servers import answering, slower_than_others
+from roastcoffea.generations.uproot import READS_ON
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.profile import COLUMNAR
@@ -112,6 +113,8 @@ def read_again(evidence: Evidence) -> Draft | None:
         elif not repeated.parquet and not repeated.aligned:
             line = "align_clusters=True"
             advice = f"End chunks where clusters of baskets end: {line} in the Runner."
+        if repeated.reads_on and not repeated.parquet:
+            advice += f" {READS_ON[0].upper()}{READS_ON[1:]}."
     rows = {
         "re-read": evidence.reread * sum(sum(evidence.rows_of(word).values()) for word in ("storage", "decompression"))
     }

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+READS_ON: Final = "uproot before 5.7.6 also reads the basket behind each chunk; later releases do not"
+
+
+def reads_on(version: str | None) -> bool:
+    """Whether a release also reads the basket that begins where a range of entries ends."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+    return found is not None and tuple(map(int, found.groups())) < (5, 7, 6)
 
 
 class ColumnReaders(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.generations.uproot import reads_on
 from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.branches import Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
@@ -70,6 +71,8 @@ class Repeated(NamedTuple):
     aligned: bool
     """Whether chunks ended at cluster boundaries."""
     parquet: bool
+    reads_on: bool = False
+    """Whether uproot read the basket behind each chunk as well."""
 
 
 @dataclass(slots=True)
@@ -170,6 +173,7 @@ class ChunkRequests:
             files=len(files),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
+            reads_on=reads_on(run.environment.versions.get("uproot")),
         )
 
 
