@@ -27,6 +27,7 @@ needs_kinds_of_skips = pytest.mark.skipif(
 )
 needs_rntuples = pytest.mark.skipif(RELEASE < (2025, 11), reason="coffea before 2025.11 has no events of an RNTuple")
 needs_phases = pytest.mark.skipif(RELEASE < (2025, 11), reason="coffea before 2025.11 does not mark the end of opening")
+needs_options = pytest.mark.skipif(RELEASE < (2026, 4), reason="coffea before 2026.4 opens files without options first")
 needs_preloads = pytest.mark.skipif(RELEASE < (2026, 4), reason="coffea before 2026.4 preloads nothing")
 needs_parquet = pytest.mark.skipif(RELEASE < (2026, 5), reason="coffea before 2026.5 has no Runner for Parquet files")
 needs_retries = pytest.mark.skipif(RELEASE < (2026, 9), reason="coffea before 2026.9 repeats attempts on Dask alone")

@@ -18,6 +18,7 @@ from releases import (
     needs_checkpoints,
     needs_exact_ranges,
     needs_kinds_of_skips,
+    needs_options,
     needs_parquet,
     needs_preloads,
     needs_retries,
@@ -361,6 +362,7 @@ def test_files_that_cannot_be_opened_leave_the_ledger_complete(tmp_path: Path, k
     check_that_failures_leave_the_ledger_complete(measurement, failed)
 
 
+@needs_options
 @skipping
 @pytest.mark.parametrize("handler", ["MemmapSource", "MultithreadedFileSource"])
 def test_of_a_source_that_could_not_be_made_nothing_was_requested(tmp_path: Path, handler: str) -> None:

@@ -105,9 +105,11 @@ UNKNOWN_BRANCHES = {"bytes_payload", "bytes_metadata", "bytes_uncompressed", "br
     ("file", "place", "hook", "told", "unknown"),
     [
         ("tree.root", meter_module, "leaves_once", "bytes of branches", UNKNOWN_BRANCHES),
-        ("ntuple.root", meter_module, "watch_ntuple", "bytes of branches", UNKNOWN_BRANCHES),
+        pytest.param(
+            "ntuple.root", meter_module, "watch_ntuple", "bytes of branches", UNKNOWN_BRANCHES, marks=needs_rntuples
+        ),
         ("tree.root", tally, "branch_path", "bytes of branches", UNKNOWN_BRANCHES),
-        ("ntuple.root", Tally, "branch_read", "bytes of branches", UNKNOWN_BRANCHES),
+        pytest.param("ntuple.root", Tally, "branch_read", "bytes of branches", UNKNOWN_BRANCHES, marks=needs_rntuples),
         ("tree.root", sources, "CountedFileSystem", "bytes transferred", {"bytes_transferred"}),
     ],
 )

@@ -117,6 +117,7 @@ def friend_that_two_read(events: Any) -> int:
 FRIENDS = [friend_by_nanoevents, friend_by_uproot, friend_in_a_thread]
 
 
+@needs_exact_ranges
 @pytest.mark.parametrize("read", FRIENDS)
 def test_baskets_of_a_friend_tree_are_in_a_class_of_their_own(files: Path, read: Callable[..., float]) -> None:
     measurement = run(files, lambda events: read(events, files))
