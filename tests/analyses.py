@@ -16,6 +16,7 @@ import awkward as ak
 import hist
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
+from releases import Processor, as_processor
 
 
 class Jets(ProcessorABC):
@@ -29,7 +30,7 @@ class Jets(ProcessorABC):
         return accumulator
 
 
-class Sleeping(ProcessorABC):
+class Sleeping(Processor):
     """Sleeps so many seconds a chunk."""
 
     def __init__(self, seconds: float) -> None:
@@ -188,7 +189,7 @@ class Exiting(ProcessorABC):
         return accumulator
 
 
-class Raising(ProcessorABC):
+class Raising(Processor):
     """Raises in the chunk that begins at an entry, and works in the others."""
 
     def __init__(self, entry: int) -> None:
@@ -226,7 +227,7 @@ class RaisingLate(Sleeping):
         raise ZeroDivisionError("planted")
 
 
-class RaisingOnce(ProcessorABC):
+class RaisingOnce(Processor):
     """Raises in the first attempt of each chunk."""
 
     def __init__(self, folder: str) -> None:
@@ -240,7 +241,7 @@ class RaisingOnce(ProcessorABC):
         return {"events": len(events)}
 
 
-class KillingOnce(ProcessorABC):
+class KillingOnce(Processor):
     """Kills its worker in the first attempt of the first chunk."""
 
     def __init__(self, folder: str) -> None:
@@ -255,14 +256,14 @@ class KillingOnce(ProcessorABC):
         return {"events": len(events)}
 
 
-class Listing(ProcessorABC):
+class Listing(Processor):
     """Gives a list."""
 
     def process(self, events: Any) -> list[int]:
         return [len(events)]
 
 
-class Numbering(ProcessorABC):
+class Numbering(Processor):
     """Gives a number."""
 
     def process(self, events: Any) -> int:
@@ -279,7 +280,7 @@ class Nested(ProcessorABC):
         return {dataset: values["events"] * 2 for dataset, values in accumulator.items()}
 
 
-class Histogram(ProcessorABC):
+class Histogram(Processor):
     """Gives a histogram alone."""
 
     def process(self, events: Any) -> Any:
@@ -287,7 +288,7 @@ class Histogram(ProcessorABC):
 
 
 @dataclass(frozen=True)
-class Frozen(ProcessorABC):
+class Frozen(Processor):
     """A frozen dataclass."""
 
     scale: float = 2.0
@@ -296,7 +297,7 @@ class Frozen(ProcessorABC):
         return {"scaled": self.scale * len(events)}
 
 
-class Slotted(ProcessorABC):
+class Slotted(Processor):
     """A class without room for other attributes, with a state of its own when pickled."""
 
     __slots__ = ("scale",)
@@ -314,7 +315,7 @@ class Slotted(ProcessorABC):
         return {"scaled": self.scale * len(events)}
 
 
-class Frame(ProcessorABC):
+class Frame(Processor):
     """Gives a pandas DataFrame."""
 
     def process(self, events: Any) -> Any:
@@ -326,6 +327,9 @@ class Frame(ProcessorABC):
 def count_events(events: Any) -> dict[str, int]:
     """An analysis that is a function."""
     return {"events": len(events)}
+
+
+COUNT_EVENTS = as_processor(count_events)
 
 
 def careless(text: str) -> None:

@@ -16,7 +16,7 @@ from roastcoffea import measured, track_time
 def total(path: str) -> float:
     """Sum of a branch, in a function that its own module has decorated."""
     with uproot.open(path) as file:
-        return float(ak.sum(file["Events/f0"].array()))
+        return float(ak.sum(file["Events"]["f0"].array()))
 
 
 @measured
@@ -82,7 +82,7 @@ def tolerant(paths: list[str]) -> dict[str, Any]:
     for path in paths:
         try:
             with uproot.open(path) as file:
-                sums.append(float(ak.sum(file["Events/f0"].array())))
+                sums.append(float(ak.sum(file["Events"]["f0"].array())))
         except OSError as error:
             errors.append(error)
     return {"sums": sums, "errors": errors}

@@ -15,6 +15,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import uproot
+from releases import READS_ON
 
 REFUSED = "refused.root"
 """A file that the server gives to nobody."""
@@ -144,9 +145,9 @@ def _type(array: Any) -> Any:
 def write_rntuple(path: Path, clusters: int = 4, events: int = 1000, flat: int = 6) -> Path:
     """An RNTuple `Events` of so many clusters, with so many events each."""
     with uproot.recreate(path) as file:
-        ntuple = file.mkrntuple("Events", columns(events, flat, 0))
+        ntuple = file.mkrntuple("Events", ak.Array(columns(events, flat, 0)))
         for number in range(1, clusters):
-            ntuple.extend(columns(events, flat, number))
+            ntuple.extend(ak.Array(columns(events, flat, number)))
     return path
 
 
@@ -177,7 +178,7 @@ def baskets_of(
     return {
         number: (int(found.basket_compressed_bytes(number)), int(found.basket_uncompressed_bytes(number)))
         for number in range(found.num_baskets)
-        if edges[number] < stop and edges[number + 1] > start
+        if (edges[number] <= stop if READS_ON else edges[number] < stop) and edges[number + 1] > start
     }
 
 

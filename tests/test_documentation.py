@@ -182,14 +182,24 @@ def test_what_is_installed_can_be_installed() -> None:
         assert set(filter(None, (wanted[1] or "").split(","))) <= extras
 
 
-@pytest.fixture(scope="module")
-def references() -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("write_references", DOCS / "write_references.py")
+def writer(name: str) -> Any:
+    """A script of the documentation, as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return dict(module.WRITTEN)
+    return module
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, Any]:
+    return dict(writer("write_references").WRITTEN)
+
+
+def test_the_tested_environments_are_those_that_were_stored() -> None:
+    text = (DOCS / "environments.md").read_text(encoding="utf-8")
+    assert text == writer("write_environments").page(), "stale: run `python docs/write_environments.py`"
 
 
 @pytest.mark.parametrize("page", ["columns.md", "glossary.md", "plots.md"])

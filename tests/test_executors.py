@@ -16,10 +16,9 @@ import pytest
 from analyses import Jets, Raising, RaisingOnce, count_events
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
-from coffea.processor.checkpointer import SimpleCheckpointer
 from conftest import ServedPool
 from distributed import Client
-from releases import needs_results, needs_retries
+from releases import needs_checkpoints, needs_results, needs_retries
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
@@ -268,10 +267,13 @@ def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], caps
     assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
 
 
+@needs_checkpoints
 @pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
 def test_chunks_from_checkpoints_read_nothing(
     kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
 ) -> None:
+    from coffea.processor.checkpointer import SimpleCheckpointer
+
     on_dask = client if kind == "dask" else None
     with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
         runner = runner_with(executor, checkpointer=SimpleCheckpointer(str(tmp_path)))

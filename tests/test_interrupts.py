@@ -24,12 +24,13 @@ import interrupted
 import numpy as np
 import pyarrow as pa
 import pytest
-from analyses import count_events, runner_for
+from analyses import COUNT_EVENTS, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE
 from conftest import wait_until, what_stays
 from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
+from releases import NO_RETRIES, as_processor
 from signalled import SIGNALS, lost
 from stored import write_tree
 
@@ -273,8 +274,8 @@ def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
 def executors(client: Any) -> dict[str, Callable[..., Any]]:
     return {
         "dask": partial(DaskExecutor, client=client, status=False, retries=0),
-        "iterative": partial(IterativeExecutor, status=False, retries=0),
-        "futures": partial(FuturesExecutor, pool=ThreadPoolExecutor, workers=2, status=False, retries=0),
+        "iterative": partial(IterativeExecutor, status=False, **NO_RETRIES),
+        "futures": partial(FuturesExecutor, pool=ThreadPoolExecutor, workers=2, status=False, **NO_RETRIES),
     }
 
 
@@ -282,7 +283,7 @@ def check_signals(client: Any, path: Path, kind: str, trials: int) -> None:
     def work() -> None:
         with MetricsCollector(client if kind == "dask" else None, journal=path.parent) as collector:
             runner = Runner(executors(client)[kind](), schema=BaseSchema, chunksize=1000)
-            runner({"few": [str(path)]}, treename="Events", processor_instance=reading)
+            runner({"few": [str(path)]}, treename="Events", processor_instance=as_processor(reading))
         assert len(collector.measurement.chunks) == 4
 
     for _ in range(2):
@@ -496,7 +497,7 @@ def test_a_recording_that_is_interrupted_while_it_is_saved(
         try:
             with traced(steps.step), record(tmp_path) as recorder:
                 runner = runner_for(None, 4000, executor=lambda **_: IterativeExecutor(status=False))
-                runner(sample, processor_instance=count_events)
+                runner(sample, processor_instance=COUNT_EVENTS)
                 steps.reached("over")
         except KeyboardInterrupt:
             assert steps.interrupts

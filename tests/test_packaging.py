@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -39,6 +40,19 @@ def test_the_workflow_runs_what_developers_run() -> None:
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert commands == [".ci/run"]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_lowest_versions_are_those_of_the_matrix() -> None:
+    lines = (ROOT / "benchmarks" / "environments" / "floors.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines[1:])
+    floors = dict(re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line).groups() for line in PROJECT["dependencies"])
+    assert lines[0] == f"# Python {PROJECT['requires-python'].removeprefix('>=')}"
+    assert pinned.keys() == floors.keys()
+    for package, floor in floors.items():
+        version = pinned[package]
+        assert version.removeprefix(floor).replace(".0", "") == "", (
+            f"{package} {version} is not the lowest of >={floor}"
+        )
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,18 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
-from coffea.processor.checkpointer import SimpleCheckpointer
-from releases import needs_retries
+from releases import (
+    NO_RETRIES,
+    READS_ON,
+    needs_checkpoints,
+    needs_exact_ranges,
+    needs_kinds_of_skips,
+    needs_options,
+    needs_parquet,
+    needs_preloads,
+    needs_retries,
+    needs_rntuples,
+)
 from stored import CUT, CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector
@@ -114,11 +124,11 @@ def test_the_ledger_of_a_tree_is_that_of_its_baskets(folder: Path, compression: 
         write_tree(path, compression=COMPRESSIONS[compression])
     measurement, report = measured({"a": [str(path)]}, ["f0", "f3", "Jet_pt"], chunksize)
     check_ledger(measurement, report, baskets_of)
-    assert (measurement.byte_ledger["re-read"] == 0) == (chunksize != 700)
+    assert (measurement.byte_ledger["re-read"] == 0) == (chunksize == 10**6 or (chunksize == EVENTS and not READS_ON))
 
 
 @pytest.mark.parametrize("branches", [1, 20, *(pytest.param(number, marks=pytest.mark.slow) for number in (80, 300))])
-@pytest.mark.parametrize("kind", ["tree", "rntuple"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("rntuple", marks=needs_rntuples)])
 def test_the_ledger_closes_for_few_and_many_branches(folder: Path, branches: int, kind: str) -> None:
     write, sizes = (write_tree, baskets_of) if kind == "tree" else (write_rntuple, clusters_of)
     path = folder / f"{kind}-{branches}.root"
@@ -129,6 +139,7 @@ def test_the_ledger_closes_for_few_and_many_branches(folder: Path, branches: int
     assert len(measurement.branches) == branches
 
 
+@needs_rntuples
 @pytest.mark.parametrize("chunksize", [EVENTS, 700, 10**6])
 def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: int) -> None:
     path = folder / "ntuple.root"
@@ -161,6 +172,7 @@ def test_the_ledger_of_real_files_closes(real_files: dict[str, Any], name: str, 
         check_ledger(measurement, report, baskets_of)
 
 
+@needs_exact_ranges
 def test_the_same_file_in_two_datasets_is_read_again(folder: Path) -> None:
     path = write_tree(folder / "twice.root")
     measurement, _ = measured({"a": [str(path)], "b": [str(path)]}, ["f0"], EVENTS)
@@ -172,6 +184,7 @@ def test_the_same_file_in_two_datasets_is_read_again(folder: Path) -> None:
     assert by_dataset["total"].sum() == ledger.total
 
 
+@needs_exact_ranges
 def test_the_advice_makes_the_re_reading_vanish(folder: Path) -> None:
     path = write_tree(folder / "advised.root", compression=uproot.ZSTD(1))
     files = {"a": [str(path)]}
@@ -185,7 +198,7 @@ def test_the_advice_makes_the_re_reading_vanish(folder: Path) -> None:
     assert followed.byte_ledger["re-read"] == 0
 
 
-@pytest.mark.parametrize("kind", ["tree", "rntuple"])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("rntuple", marks=needs_rntuples)])
 def test_what_is_transferred_is_what_the_server_sent(folder: Path, kind: str) -> None:
     path = (write_tree if kind == "tree" else write_rntuple)(folder / f"served-{kind}.root")
     with served(folder) as server:
@@ -199,6 +212,7 @@ def test_what_is_transferred_is_what_the_server_sent(folder: Path, kind: str) ->
     assert ledger.by("endpoint").index.tolist() == [server.url("").split("/")[2]]
 
 
+@needs_preloads
 def test_preloaded_branches_are_payload(folder: Path) -> None:
     path = write_tree(folder / "preloaded.root")
     runner = Runner(
@@ -211,6 +225,7 @@ def test_preloaded_branches_are_payload(folder: Path) -> None:
     assert set(collector.measurement.branches["branch"]) == {"f0", "f1", "Jet_pt"}
 
 
+@needs_parquet
 def test_parquet_payload_is_that_of_its_column_chunks(folder: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -294,9 +309,9 @@ skipping = pytest.mark.filterwarnings("ignore:Skipping bad file", "ignore:Perfor
 """coffea warns of what it skips and repeats."""
 
 
-def tolerant_runner(**options: Any) -> Runner:
+def tolerant_runner(retries: int = 0, **options: Any) -> Runner:
     """A Runner that skips every file that cannot be read."""
-    executor = IterativeExecutor(status=False, retries=options.pop("retries", 0))
+    executor = IterativeExecutor(status=False, **({"retries": retries} if retries else NO_RETRIES))
     return Runner(
         executor=executor, schema=BaseSchema, chunksize=EVENTS, skipbadfiles=(Exception,), metadata_cache={}, **options
     )
@@ -332,6 +347,7 @@ FIRST_REQUEST = 403
 """Bytes that uproot requests at once of a file that it opens."""
 
 
+@needs_kinds_of_skips
 @skipping
 @pytest.mark.parametrize("kind", ["missing", "empty", "text", "cut"])
 def test_files_that_cannot_be_opened_leave_the_ledger_complete(tmp_path: Path, kind: str) -> None:
@@ -346,6 +362,7 @@ def test_files_that_cannot_be_opened_leave_the_ledger_complete(tmp_path: Path, k
     check_that_failures_leave_the_ledger_complete(measurement, failed)
 
 
+@needs_options
 @skipping
 @pytest.mark.parametrize("handler", ["MemmapSource", "MultithreadedFileSource"])
 def test_of_a_source_that_could_not_be_made_nothing_was_requested(tmp_path: Path, handler: str) -> None:
@@ -362,6 +379,7 @@ def refused(server: CountingServer, status: int, requests: int) -> str:
     return server.url("good.root")
 
 
+@needs_kinds_of_skips
 @skipping
 @pytest.mark.parametrize("status", [403, 404, 500, CUT])
 def test_requests_that_a_server_refused_leave_the_ledger_complete(tmp_path: Path, status: int) -> None:
@@ -371,6 +389,7 @@ def test_requests_that_a_server_refused_leave_the_ledger_complete(tmp_path: Path
     check_that_failures_leave_the_ledger_complete(measurement, FIRST_REQUEST)
 
 
+@needs_kinds_of_skips
 @skipping
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_an_opening_that_is_repeated_leaves_the_ledger_complete(tmp_path: Path, status: int) -> None:
@@ -383,6 +402,7 @@ def test_an_opening_that_is_repeated_leaves_the_ledger_complete(tmp_path: Path, 
     assert measurement.byte_ledger.transferred == measurement.byte_ledger.total - FIRST_REQUEST
 
 
+@needs_kinds_of_skips
 @skipping
 @pytest.mark.parametrize("left", [0, 3000, None])
 def test_files_that_break_after_preprocessing_leave_the_ledger_complete(tmp_path: Path, left: int | None) -> None:
@@ -401,8 +421,11 @@ def test_files_that_break_after_preprocessing_leave_the_ledger_complete(tmp_path
     check_that_failures_leave_the_ledger_complete(collector.measurement, skipped["bytes_requested"].sum())
 
 
+@needs_checkpoints
 @skipping
 def test_checkpoints_and_failures_leave_the_ledger_complete(tmp_path: Path) -> None:
+    from coffea.processor.checkpointer import SimpleCheckpointer
+
     good = str(write_tree(tmp_path / "good.root"))
     runner = tolerant_runner(checkpointer=SimpleCheckpointer(str(tmp_path / "checkpoints")))
     measured_with_failures([good], runner)

@@ -21,6 +21,7 @@ from analyses import Indiscreet, careless, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
+from releases import NO_RETRIES, needs_kinds_of_skips
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
 from stored import REFUSED, CountingServer, served, write_tree
@@ -120,7 +121,7 @@ def run(runner_with: Callable[..., Runner], planted: Planted) -> dict[str, Any]:
 
 def local_runner(executor: Any, **options: Any) -> Runner:
     settings: dict[str, Any] = {"chunksize": 1000, "schema": BaseSchema, "metadata_cache": {}, "savemetrics": True}
-    return Runner(executor=executor(status=False, retries=0, desc=f"token={OPTIONS}"), **settings | options)
+    return Runner(executor=executor(status=False, **NO_RETRIES, desc=f"token={OPTIONS}"), **settings | options)
 
 
 def print_everything(measurement: Measurement, saved: Path) -> None:
@@ -233,6 +234,7 @@ def test_planted_secrets_would_be_found(tmp_path: Path) -> None:
     assert places == {str(path) for path in tmp_path.iterdir()}
 
 
+@needs_kinds_of_skips
 def test_what_is_missing_comes_back_with_the_users_own_names(server: CountingServer, planted: Planted) -> None:
     good, refused, unknown = planted.fileset[NAME]["files"]
     fileset = planted.fileset | {"listed": [unknown], "as lists": {"files": [unknown], "metadata": {}}}
@@ -329,7 +331,7 @@ def test_a_probe_takes_the_patterns_of_where_it_is_made(own_patterns: None, capl
 
 
 def test_preprocessing_tells_its_problems_without_secrets() -> None:
-    opening = _Opening(DaskTask(), len, (("ticket", r"TGT-\w+"),))
+    opening = _Opening(DaskTask(), len, (("ticket", r"TGT-\w+"),), of_root=False)
     opening.meter.miss("bytes", f"{TICKET} of password={OPTIONS}")
     assert opening.end(None)["problems"] == [f"bytes could not be metered: {MASK} of password={MASK}"]
 

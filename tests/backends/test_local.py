@@ -419,6 +419,19 @@ def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     assert "does not report how many" in notes
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(0.05, False), (0.5, True)])
+def test_a_pool_that_opens_files_sooner_than_a_scan_is_no_problem(
+    backend: LocalMetricsBackend, seconds: float, told: bool
+) -> None:
+    backend.open(0.1)
+    with backend.step(FuturesExecutor(workers=1), "call", preprocessing=True):
+        now = time.time()
+    backend.close()
+    opening = {"worker": f"{socket.gethostname()}/999999999", "thread": 1, "start": now, "stop": now + seconds}
+    tell(backend, [opening], preprocessing=True)
+    assert any("1 worker not seen" in note for note in backend.notes()) == told
+
+
 def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetricsBackend) -> None:
     backend.open(None)
     backend.close()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analyses import Failing, count_events
+from analyses import COUNT_EVENTS, Failing
 from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from distributed import Client
 from handmade import handmade_run
+from releases import NO_RETRIES
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
@@ -26,7 +27,7 @@ EVENTS = 2000
 
 
 def runner_with(skip: Any, client: Client | None = None, chunks: int = 1) -> Runner:
-    kind: Any = IterativeExecutor(status=False, retries=0)
+    kind: Any = IterativeExecutor(status=False, **NO_RETRIES)
     if client is not None:
         kind = DaskExecutor(client=client, status=False, retries=0)
     size = EVENTS // chunks
@@ -47,7 +48,7 @@ def found_in(measurement: Measurement) -> Incompleteness:
 def lines_run(lines: str, measurement: Measurement, fileset: Any, runner: Runner) -> list[Any]:
     """What the lines give that are to be copied, as they are."""
     runner.savemetrics = False  # as by default: the lines take the output alone
-    given = {"measurement": measurement, "fileset": fileset, "runner": runner, "processor": count_events}
+    given = {"measurement": measurement, "fileset": fileset, "runner": runner, "processor": COUNT_EVENTS}
     outputs = []
     for line in lines.split("; "):
         names: dict[str, Any] = {}
@@ -63,7 +64,7 @@ def good(tmp_path: Path) -> Path:
 
 def test_a_good_run_lacks_nothing(good: Path) -> None:
     with MetricsCollector() as collector:
-        runner_with(True)(files(good), processor_instance=count_events)
+        runner_with(True)(files(good), processor_instance=COUNT_EVENTS)
     found = found_in(collector.measurement)
     assert found.complete
     assert (found.files, found.chunks, found.events, found.remedy, found.culprits()) == ([], [], 0, None, [])
@@ -75,7 +76,7 @@ def test_a_missing_file_that_was_skipped(good: Path, on_dask: bool, client: Clie
     cluster = client if on_dask else None
     fileset = files(good, missing)
     with MetricsCollector(cluster) as collector:
-        _, report = runner_with(True, cluster)(fileset, processor_instance=count_events)
+        _, report = runner_with(True, cluster)(fileset, processor_instance=COUNT_EVENTS)
     found = found_in(collector.measurement)
     assert not found.complete
     assert [row["file"] for row in found.files] == [str(missing)]
@@ -116,7 +117,7 @@ def test_skipped_chunks_of_a_file_of_which_others_came(good: Path, tmp_path: Pat
 def test_chunks_that_left_no_record_are_not_said_to_be_missing(good: Path) -> None:
     for skip in (True, False):
         with MetricsCollector() as collector:
-            runner_with(skip, chunks=2)(files(good), processor_instance=count_events)
+            runner_with(skip, chunks=2)(files(good), processor_instance=COUNT_EVENTS)
         run = collector.measurement.run
         assert run.chunks is not None
         lost = Measurement(dataclasses.replace(run, chunks=run.chunks.slice(1)))
@@ -170,7 +171,7 @@ def test_an_interrupted_run(good: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_missing_file_that_ends_the_run_leaves_nothing_of_the_others(good: Path) -> None:
     fileset = files(good, good.with_name("missing.root"))
     with pytest.raises(OSError, match="missing"), MetricsCollector() as collector:
-        runner_with(False)(fileset, processor_instance=count_events)
+        runner_with(False)(fileset, processor_instance=COUNT_EVENTS)
     found = found_in(collector.measurement)
     assert {row["file"] for row in found.files} == set(fileset["a"]["files"])
     assert collector.measurement.missing_fileset(fileset) == fileset
@@ -181,7 +182,7 @@ def test_a_missing_file_that_ends_the_run_leaves_nothing_of_the_others(good: Pat
 
 def test_what_raises_after_the_last_call_leaves_its_output_whole(good: Path) -> None:
     with pytest.raises(ZeroDivisionError), MetricsCollector() as collector:
-        runner_with(False)(files(good), processor_instance=count_events)
+        runner_with(False)(files(good), processor_instance=COUNT_EVENTS)
         raise ZeroDivisionError("mine")
     assert found_in(collector.measurement).complete
 
@@ -190,7 +191,7 @@ def test_a_corrupt_file_that_was_skipped(good: Path, tmp_path: Path) -> None:
     corrupt = tmp_path / "corrupt.root"
     corrupt.write_bytes(good.read_bytes()[:200])
     with MetricsCollector() as collector:
-        _, report = runner_with((Exception,))(files(good, corrupt), processor_instance=count_events)
+        _, report = runner_with((Exception,))(files(good, corrupt), processor_instance=COUNT_EVENTS)
     found = found_in(collector.measurement)
     assert report["entries"] == EVENTS == found.asked_events
     assert [row["file"] for row in found.files] == [str(corrupt)]

@@ -19,6 +19,7 @@ from coffea.processor import Runner
 from coffea.processor.executor import WorkItem
 from dask.utils import funcname
 from metered import outcome
+from releases import needs_kinds_of_skips
 from stored import write_tree
 
 from roastcoffea.backends.byvalue import packed_by_value
@@ -82,6 +83,7 @@ def test_an_interrupt_before_the_chunk_begins_leaves_nothing_open() -> None:
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
 
 
+@needs_kinds_of_skips
 def test_automatic_retries_of_coffea_still_retry() -> None:
     calls = []
 

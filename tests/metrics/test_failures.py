@@ -7,6 +7,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from handmade import A, handmade_run, run_without_tables
+from releases import NO_RETRIES, needs_kinds_of_skips, needs_parquet
 from stored import write_parquet, write_tree
 
 from roastcoffea import MetricsCollector
@@ -102,10 +103,11 @@ class Counting(ProcessorABC):
 
 
 def parquet_runner():
-    executor = IterativeExecutor(status=False, retries=0)
+    executor = IterativeExecutor(status=False, **NO_RETRIES)
     return Runner(executor=executor, schema=BaseSchema, chunksize=500, format="parquet", metadata_cache={})
 
 
+@needs_parquet
 def test_a_good_run_over_parquet_files_without_trees_misses_nothing(tmp_path):
     files = {str(write_parquet(tmp_path / f"{name}.parquet", groups=1)): None for name in ("one", "other")}
     with MetricsCollector() as collector:
@@ -118,6 +120,7 @@ def test_a_good_run_over_parquet_files_without_trees_misses_nothing(tmp_path):
     assert measurement.metrics["num_missing_chunks"] == 0
 
 
+@needs_parquet
 def test_what_is_missing_of_parquet_files_can_be_run_again(tmp_path):
     files = {str(write_parquet(tmp_path / f"{name}.parquet", groups=1)): None for name in ("one", "other")}
     with pytest.raises(Exception, match="planted"), MetricsCollector() as collector:
@@ -139,13 +142,14 @@ def test_what_is_not_known_of_a_chunk_is_equal_where_it_was_asked_for_and_where_
     assert Measurement(unknown).metrics["num_missing_chunks"] == 1 == measurement.metrics["num_missing_chunks"]
 
 
+@needs_kinds_of_skips
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("key", [2017, (2017, "B")])
 def test_datasets_may_have_other_keys_than_text(key, tmp_path):
     good, bad, gone = str(write_tree(tmp_path / "good.root")), str(write_tree(tmp_path / "bad.root")), "/gone.root"
     fileset = {key: {"files": dict.fromkeys((good, bad, gone), "Events")}}
     runner = Runner(
-        IterativeExecutor(status=False, retries=0),
+        IterativeExecutor(status=False, **NO_RETRIES),
         schema=BaseSchema,
         chunksize=1000,
         skipbadfiles=(Exception,),

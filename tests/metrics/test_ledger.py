@@ -14,6 +14,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
 from handmade import BRANCH_READS, CHUNKS, PREPROCESSINGS, TASKS, handmade_run, run_without_tables
 from made_ledgers import BY_DESIGN, ledger_of, runner_call, with_ids
+from releases import as_processor, needs_datasets, needs_kinds_of_skips
 from stored import write_tree
 
 from roastcoffea import MetricsCollector, measured
@@ -223,12 +224,13 @@ def test_without_tasks_the_runner_tells_how_many_files_there_were(files, reasons
     assert certificate.reasons == reasons
 
 
+@needs_datasets
 def test_the_files_of_preprocessing_are_counted_as_they_are_handed_out(tmp_path):
     paths = [str(write_tree(tmp_path / f"{name}.root", 1, 10)) for name in "ab"]
     fileset = {"one": {"files": dict.fromkeys(paths, "Events")}, "other": {"files": {paths[0]: "Events"}}}
     runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, metadata_cache={})
     with MetricsCollector() as collector:
-        runner(fileset, processor_instance=len_of_events)
+        runner(fileset, processor_instance=as_processor(len_of_events))
     run = collector.measurement.run
     assert [call.files for call in run.calls] == [3]
     assert collector.measurement.byte_ledger.certificate.complete
@@ -236,7 +238,7 @@ def test_the_files_of_preprocessing_are_counted_as_they_are_handed_out(tmp_path)
     assert robbed["preprocessing"] == 0
     assert robbed.certificate.reasons == ["3 of 3 files of preprocessing left no record"]
     with MetricsCollector() as known:
-        runner(fileset, processor_instance=len_of_events)
+        runner(fileset, processor_instance=as_processor(len_of_events))
     assert known.measurement.run.calls[0].files is None
     assert known.measurement.byte_ledger.certificate.complete
 
@@ -250,6 +252,7 @@ def test_of_a_call_that_failed_nobody_knows_what_began():
     assert (certificate.complete, certificate.attempts) == (False, Attempts(6, None))
 
 
+@needs_kinds_of_skips
 @pytest.mark.filterwarnings("ignore:Skipping bad file")
 @pytest.mark.parametrize(
     ("executor", "options"),
@@ -306,5 +309,5 @@ def test_functions_without_a_runner_are_no_chunks_of_one(tmp_path: Path) -> None
     runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=1000, metadata_cache={})
     with MetricsCollector() as collector:
         read(path)
-        runner({"d": [path]}, treename="Events", processor_instance=len_of_events)
+        runner({"d": [path]}, treename="Events", processor_instance=as_processor(len_of_events))
     assert both_certificates() == [Certificate(attempts=Attempts(4, 4), reasons=[])] * 2

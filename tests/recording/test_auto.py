@@ -14,10 +14,11 @@ from typing import Any
 
 import analyses
 import pytest
-from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
+from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
+from releases import Processor
 from scripts_run import BOTH_WAYS, MEASURED, PYTHON, START, TOLD, printed, run_in, saved_in
 
 import roastcoffea
@@ -35,7 +36,7 @@ def doubled(number):
 if __name__ == "__main__":
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         print(list(pool.map(doubled, [1, 2])))
-        print(call(analyses.count_events, FuturesExecutor(pool=pool, status=False)))
+        print(call(analyses.COUNT_EVENTS, FuturesExecutor(pool=pool, status=False)))
 """
 ON_DASK = """
 from distributed import Client, LocalCluster
@@ -80,7 +81,7 @@ def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None
         [
             "from roastcoffea import MetricsCollector",
             "with MetricsCollector() as collector:",
-            "    call(analyses.count_events)",
+            "    call(analyses.COUNT_EVENTS)",
             "print(collector.metrics['num_chunks'])",
             "call(analyses.Jets())",
         ]
@@ -101,7 +102,7 @@ def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     folder: Path, number: signal.Signals, status: int, words: str, by_import: bool
 ) -> None:
     calls = (
-        "call(analyses.count_events)\ntry:\n    call(analyses.StuckInSecond(60, '.'))\nfinally:\n    print('finally')\n"
+        "call(analyses.COUNT_EVENTS)\ntry:\n    call(analyses.StuckInSecond(60, '.'))\nfinally:\n    print('finally')\n"
     )
     (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\n{calls}")
     command = PYTHON if by_import else MEASURED
@@ -154,8 +155,8 @@ def test_coffea_is_as_it_was_afterwards(sample: Any, tmp_path: Path) -> None:
     with record(tmp_path) as recorder:
         assert Runner.__dict__["run"] is not original
         with MetricsCollector():
-            runner()(sample, processor_instance=analyses.count_events)
-        runner()(sample, processor_instance=analyses.count_events)
+            runner()(sample, processor_instance=analyses.COUNT_EVENTS)
+        runner()(sample, processor_instance=analyses.COUNT_EVENTS)
     assert Runner.__dict__["run"] is original
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     (path,) = recorder.saved
@@ -168,7 +169,7 @@ def test_the_logger_has_the_name_that_is_imported(
 ) -> None:
     with record(tmp_path) as recorder:
         logging.getLogger("roastcoffea.auto").addHandler(caplog.handler)  # which goes with the recording
-        runner()(sample, processor_instance=analyses.count_events)
+        runner()(sample, processor_instance=analyses.COUNT_EVENTS)
     assert caplog.messages == [f"measured a Runner call: {recorder.saved[0]}"]
     assert logging.getLogger("roastcoffea.auto").handlers == []
 
@@ -177,7 +178,7 @@ def preprocessed_and_run(sample: Any, by_runner: Any = None) -> Any:
     """What a script gives that preprocesses by itself."""
     runner_itself = by_runner or runner()
     items = list(runner_itself.preprocess(sample))
-    return runner_itself(items, processor_instance=analyses.count_events)
+    return runner_itself(items, processor_instance=analyses.COUNT_EVENTS)
 
 
 @pytest.mark.slow
@@ -249,7 +250,7 @@ def test_preprocessing_that_raises(sample: Any, tmp_path: Path) -> None:
     with record(tmp_path) as recorder:
         with pytest.raises(FileNotFoundError):
             list(runner().preprocess({"a": {"files": {"/nowhere/to/be/found.root": "Events"}}}))
-        runner()(sample, processor_instance=analyses.count_events)
+        runner()(sample, processor_instance=analyses.COUNT_EVENTS)
     failed, good = map(roastcoffea.load, recorder.saved)
     assert (failed.outcome, good.outcome) == ("failed", "finished")
 
@@ -258,7 +259,7 @@ def test_preprocessing_that_raises(sample: Any, tmp_path: Path) -> None:
 def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: Any, tmp_path: Path) -> None:
     original = Runner.__dict__["run"]
     with MetricsCollector() as collector, record(tmp_path) as recorder:
-        runner()(sample, processor_instance=analyses.count_events)
+        runner()(sample, processor_instance=analyses.COUNT_EVENTS)
     assert Runner.__dict__["run"] is original
     assert recorder.saved == []
     assert collector.metrics["num_chunks"] == 4
@@ -266,7 +267,7 @@ def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: 
 
 def test_the_name_of_a_recording_names_its_runs_and_their_folders(sample: Any, tmp_path: Path) -> None:
     with record(tmp_path, name="zmumu: tight") as recorder:
-        runner()(sample, processor_instance=analyses.count_events)
+        runner()(sample, processor_instance=analyses.COUNT_EVENTS)
         list(runner().preprocess(sample))
     assert [path.name for path in recorder.saved] == ["zmumu-tight-001", "zmumu-tight-002"]
     assert {roastcoffea.load(path).run.name for path in recorder.saved} == {"zmumu: tight"}
@@ -276,7 +277,7 @@ def test_the_name_of_a_recording_names_its_runs_and_their_folders(sample: Any, t
 
 def test_the_inner_of_two_recordings_has_the_call(sample: Any, tmp_path: Path) -> None:
     with record(tmp_path / "outer") as outer, record(tmp_path / "inner") as inner:
-        runner()(sample, processor_instance=analyses.count_events)
+        runner()(sample, processor_instance=analyses.COUNT_EVENTS)
     assert (len(outer.saved), len(inner.saved)) == (0, 1)
 
 
@@ -299,7 +300,7 @@ def test_threads_that_call_at_the_same_time(sample: Any, tmp_path: Path) -> None
     assert len({measurement.run.calls[0].id for measurement in measurements}) == 3
 
 
-class InTurns(ProcessorABC):
+class InTurns(Processor):
     """Says that its first chunk has begun, and waits for something in each."""
 
     begun: dict[str, threading.Event]
@@ -389,7 +390,7 @@ def test_what_cannot_be_measured_runs_all_the_same(
 ) -> None:
     reason = breaking(monkeypatch, tmp_path)
     with record(tmp_path / "runs") as recorder:
-        assert runner()(sample, processor_instance=analyses.count_events) == {"events": 16000}
+        assert runner()(sample, processor_instance=analyses.COUNT_EVENTS) == {"events": 16000}
         error = error_of_raising(sample)
     plain = error_of_raising(sample)
     assert (type(error), str(error)) == (type(plain), str(plain))

@@ -17,12 +17,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import coffea.util
 import pyte
 import pytest
 from analyses import Sleeping
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, Runner
-from coffea.util import coffea_console, rich_bar
+from coffea.util import rich_bar
 from command_line import PATIENCE
 from conftest import ServedPool, wait_until
 
@@ -80,9 +81,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setenv("TERM", "xterm")
     terminal.attach = partial(attached, terminal, monkeypatch)
     monkeypatch.setattr(live, "INTERVAL", 0.02)
-    monkeypatch.setattr(coffea_console, "_file", terminal.file)
-    monkeypatch.setattr(coffea_console, "_width", WIDTH)
-    monkeypatch.setattr(coffea_console, "_height", ROWS)
+    console = getattr(coffea.util, "coffea_console", None)  # since 2025.10
+    for name, value in (("_file", terminal.file), ("_width", WIDTH), ("_height", ROWS)) if console else ():
+        monkeypatch.setattr(console, name, value)
     yield terminal
     monkeypatch.undo()
     terminal.close()

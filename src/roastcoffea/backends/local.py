@@ -78,6 +78,8 @@ class LocalMetricsBackend(Recorder):
         self._parsl = ParslManagers(self.note)
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
+        self._brief: set[str] = set()
+        """Of these the ones that only opened files, and ended before a scan could find them."""
         self.withheld_before: Withheld = (None, None, None)
         self._withheld: Withheld = (None, None, None)
         """Throttling and steal of this process, whose control groups those of the analysis share, and its host."""
@@ -185,6 +187,11 @@ class LocalMetricsBackend(Recorder):
             process = next(there, None)
             threads = size if size and worker == own else shift["thread_count_distinct"]
             if process is None:
+                is_brief = shift["stop_max"] - shift["start_min"] < SCAN_INTERVAL
+                if step is not None and step.preprocessing and is_brief and worker not in self._unseen:
+                    self._brief.add(worker)
+                else:
+                    self._brief.discard(worker)
                 self._unseen[worker] = max(threads, self._unseen.get(worker, 0))
             else:
                 processes.append(process)
@@ -215,7 +222,8 @@ class LocalMetricsBackend(Recorder):
     def _note_unseen(self) -> None:
         facts = self.received.processes
         of_managers = [worker for worker in self._unseen if self._parsl.have(facts.get(worker, {}))]
-        hosts = [host_and_process(worker)[0] for worker in self._unseen if worker not in of_managers]
+        others = self._unseen.keys() - self._brief - {*of_managers}
+        hosts = [host_and_process(worker)[0] for worker in others]
         here, unknown = hosts.count(self._host), hosts.count(None)
         elsewhere = len(hosts) - here - unknown
         notes = {

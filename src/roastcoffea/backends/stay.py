@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
 from roastcoffea.backends.past_spans import forget_span
+from roastcoffea.generations.distributed import event_topics
 from roastcoffea.log.marks import clear_metadata, forget_record, unmark
 
 TICK = 1.0
@@ -150,7 +151,7 @@ class Stay:
 
     def _forget_topic(self) -> None:
         """Forget the events of this name, which the scheduler would keep forever."""
-        topics_of(self._scheduler).pop(self._name, None)
+        event_topics(self._scheduler).pop(self._name, None)
 
 
 async def clear_tasks(scheduler: Any, name: str) -> None:
@@ -161,9 +162,3 @@ async def clear_tasks(scheduler: Any, name: str) -> None:
             forget_record(task, name)
             unmark(task, name)
         await asyncio.sleep(0)
-
-
-def topics_of(scheduler: Any) -> dict[str, Any]:
-    """Topics with events in Dask."""
-    topics: dict[str, Any] = getattr(getattr(scheduler, "_broker", None), "_topics", {})
-    return topics

@@ -13,6 +13,7 @@ from typing import Any
 
 from roastcoffea.backends.limits import load
 from roastcoffea.backends.worker import importable_package
+from roastcoffea.generations.distributed import unwrapped
 from roastcoffea.log.counts import added_up, difference, has_all
 
 
@@ -39,15 +40,6 @@ async def ask_workers(
         if isinstance(reply, dict) and reply.get("status") == "OK":
             replies[address] = unwrapped(reply["result"])
     return replies, sorted(set(asked.values()) - set(replies))
-
-
-def unwrapped(result: Any) -> Any:
-    """A worker's return value, without distributed's wrapper."""
-    from distributed.protocol.serialize import Serialize, Serialized, deserialize
-
-    if isinstance(result, Serialized):
-        return deserialize(result.header, result.frames)
-    return result.data if isinstance(result, Serialize) else result
 
 
 def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from roastcoffea.diagnosis.evidence import WORTH_SAYING
+from roastcoffea.generations.uproot import READS_ON
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.byte_ledger import ByteLedger, Saving
 from roastcoffea.metrics.phases import METADATA
@@ -65,4 +66,6 @@ def _alignment(repeated: Repeated) -> str:
     """Alternative for TTrees: chunks that end where clusters do; Parquet has none, and once on it helps no more."""
     if repeated.parquet or repeated.aligned:
         return ""
+    if repeated.reads_on:
+        return f"; {READS_ON}"
     return "; align_clusters=True in the Runner also reads each once, if the files hold TTrees"

@@ -133,7 +133,7 @@ def _supported(evidence: Evidence, saving: Saving, rows: Rows) -> tuple[Saving, 
     counted = sum(seconds for name, seconds in rows.items() if name.startswith(phases.IDLE))
     idle = sum(seconds for name, seconds in evidence.ledger.items() if name in phases.IDLE) - counted
     caused = min(beyond, idle)
-    if caused > 0:
+    if caused > 1e-9:  # less is the rounding of sums
         rows = {**rows, CAUSED_IDLE: caused}
     most = evidence.wall(sum(rows.values()))
     return saving if saving.seconds <= most else saving.up_to(most), rows

@@ -27,6 +27,7 @@ from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.savings import Saving
 from roastcoffea.diagnosis.servers import answering, slower_than_others
+from roastcoffea.generations.uproot import READS_ON
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.byte_ledger import ByteLedger
@@ -149,6 +150,8 @@ def _chunks_again(evidence: Evidence, ledger: ByteLedger, repeated: Repeated, of
         elif not repeated.parquet and not repeated.aligned:
             line = "align_clusters=True"
             advice = f"End chunks where clusters of baskets end: {line} in the Runner."
+        if repeated.reads_on and not repeated.parquet:
+            advice += f" {READS_ON[0].upper()}{READS_ON[1:]}."
     rows = _of_baskets(evidence, evidence.reread)
     taken = Taken("re-read", seconds=sum(rows.values()))
     return Draft(what, advice, (), line, rows, taken, _most(evidence, rows), always=True)

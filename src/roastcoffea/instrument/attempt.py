@@ -233,7 +233,8 @@ class Attempt:
 
     def _built(self) -> dict[str, float]:
         """Seconds of the phases of process() that preloaded branches took before it; the rest was building events."""
-        if self._opened is None:
+        if self._opened is None:  # where opening ended is unknown
+            self._phases["open_seconds"] = time.perf_counter() - self._began - self._checkpoint
             return {}
         wall, preloaded = time.perf_counter() - self._opened, {}
         if self._building is not None:

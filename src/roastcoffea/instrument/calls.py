@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.generations.coffea import captured_error, output_of
 from roastcoffea.instrument.names import name_of_processor
 from roastcoffea.instrument.own_code import Files, files_of_functions
 from roastcoffea.records.calls import OF_TASKS
@@ -287,23 +288,11 @@ def _options(runner: Any) -> dict[str, Any]:
     return dict(redacted_values(options))
 
 
-def _output(result: Any) -> Any:
-    """Output of `Runner.run`, taken out of coffea's result type if necessary."""
-    return result if isinstance(result, Mapping) else getattr(result, "value", None)
-
-
 def coffea_report(result: Any) -> dict[str, Any] | None:
     """coffea's own metrics, without secrets; None unless the Runner has savemetrics on."""
-    output = _output(result)
+    output = output_of(result)
     metrics = output.get("metrics") if isinstance(output, Mapping) else None
     return redacted_values(copy.deepcopy(dict(metrics))) if isinstance(metrics, Mapping) else None
-
-
-def captured_error(result: Any) -> BaseException | None:
-    """The error that coffea captured instead of raising it."""
-    output = _output(result)
-    captured = output.get("exception") if isinstance(output, Mapping) else getattr(result, "exception", None)
-    return captured if isinstance(captured, BaseException) else None
 
 
 def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.generations.coffea import marker_of_opening, with_options
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, Transport
-from roastcoffea.instrument.meter.files import OTHER
+from roastcoffea.instrument.meter.files import OTHER, FilesMeter
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.shared import made_once
@@ -137,11 +139,11 @@ class _FileWatch:
 
     def started(self) -> Any:
         """A new attempt."""
-        return _Opening(self.task, self.closure, self.probe.added)
+        return _Opening(self.task, self.closure, self.probe.added, of_root=self.identity["tree"] is not None)
 
     def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
         """Result of coffea's closure, with the attempt's probes inside."""
-        with open_chunk(attempt.chunk):
+        with open_chunk(attempt.chunk), attempt.noticed:
             return attempt.watched(*args, **kwargs)
 
     def record(self, attempt: Any, output: Any, error: BaseException | None) -> dict[str, Any]:
@@ -247,15 +249,20 @@ class _ChunkWatch(_FileWatch):
 class _Opening:
     """One attempt to fetch the metadata of a file."""
 
-    def __init__(self, task: DaskTask, closure: Callable[..., Any], added: Added) -> None:
+    def __init__(self, task: DaskTask, closure: Callable[..., Any], added: Added, *, of_root: bool) -> None:
         self.added = added
         self.meter = Meter()
-        self.watched = closure
-        # coffea's metadata fetcher has uproot's options as its last bound argument
-        if isinstance(closure, partial) and closure.args and isinstance(closure.args[-1], dict):
-            *others, options = closure.args
-            self.watched = partial(closure.func, *others, self.meter.options(options), **closure.keywords)
+        self.watched = with_options(closure, self.meter.options)
+        self.noticed: AbstractContextManager[Any] = nullcontext()
+        unmetered = self.watched is None
+        if unmetered:
+            self.watched = closure
+            if of_root:
+                self.meter = FilesMeter()
+                self.noticed = openings_noticed(self.meter, everything=True)
         self.chunk = OpenChunk(self.meter.requested)  # without it, it would seem to be a thread of an open chunk
+        if unmetered:
+            self.chunk.meter = self.meter
         self.clocks = Clocks(task)
 
     def traced(self, trace: Callable[..., Any], *args: Any) -> Any:
@@ -289,6 +296,7 @@ class _Opening:
             "outcome": OK if error is None else ERROR,
             "error": None if error is None else error_text(error, self.added),
             PROBLEMS: [redacted(problem, self.added) for problem in meter.problems],
+            **dict.fromkeys(meter.unknown & {"bytes_requested"}),
         }
 
 
@@ -304,9 +312,8 @@ def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple
         item, replaced = _with_processor(given, item, attempt)
         if isinstance(given.get("uproot_options"), dict):
             replaced["uproot_options"] = attempt.meter.options(given["uproot_options"])
-        if callable(given.get("cache_function")):
-            attempt.cache_function = given["cache_function"]
-            replaced["cache_function"] = attempt.cache
+        if (marker := marker_of_opening(given)) is not None:
+            attempt.cache_function, replaced["cache_function"] = marker, attempt.cache
     except Exception as problem:  # noqa: BLE001  (coffea tells the user what is wrong with his own arguments)
         raise_if_interrupted(problem)
         attempt.problems.append(f"the inside of a chunk was not recorded: {error_text(problem)}")

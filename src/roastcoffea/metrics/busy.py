@@ -193,6 +193,7 @@ def incomplete_phases(counted: pa.Table) -> list[str]:
     names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
     computed = facts.with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
     null = {name: computed[name].is_null().to_numpy() for name in names}
+    null[phases.BUILD] &= null[phases.OPENED]
     whole, parts = null.pop(phases.UNSPLIT), [null.pop(name) for name in phases.SPLIT]
     lacking = np.logical_or.reduce([*null.values(), whole & np.logical_or.reduce(parts)])
     number = np.count_nonzero(lacking)

@@ -222,7 +222,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
 
 
 def _has_byte_counts(preprocessing: pa.Table | None) -> bool:
-    """Whether any opening of a file reported its requests, or there was none; coffea of 2025 prevents counting."""
+    """Whether any opening of a file reported its requests, or there was none."""
     return preprocessing is not None and not 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count
 
 

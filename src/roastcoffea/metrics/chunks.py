@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.compat.shapes import MIB, ChunkDict, TrackingData, chunk_dicts
 from roastcoffea.compat.shapes import tracking_data as tracking_of
+from roastcoffea.generations.coffea import UNMARKED
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, metric, refuse_if
@@ -162,6 +163,7 @@ def _complete_sum(table: pa.Table, column: str) -> Any:
 
 def _phase(column: str, chunks: pa.Table) -> float:
     columns = [column]
+    refuse_if(column == phases.BUILD and phases.is_opening_whole(chunks), UNMARKED)
     if column == phases.UNSPLIT:
         columns = [one.column for one in phases.phases_of(chunks) if one.column in (column, *phases.SPLIT)]
     computed = with_outcome(chunks.select(["outcome", *columns]), (OK,))

@@ -206,6 +206,10 @@ BYTE_CLASSES: Final = (
 """Classes of the byte ledger, in the order in which they are shown."""
 # fmt: on
 
+OPENED: Final = "open_seconds"
+BUILD: Final = "build_seconds"
+"""Column that chunks lack if building events is in the other one, as before coffea 2025.11."""
+
 PARTS_OF_WAIT: Final = (CONTENTION, LOCK, BLOCKED)
 """Classes that used to be one, "wait", which still holds the time of chunks that do not separate them."""
 
@@ -239,7 +243,15 @@ def phases_of(chunks: pa.Table) -> tuple[Phase, ...]:
     """Phases that these chunks have: waiting in process() as one, split, or both if platforms differ."""
     whole, parts = (any(chunks[name].null_count < len(chunks) for name in of) for of in ((UNSPLIT,), SPLIT))
     without = () if whole and parts else SPLIT if whole else (UNSPLIT,)
+    without += (BUILD,) if is_opening_whole(chunks) else ()
     return tuple(phase for phase in PHASES if phase.column not in without)
+
+
+def is_opening_whole(chunks: pa.Table) -> bool:
+    """Whether opening the file and building events were recorded as one phase."""
+    if chunks[BUILD].null_count < len(chunks):
+        return False
+    return bool(pc.any(pc.and_(chunks[OPENED].is_valid(), chunks["compute_seconds"].is_valid())).as_py())
 
 
 def with_sum_of_waits(chunks: pa.Table | None) -> pa.Table | None:

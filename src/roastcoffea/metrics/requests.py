@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.generations.uproot import reads_on
 from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.branches import Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
@@ -72,6 +73,8 @@ class Repeated(NamedTuple):
     parquet: bool
     others: Mapping[str, int]
     """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file."""
+    reads_on: bool = False
+    """Whether uproot read the basket behind each chunk as well."""
 
 
 @dataclass(slots=True)
@@ -173,6 +176,7 @@ class ChunkRequests:
             aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
             others=self._others_again(),
+            reads_on=reads_on(run.environment.versions.get("uproot")),
         )
 
     def _others_again(self) -> dict[str, int]:

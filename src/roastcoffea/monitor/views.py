@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
-from roastcoffea.backends.stay import topics_of
 from roastcoffea.backends.survey import ask_workers
 from roastcoffea.backends.worker import WorkerHalf
+from roastcoffea.generations.distributed import event_topics
 from roastcoffea.log.kinds import VIEWS
 from roastcoffea.log.marks import METADATA_KEY
 from roastcoffea.monitor.plain import LONGEST_LIST, LONGEST_TEXT, plain
@@ -62,7 +62,7 @@ class TaskViews(Addition):
         self._plugin.log.write(VIEWS, message["views"])
         if message["worker"] in self._plugin.workers.here:
             self._batches[message["worker"]] = message["batch"]
-        topic = topics_of(self._plugin.scheduler).get(self._plugin.name)
+        topic = event_topics(self._plugin.scheduler).get(self._plugin.name)
         if topic is not None:
             topic.events.clear()  # otherwise Dask keeps the last thousand batches
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
+from releases import needs_parquet, needs_rntuples
 from stored import baskets_of, clusters_of, write_tree
 
 from roastcoffea import MetricsCollector, measured
@@ -163,7 +164,14 @@ def test_fields_of_an_rntuple(folder: Path) -> None:
     assert found.chunks["events"].tolist() == [1000]
 
 
-@pytest.mark.parametrize("name", ["tree.root", "ntuple.root", "columns.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tree.root",
+        pytest.param("ntuple.root", marks=needs_rntuples),
+        pytest.param("columns.parquet", marks=needs_parquet),
+    ],
+)
 def test_nanoevents_read_what_a_chunk_of_them_reads(folder: Path, name: str) -> None:
     path = str(folder / name)
 

@@ -18,12 +18,13 @@ import uproot
 from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
 from metered import outcome, total_of_f0
-from releases import needs_whole_columns
+from releases import needs_parquet, needs_rntuples, needs_whole_columns
 from stored import clusters_of
 
 from roastcoffea.measurement import Measurement
 
 
+@needs_rntuples
 def test_pages_that_are_asked_for_by_keyword_are_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ntuple = uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple
     original = ntuple.read_cluster_pages
@@ -125,6 +126,7 @@ def test_columns_of_parquet_are_what_a_file_system_counts(folder: Path) -> None:
         assert measurement.byte_ledger.residual == 0
 
 
+@needs_parquet
 def test_a_column_of_parquet_may_have_dots(tmp_path: Path) -> None:
     path = tmp_path / "dots.parquet"
     pq.write_table(pa.table({"a.b": pa.array(range(1000)), "a": pa.array([1.5] * 1000)}), path)

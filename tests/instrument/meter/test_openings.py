@@ -174,8 +174,9 @@ def test_a_file_that_is_not_there() -> None:
         measured(total)(Path("/nowhere/to/be/found.root"))
     (chunk,) = collector.measurement.chunks.to_dict("records")
     asked = uproot.open.defaults["begin_chunk_size"]
-    assert (chunk["file"], chunk["outcome"], chunk["bytes_requested"]) == ("/nowhere/to/be/found.root", "error", asked)
-    assert collector.measurement.byte_ledger["failed"] == asked
+    assert (chunk["file"], chunk["outcome"]) == ("/nowhere/to/be/found.root", "error")
+    # uproot before 5.7 finds out before it asks
+    assert chunk["bytes_requested"] == collector.measurement.byte_ledger["failed"] in {0, asked}
     assert "FileNotFoundError" in chunk["error"]
 
 

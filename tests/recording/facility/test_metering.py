@@ -7,6 +7,7 @@ import pickle
 import cloudpickle
 import pytest
 from coffea.processor import Runner
+from releases import RELEASE
 
 from roastcoffea.recording.facility import metering
 
@@ -43,6 +44,6 @@ def test_outside_a_dask_task_it_is_coffeas_own() -> None:
     metering.start()
     try:
         with pytest.raises(AttributeError, match="filename"):
-            Runner.metadata_fetcher_root(10, False, {}, None)
+            Runner.metadata_fetcher_root(10, False, *([{}] if RELEASE >= (2026, 4) else []), None)
     finally:
         metering.stop()

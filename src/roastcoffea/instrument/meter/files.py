@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from roastcoffea.errors import error_text
+from roastcoffea.generations.uproot import column_readers
 from roastcoffea.instrument.meter.formats import (
     ColumnShadow,
     Decompression,
@@ -207,7 +208,7 @@ class FilesMeter(Meter):
             file.trees[name] = TreeRead(name, leaves)
         if is_ntuple:
             self.ntuples = True
-            self.shadow(tree, "read_cluster_pages", PagesShadow)
+            self.shadow(tree, column_readers(type(tree)).of_cluster, PagesShadow)
             self.shadow(tree, "read_locator", LocatorShadow)
         known = self._trees[id(owner)] = (file, file.trees[name]), owner
         return known
@@ -235,7 +236,7 @@ class FilesMeter(Meter):
         return first, last
 
     def reading_column(self, original: Any) -> Any:
-        """`read_cluster_range` of an RNTuple, with its field metered."""
+        """Method of an RNTuple that reads a column in clusters, with its field metered."""
         self.in_line = False
         self._tree(original.__self__)
         return FieldShadow(original, self)
@@ -404,7 +405,7 @@ OTHER: Final = (
 
 
 class FieldShadow(ColumnShadow):
-    """`read_cluster_range` of an RNTuple, which reads a column of a field."""
+    """Method of an RNTuple that reads a column of a field in clusters."""
 
     __slots__ = ()
 

@@ -12,6 +12,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
+from roastcoffea.generations.uproot import column_readers
 from roastcoffea.instrument.meter.steps import BEGUN, BRANCH, DECOMPRESSED, INTERPRETED, REQUESTED, SMALL, BranchRead
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Remembered
@@ -173,7 +174,7 @@ FOOTER_END: Final = 8
 
 def watch_ntuple(tally: Tally, mapping: Any, ntuple: Any) -> None:
     """Meter the reading of an RNTuple's pages."""
-    tally.shadow(ntuple, "read_cluster_pages", PagesShadow)
+    tally.shadow(ntuple, column_readers(type(ntuple)).of_cluster, PagesShadow)
     tally.shadow(ntuple, "read_locator", LocatorShadow)
     tally.shadow(mapping, "extract_column", ColumnShadow)
     if getattr(mapping, "preloaded_arrays", None):
@@ -227,7 +228,7 @@ class ColumnShadow(Shadow):
 
 
 class PagesShadow(Shadow):
-    """`read_cluster_pages` of an RNTuple, which knows the cluster and column of the pages."""
+    """Method of an RNTuple that knows the cluster and column of the pages that it reads."""
 
     __slots__ = ()
 
@@ -235,9 +236,9 @@ class PagesShadow(Shadow):
         here = self.tally.places[get_ident()]
         before = here.pages
         try:
-            self.original.__self__.page_link_list  # noqa: B018  (metadata, read when they are first asked for)
-            cluster, column = [*args, *kwargs.values()][:2]
-            here.pages = int(cluster), int(column)
+            ntuple = self.original.__self__
+            ntuple.page_link_list  # noqa: B018  (metadata, read when they are first asked for)
+            here.pages = column_readers(type(ntuple)).place([*args, *kwargs.values()])
         except Exception as problem:
             self.tally.miss("bytes of branches", problem, *BY_BRANCH)
         try:

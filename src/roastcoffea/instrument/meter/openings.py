@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from roastcoffea.generations.uproot import column_readers
 from roastcoffea.instrument.meter.files import BUILD, OPEN, OTHER, FilesMeter
 from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ, Tally
 from roastcoffea.instrument.shared import Remembered, joined, leave, lock_of, name_here
@@ -105,12 +106,13 @@ def _patch_rest(state: Any, meter: Tally) -> None:
         import uproot.models.RNTuple
         import uproot.reading
 
+        ntuple = uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple
         for owner, name, wrapping in (
             (uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source),
             (uproot.reading.ReadOnlyDirectory, "__init__", OPENING),
             (uproot.reading.ReadOnlyKey, "get", OPENING),
             (uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries),
-            (uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple, "read_cluster_range", _metered_columns),
+            (ntuple, column_readers(ntuple).of_clusters, _metered_columns),
             *([(sys.modules[FACTORY].NanoEventsFactory, "events", BUILDING)] if FACTORY in sys.modules else ()),
         ):
             if (owner, name) not in state.patched:
@@ -308,7 +310,7 @@ def _note_entries(meter: FilesMeter, fields: Any, options: dict[str, Any]) -> No
 
 def _metered_columns(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def read_cluster_range(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def read_column(self: Any, *args: Any, **kwargs: Any) -> Any:
         watched = vars(self).get("read_locator")
         # the chunk's own ntuple has the chunk's meter
         is_own = watched is not None and not isinstance(watched.tally, FilesMeter)
@@ -319,7 +321,7 @@ def _metered_columns(original: Callable[..., Any]) -> Callable[..., Any]:
             shadow = _noting(functools.partial(meter.reading_column, original.__get__(self)), meter, *BY_BRANCH)
         return (shadow or bound)(*args, **kwargs)
 
-    return read_cluster_range
+    return read_column
 
 
 OPENING: Final = functools.partial(_phase, OPEN)

@@ -17,8 +17,8 @@ from typing import Any, Final
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
-from roastcoffea.backends.stay import topics_of
 from roastcoffea.backends.workers import Workers
+from roastcoffea.generations.distributed import event_topics
 from roastcoffea.log.journal import LOG, JournalWriter
 from roastcoffea.log.kinds import CHUNK
 from roastcoffea.log.writer import LogWriter, Problems
@@ -227,8 +227,9 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             self._take(topic, message)
         except Exception as problem:  # noqa: BLE001  (as above)
             self._failed(problem)
-        if topic == NAME and NAME in topics_of(self._scheduler):
-            topics_of(self._scheduler)[NAME].events.clear()  # Dask would keep the last thousand, with records of chunks
+        topics = event_topics(self._scheduler)
+        if topic == NAME and NAME in topics:
+            topics[NAME].events.clear()  # Dask would keep the last thousand, with records of chunks
 
     def _take(self, topic: str, message: Any) -> None:
         for recorder in self.recorders.values():
