@@ -33,10 +33,10 @@ from signalled import SIGNALS, lost
 from stored import write_tree
 
 import roastcoffea
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import Enterable, interrupts_held, uninterrupted, whole
+from roastcoffea.log.byvalue import packed_by_value
 from roastcoffea.log.received import Growing
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.recording.auto import Recorder, record

@@ -21,10 +21,10 @@ from dask.utils import funcname
 from metered import outcome
 from stored import write_tree
 
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.channels import CarriedProbe
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.log.byvalue import packed_by_value
 
 ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)
 

@@ -12,7 +12,6 @@ import roastcoffea
 from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment
@@ -25,6 +24,7 @@ from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
+from roastcoffea.log.byvalue import is_registered, packed_by_value
 from roastcoffea.log.journal import LOG
 from roastcoffea.units import counted
 
@@ -97,7 +97,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._loop = ClientLoop(self.client, lambda sample: self.take_client_steps([sample]))
         self._packages: set[str | None] = set()
         self._loads: list[dict[str, Any]] = []
-        self._workers_known = False
+        self._workers_known = self._registered = False
 
     def _keep(self, data: bytes) -> None:
         if self.keep is not None:
@@ -120,7 +120,10 @@ class DaskMetricsBackend(LoggedCluster):
             self.note(f"{asked}: it was sampled every {SHORTEST_INTERVAL:g} s")
             interval = SHORTEST_INTERVAL
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
-        carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
+        # else each graph would have the probe's code if its user has all of the package sent with tasks
+        self._registered = is_registered()
+        by_value = self._carried is not None and (self._lacking() or self._registered)
+        carried = packed_by_value(self._carried) if by_value else None
         shown = (Display(),) if self._scheduler_package == roastcoffea.__version__ else ()
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS, shown)
         plugin.leave_spans = pickled(leave_spans)
@@ -153,7 +156,7 @@ class DaskMetricsBackend(LoggedCluster):
         if not self._workers_known:
             self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
         if not self._lacking():
-            return None
+            return packed_by_value(thing) if self._registered else None
         reason = (
             f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}"
             if self._workers_known

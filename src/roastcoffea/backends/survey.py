@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -66,7 +67,8 @@ async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> di
     """
     package = importable_package()
     if package is not None:  # else the event loop would wait for it as it unpickles the plugin
-        await asyncio.to_thread(import_module, "roastcoffea.backends.display")
+        with suppress(ImportError):  # of another version, which is not used
+            await asyncio.to_thread(import_module, "roastcoffea.backends.display")
     return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": package}
 
 
