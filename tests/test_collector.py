@@ -395,10 +395,19 @@ def test_nothing_that_fails_in_entering_stops_the_analysis_on_dask(client: Any, 
     check_entering(client, sample, tmp_path)
 
 
+def test_results_that_cannot_be_imported_do_not_stop_the_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "roastcoffea.measurement", None)
+    with MetricsCollector(journal=None) as collector:
+        pass
+    assert "import of roastcoffea.measurement halted" in collector.problems[0]
+    with pytest.raises(RoastcoffeaError, match="there is no measurement: roastcoffea failed"):
+        _ = collector.measurement
+
+
 WITHOUT_A_HOME = """
 import os
 import coffea.processor
-import roastcoffea.collector
+import roastcoffea.measurement
 from roastcoffea import MetricsCollector
 os.setuid(12345)  # after the imports, as the package may be where only root reads
 os.environ.pop("HOME", None)

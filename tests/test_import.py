@@ -52,6 +52,20 @@ def test_unpickling_the_probe_loads_nothing_heavy_that_coffea_has_not_loaded() -
     assert (probe - loaded_by("import coffea.processor")).isdisjoint(HEAVY)
 
 
+@pytest.mark.slow
+def test_a_collector_loads_nothing_that_only_its_results_need() -> None:
+    """A cluster's client has loaded `distributed`; results need the other rooms, pandas and scipy, pages Bokeh."""
+    coffea = "import coffea.nanoevents, coffea.processor"
+    found = loaded_by(f"{coffea}; from roastcoffea import MetricsCollector") - loaded_by(coffea)
+    rooms = {name.split(".")[1] for name in found if name.startswith("roastcoffea.")}
+    assert rooms == {"backends", "compat", "instrument", "log", "records", "recording", "storage"} | {
+        "collector", "errors", "interrupts", "redaction", "units"
+    }  # fmt: skip
+    others = {name.split(".")[0] for name in found} - set(sys.stdlib_module_names)
+    of_dask = {"jinja2", "markupsafe", "tblib", "tlz", "toolz"}
+    assert others - of_dask == {"dask", "numpy", "pyarrow", "roastcoffea"}
+
+
 def test_the_version_is_that_of_the_installed_package() -> None:
     assert importlib.metadata.version("roastcoffea") == roastcoffea.__version__
 

@@ -35,11 +35,11 @@ from signalled import SIGNALS, lost
 from stored import write_tree
 
 import roastcoffea
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import reported
 from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.interrupts import Enterable, interrupts_held, uninterrupted, whole
+from roastcoffea.log.byvalue import packed_by_value
 from roastcoffea.log.received import Growing
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.recording.auto import Recorder, record
@@ -363,7 +363,7 @@ def test_a_signal_as_a_chunk_begins_leaves_nothing_behind(sample: Any, monkeypat
     before = list(gc.callbacks)
     runner = runner_for(None, 1000, lambda **_: IterativeExecutor(status=False))
     with pytest.raises(KeyboardInterrupt), MetricsCollector(journal=None) as collector:
-        runner(sample, processor_instance=count_events)
+        runner(sample, processor_instance=COUNT_EVENTS)
     assert gc.callbacks == before
     assert len(collector.measurement.chunks) == 1
     assert collector.measurement.chunks["overlaps"].tolist() == [0]

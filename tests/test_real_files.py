@@ -20,7 +20,8 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.instrument.measured import measured
-from roastcoffea.instrument.track import track_time
+from roastcoffea.instrument.track import track_bytes, track_memory, track_metrics, track_time
+from roastcoffea.instrument.values import record
 from roastcoffea.monitor.task_monitor import TaskMonitor
 
 TESTS = Path(__file__).parent
@@ -46,19 +47,50 @@ def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def without_package(packages_without_ours: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """`dask scheduler` and `dask worker` of an environment that lacks roastcoffea."""
+OLDER = """
+from contextlib import contextmanager
+
+__version__ = "0.1.2"
+
+
+@contextmanager
+def track_time(processor, name):
+    raise AssertionError("a section of the client's version called that of the worker's")
+    yield
+
+
+track_memory = track_bytes = track_time
+
+
+def track_metrics(process):
+    return process
+"""
+"""In place of version 0.1.2 on workers: what analyses import of it."""
+
+
+@pytest.fixture(scope="module", params=[None, "0.1.2"])
+def without_package(
+    packages_without_ours: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Client]:
+    """`dask scheduler` and `dask worker` of an environment that lacks roastcoffea, or has an older one."""
     from conftest import CommandLineCluster
 
     bare = tmp_path_factory.mktemp("bare") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     python = bare / "bin" / "python"
-    path = os.pathsep.join((str(packages_without_ours), str(TESTS)))
+    older = tmp_path_factory.mktemp("older")
+    if request.param is not None:
+        (older / "roastcoffea").mkdir()
+        (older / "roastcoffea" / "__init__.py").write_text(OLDER)
+        (older / f"roastcoffea-{request.param}.dist-info").mkdir()
+        (older / f"roastcoffea-{request.param}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: roastcoffea\nVersion: {request.param}\n"
+        )
+    path = os.pathsep.join((str(packages_without_ours), str(older), str(TESTS)))
     lacking = subprocess.run(
-        [str(python), "-c", "import roastcoffea"], env={"PYTHONPATH": path}, capture_output=True, check=False
+        [str(python), "-c", "import roastcoffea.instrument"], env={"PYTHONPATH": path}, capture_output=True, check=False
     )
-    assert b"No module named 'roastcoffea'" in lacking.stderr
+    assert b"No module named 'roastcoffea" in lacking.stderr
     cluster = CommandLineCluster(tmp_path_factory.mktemp("cluster"), workers=1, path=path, python=str(python))
     try:
         with Client(scheduler_file=str(cluster.file)) as client:
@@ -163,20 +195,32 @@ def test_functions_on_a_cluster_without_the_package(without_package: Client, sam
 
 
 @pytest.mark.slow
-def test_sections_on_a_cluster_without_the_package(without_package: Client, sample: Any) -> None:
+@pytest.mark.parametrize("registered", [False, True])
+def test_sections_on_a_cluster_without_the_package(without_package: Client, sample: Any, registered: bool) -> None:
     class Sectioned(Jets):
+        @track_metrics
         def process(self, events: Any) -> dict[str, Any]:
-            with track_time("all"):
+            with track_time(self, "all"), track_memory("memory"), track_bytes(self, events, "bytes"):
+                record("chunks", 1)
                 return Jets.process(self, events)
 
-    cloudpickle.register_pickle_by_value(roastcoffea)
+    plain = runner_for(without_package, 1000)(sample, processor_instance=Sectioned())[0]
+    if registered:
+        cloudpickle.register_pickle_by_value(roastcoffea)
     try:
         with MetricsCollector(without_package) as collector:
-            runner_for(without_package, 1000)(sample, processor_instance=Sectioned())
+            output = runner_for(without_package, 1000)(sample, processor_instance=Sectioned())[0]
     finally:
-        cloudpickle.unregister_pickle_by_value(roastcoffea)
+        if registered:
+            cloudpickle.unregister_pickle_by_value(roastcoffea)
+    assert output == plain
     sections = collector.measurement.sections
-    assert sections.groupby("name")["count"].sum().to_dict() == {"all": 16}
+    assert sections.groupby("name")["count"].sum().to_dict() == dict.fromkeys(
+        ("all", "all/memory", "all/memory/bytes"), 16
+    )
+    assert sections.set_index("name").loc["all/memory/bytes", "bytes"].sum() > 0
+    assert collector.measurement.custom["sum"].sum() == 16
+    assert collector.measurement.byte_ledger.certificate.complete
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import pytest
 
 from roastcoffea import redaction
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import LONGEST_ERROR, error_text
+from roastcoffea.log.byvalue import packed_by_value
 from roastcoffea.redaction import (
     MASK,
     PATTERNS,

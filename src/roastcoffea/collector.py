@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
@@ -24,14 +24,14 @@ from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatc
 from roastcoffea.instrument.measured import CARRIED, settings_of
 from roastcoffea.instrument.names import given_name
 from roastcoffea.interrupts import Enterable, interrupts_held
-from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.recording.assembly import Ending, RunRecords
 from roastcoffea.recording.black_box import BlackBox, Place, checked_place
 from roastcoffea.records.run import FAILED, FINISHED
 from roastcoffea.redaction import redacted_values
-from roastcoffea.report.live import LiveLine
-from roastcoffea.report.progress import Progress
+
+if TYPE_CHECKING:
+    from roastcoffea.measurement import Measurement
+    from roastcoffea.report.progress import Progress
 
 NO_END: Final = "the journal could not be ended"
 
@@ -141,7 +141,11 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._ending: Ending | None = None  # of a run whose measurement is still to be made
         self._making = threading.RLock()
         self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
-        self._live = LiveLine(self._progress, self.note) if live else None
+        self._live = None
+        if live:
+            from roastcoffea.report.live import LiveLine
+
+            self._live = LiveLine(self._progress, self.note)
 
     # the run
 
@@ -209,16 +213,23 @@ class MetricsCollector(CollectorOf012, Enterable):
             self.note(problem)
 
         with reported(note, "roastcoffea failed while assembling the records", Exception):
+            from roastcoffea.measurement import Measurement
+            from roastcoffea.metrics.failures import checked
+
             run = checked(self._records.run(self._backend, start, stop, ending))
             self._measurement = Measurement(run, self._records.problems)
             return
         absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self._records.problems[-1])
         with reported(note, "roastcoffea failed while assembling the records", Exception):
+            from roastcoffea.measurement import Measurement
+
             run = self._records.run_of(self._backend, start, stop, ending, {}, absent)
             self._measurement = Measurement(run, self._records.problems)
 
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
+        from roastcoffea.report.progress import Progress
+
         take_new_records()
         return Progress(
             **asdict(self._backend.received.tally),
@@ -231,7 +242,8 @@ class MetricsCollector(CollectorOf012, Enterable):
     def _open(self) -> None:
         span = None
         with reported(self.note, "tasks are not counted in a span of the run", Exception):
-            span = self._span.__enter__()
+            if self._backend.kind == "dask":  # the others have no use for it
+                span = self._span.__enter__()
         with reported(self.note, "the environment of the run could not be described", Exception):
             self._records.environment = environment_of(())
         with reported(self.note, "there is no journal of the run", Exception):
@@ -331,7 +343,10 @@ class MetricsCollector(CollectorOf012, Enterable):
             self._records.take_report(report, custom_metrics)
             before = self._measurement
             if before is not None:
-                self._measurement = Measurement(with_report(before.run, report, custom_metrics), self._records.problems)
+                from roastcoffea.metrics.failures import with_report
+
+                changed = with_report(before.run, report, custom_metrics)
+                self._measurement = type(before)(changed, self._records.problems)
             self._journal.hand_on(before or self, self._measurement or self)
 
     @property

@@ -9,15 +9,19 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import cloudpickle
 import pytest
 from conftest import wait_until
 from distributed import Client
 from handmade import WORKER_SERIES
 
+import roastcoffea
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.instrument.channels import CarriedProbe
 
 
 def sampled_twice(backend: DaskMetricsBackend, client: Client) -> bool:
@@ -154,3 +158,18 @@ def test_a_cluster_that_cannot_be_seen_does_not_stop_the_analysis(client: Any, m
     assert any("pickles are not allowed" in problem for problem in measurement.problems)
     assert list(measurement.metrics) == ["elapsed_time_seconds"]
     assert all(measurement.metrics.missing.values())
+
+
+def test_a_package_that_is_registered_by_value_is_not_in_each_graph(client: Any) -> None:
+    """The probe's code, which would be in each, is sent to the workers once."""
+    cloudpickle.register_pickle_by_value(roastcoffea)
+    try:
+        with MetricsCollector(client) as collector:
+            packed = collector.packed_for_tasks(CarriedProbe)
+            assert packed is not None
+            assert len(packed) < 10_000
+            probes = [len(cloudpickle.dumps(CarriedProbe(packed, f"a{i}", collector.topic, abs, ()))) for i in range(2)]
+            assert max(probes) < 10_000
+    finally:
+        cloudpickle.unregister_pickle_by_value(roastcoffea)
+    assert collector.problems == []

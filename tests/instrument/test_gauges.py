@@ -66,7 +66,7 @@ def test_what_the_process_ran_before_is_no_peak(tmp_path: Path) -> None:
     code = """
         import os, pickle, sys
         if len(sys.argv) == 1:
-            from roastcoffea.backends.byvalue import packed_by_value
+            from roastcoffea.log.byvalue import packed_by_value
             from roastcoffea.instrument.gauges import Interval
             held = b"1" * 100_000_000
             Interval().close()

@@ -22,10 +22,10 @@ from metered import outcome
 from releases import needs_kinds_of_skips
 from stored import write_tree
 
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.channels import CarriedProbe
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.log.byvalue import packed_by_value
 
 ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)
 

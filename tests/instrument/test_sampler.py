@@ -33,11 +33,11 @@ from profiled import (
     wait_until_none_but,
 )
 
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.instrument import sampler
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.instrument.switching import COLLECTS_FOR_FRAMES
 from roastcoffea.log import stacks
+from roastcoffea.log.byvalue import packed_by_value
 from roastcoffea.log.stacks import place_of
 from roastcoffea.records.profile import DEEPER, NOT_SAMPLED, OTHER
 

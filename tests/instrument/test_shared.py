@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import pickle
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from roastcoffea.instrument.shared import joined, leave, lock_of, made_once, name_here
+from roastcoffea.instrument.track import OpenChunk, open_chunk, track_bytes, track_memory, track_metrics, track_time
+from roastcoffea.instrument.values import record
 
 NAME = "_roastcoffea_test"
 
@@ -83,3 +89,37 @@ def test_a_class_is_made_once() -> None:
         return type("Made", (), {})
 
     assert made_once(only_in_this_test) is made_once(only_in_this_test)
+
+
+ALONE = """
+import pickle, sys
+sys.modules["roastcoffea"] = None  # an import of it raises
+functions = pickle.load(open(sys.argv[1], "rb"))
+for function in functions[:3]:
+    with function("a"):
+        pass
+functions[3]("a", 1)
+print(functions[4](abs)(-1), *(function.__name__ for function in functions))
+"""
+
+
+def test_functions_for_users_unpickle_without_the_package_in_few_bytes(tmp_path: Path) -> None:
+    functions = [track_time, track_memory, track_bytes, record, track_metrics]
+    packed = tmp_path / "packed"
+    packed.write_bytes(pickle.dumps(functions))
+    assert packed.stat().st_size < 30_000
+    done = subprocess.run([sys.executable, "-c", ALONE, str(packed)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1 track_time track_memory track_bytes record track_metrics\n", "")
+
+
+def test_functions_for_users_have_the_signature_and_the_text_of_functions() -> None:
+    assert str(inspect.signature(record)) == "(name: 'str', value: 'Any') -> 'None'"
+    assert str(track_time.__doc__).startswith("Time a section of a processor")
+
+
+def test_a_function_for_users_that_was_pickled_finds_the_chunk() -> None:
+    chunk = OpenChunk()
+    with open_chunk(chunk), pickle.loads(pickle.dumps(track_time))("a"):
+        pass
+    assert chunk.entered is not None
+    assert [row["name"] for row in chunk.entered.rows()] == ["a"]

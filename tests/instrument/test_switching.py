@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.instrument.switching import COLLECTS_FOR_FRAMES, PROMPT, prompt, uncollected, usual_interval
+from roastcoffea.log.byvalue import packed_by_value
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 USUAL = 0.007

@@ -15,9 +15,9 @@ import pytest
 from open_chunks import Clock, by_name, column, in_thread, read_on
 
 from roastcoffea import track_bytes, track_memory, track_metrics, track_time
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.instrument import sections
 from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk
+from roastcoffea.log.byvalue import packed_by_value
 
 
 def test_a_section_that_is_entered_as_its_chunk_ends_leaves_nothing_behind() -> None:

@@ -317,8 +317,25 @@ def test_a_file_is_the_second_argument_as_it_was(run: Run, tmp_path: Path, no_py
     info = evaluate(run)["chunk_info"]
     plots.plot_throughput_timeline(info, tmp_path / "rate.svg")
     assert (tmp_path / "rate.svg").read_text().startswith("<?xml")
-    with pytest.raises(TypeError, match=r"takes a file as its second argument, not dict: give data by name \(tracking"):
-        plots.plot_throughput_timeline(info, {"worker_counts": {}})
+    with pytest.raises(
+        TypeError, match=r"takes no float there: after the source it takes a file; .* by name \(tracking"
+    ):
+        plots.plot_throughput_timeline(info, 2.0)
+    with pytest.raises(TypeError, match="takes no dict there"):
+        plots.plot_throughput_timeline(info, evaluate(run)["tracking_data"], evaluate(run)["tracking_data"])
+
+
+def test_data_are_positional_as_they_were(run: Run, tmp_path: Path, no_pyplot: None) -> None:
+    metrics = evaluate(run)
+    info, data = metrics["chunk_info"], metrics["tracking_data"]
+    figure, ax = plots.plot_throughput_timeline(info, data, tmp_path / "rate.svg", (7, 2), "Mine")
+    assert (tmp_path / "rate.svg").read_text().startswith("<?xml")
+    assert ax.get_title() == "Mine"
+    assert figure.get_size_inches().tolist() == [7, 2]
+    lines = [len(line.get_xdata()) for line in figure.axes[0].lines]
+    named = plots.plot_throughput_timeline(chunk_info=info, tracking_data=data)[0]
+    assert lines == [len(line.get_xdata()) for line in named.axes[0].lines]
+    assert plots.plot_throughput_timeline(info, {}, None, title="Mine")[1].get_title() == "Mine"
 
 
 def test_a_folder_is_drawn_as_its_measurement_is(run: Run, tmp_path: Path, no_pyplot: None) -> None:

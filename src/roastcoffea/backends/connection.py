@@ -16,8 +16,8 @@ from distributed.comm.registry import get_backend
 from distributed.protocol.pickle import dumps
 from distributed.security import Security
 
-from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.errors import RoastcoffeaError, error_text
+from roastcoffea.log.byvalue import ByValue
 from roastcoffea.redaction import redacted
 
 ALIVE_PAUSE: Final = 0.5

@@ -15,7 +15,6 @@ import roastcoffea
 from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
-from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment, Plugins
@@ -29,6 +28,7 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.log.byvalue import is_registered, packed_by_value
 from roastcoffea.log.journal import LOG
 from roastcoffea.units import counted
 
@@ -104,7 +104,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._is_carried = False
         """Whether tasks were sent whose code is carried by the plugin."""
         self._loads: list[dict[str, Any]] = []
-        self._workers_known = False
+        self._workers_known = self._registered = False
 
     def _keep(self, data: bytes) -> None:
         if self.keep is not None:
@@ -123,6 +123,8 @@ class DaskMetricsBackend(LoggedCluster):
             asked = f"an interval of {interval:g} s would burden the scheduler"
             self.note(f"{asked}: it was sampled every {SHORTEST_INTERVAL:g} s")
             interval = SHORTEST_INTERVAL
+        # else each graph would have the probe's code if its user has all of the package sent with tasks
+        self._registered = is_registered()
         self._deployment.open(partial(self._plugins, interval, span))
         self._loop.look()
         self._began = time.time()
@@ -132,7 +134,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._scheduler_package = answer["package"]
         self._learn_environment(answer)
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
-        self._is_carried |= self._lacking()
+        self._is_carried |= self._lacking() or self._registered
         carried = packed_by_value(self._carried) if self._carried is not None and self._is_carried else None
         shown = (Display(),) if self._scheduler_package == roastcoffea.__version__ else ()
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS, shown)
@@ -167,7 +169,7 @@ class DaskMetricsBackend(LoggedCluster):
             with suppress(NoAnswerError):
                 self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
         if not self._lacking():
-            return None
+            return packed_by_value(thing) if self._registered else None
         self._is_carried = True
         reason = (
             f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}"

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeVar
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
-from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, pickled, silent
 from roastcoffea.backends.logged import LoggedPeriod
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register, remove_plugin
@@ -25,6 +24,7 @@ from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, signal_waits
+from roastcoffea.log.byvalue import ByValue
 from roastcoffea.log.clocks import ClockBounds
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.units import counted, moment

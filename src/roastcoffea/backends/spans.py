@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import dask
-from distributed.spans import span
 
 from roastcoffea.interrupts import whole
 from roastcoffea.log.marks import ANNOTATION
@@ -31,6 +30,8 @@ class RunSpan(whole[str]):
 
     @contextmanager
     def _opened(self, name: str, topic: str | None) -> Iterator[str]:
+        from distributed.spans import span  # which a run without a cluster does not need
+
         with ExitStack() as opened:
             self.id = str(opened.enter_context(span(name)))
             self._annotation = dask.get_annotations()["span"]

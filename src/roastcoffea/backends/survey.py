@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -59,7 +60,8 @@ async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> di
     """
     package = importable_package()
     if package is not None:  # else the event loop would wait for it as it unpickles the plugin
-        await asyncio.to_thread(import_module, "roastcoffea.backends.display")
+        with suppress(ImportError):  # of another version, which is not used
+            await asyncio.to_thread(import_module, "roastcoffea.backends.display")
     described_workers = described(*await ask_workers(dask_scheduler, flush, {}, timeout))
     return described_workers | {"package": package, "time": time.time()}
 

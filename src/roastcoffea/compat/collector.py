@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from roastcoffea.compat.shapes import sections_of
-from roastcoffea.metrics import Metrics, evaluate
-from roastcoffea.metrics.catalogue import RUN
-from roastcoffea.records.run import Run
+if TYPE_CHECKING:
+    from roastcoffea.metrics import Metrics
 
 OLD_OUTPUT_KEY: Final = "__roastcoffea_metrics__"
-
-
-class OlderMetrics(Metrics):
-    """Metrics of a run, with `sections` as in 0.1.2: by name alone, over chunks with a result."""
-
-    def __getitem__(self, name: str) -> Any:
-        found = super().__getitem__(name)
-        return sections_of(self["raw_chunk_metrics"]) if name == "sections" else found
-
-    def __reduce__(self) -> tuple[Callable[[Run], OlderMetrics], tuple[Run]]:
-        return _older_metrics, (self.evaluator.value(RUN),)
-
-
-def _older_metrics(run: Run) -> OlderMetrics:
-    return OlderMetrics(evaluate(run).evaluator)
 
 
 class CollectorOf012(ABC):
@@ -47,6 +30,8 @@ class CollectorOf012(ABC):
         They are those of `measurement.metrics`, except `sections`, which has the shape of 0.1.2: {section: {amount:
         value}}, over chunks with a result.
         """
+        from roastcoffea.metrics.older import OlderMetrics
+
         return OlderMetrics(self.measurement.metrics.evaluator)
 
     metrics = property(get_metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
@@ -46,7 +46,7 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
     weights, finest = np.ones(len(aims)), SMALLEST + 1e-3 * np.median(aims)
     for _ in range(ROUNDS):
         basis, triangle = np.linalg.qr(fitted * weights[:, None])
-        law = nnls(triangle, basis.T @ (aims * weights))[0]
+        law = scipy.optimize.nnls(triangle, basis.T @ (aims * weights))[0]
         weights = 1 / np.sqrt(np.maximum(np.abs(aims - fitted @ law), finest))
     # where few chunks have such traits, a law may fall below every recorded chunk
     return np.asarray(np.maximum(scaled @ law, max(float(seconds.min()), SMALLEST)))

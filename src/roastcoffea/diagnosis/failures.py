@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.stats import hypergeom
+import scipy
 
 from roastcoffea.diagnosis.completeness import CommonError, CulpritParts, commonest, is_interrupt
 from roastcoffea.diagnosis.memory import MemoryEvidence
@@ -240,7 +240,7 @@ def _tested(kind: str, names: pa.ChunkedArray, number: Integers, bad: Flags) -> 
     pair = place * chunks + number
     here, wrong = (np.bincount(_distinct(pair[rows]) // chunks, minlength=size) for rows in (known, known & bad))
     (rows,), everywhere, all_wrong = np.nonzero(wrong), int(here.sum()), int(wrong.sum())
-    chance = hypergeom.sf(wrong[rows] - 1, everywhere, all_wrong, here[rows])
+    chance = scipy.stats.hypergeom.sf(wrong[rows] - 1, everywhere, all_wrong, here[rows])
     return [
         Cluster(
             kind,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, stdtrit
+import scipy
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
@@ -199,8 +199,8 @@ def estimated(
     # of few values take the lower median: one of two is half of them and may be an odd chunk
     needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
     sure = np.where(sizes < BETWEEN, lower, middle)
-    within = noise.above(betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
-    far = float(stdtrit(max(EFFICIENCY * noise.freedom, 1.0), 1 - chance))
+    within = noise.above(scipy.special.betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
+    far = float(scipy.special.stdtrit(max(EFFICIENCY * noise.freedom, 1.0), 1 - chance))
     error = OF_A_MEDIAN * noise.scale
     own = np.maximum(within, far * error / np.sqrt(sizes))
     natural = _scatter(middle, reference, levels, error) if scatter else 0.0

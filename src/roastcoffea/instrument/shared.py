@@ -6,13 +6,17 @@ the parent's threads that hold locks and measure do not exist there.
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Remembered(dict[Any, Any]):
@@ -77,3 +81,23 @@ def leave(state: ModuleType, member: Any) -> None:
     state.open.discard(member)
     if not state.open and sys.modules.get(state.__name__) is state:
         del sys.modules[state.__name__]
+
+
+class _Portable:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._packed = function, b""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from roastcoffea.log.byvalue import packed_by_value  # on workers it is a function already
+
+        self._packed = self._packed or packed_by_value(self._function)
+        return pickle.loads, (self._packed,)
+
+
+def portable(function: Function) -> Function:
+    """One of our functions for code of users, which unpickles beside any version of this package, and without it."""
+    return _Portable(function)  # type: ignore[return-value]

@@ -8,12 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from roastcoffea.instrument.sections import BYTES, MEMORY, TIME, Entry, Sections
-from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from roastcoffea.instrument.shared import Function, joined, leave, lock_of, name_here, portable
 
 CHUNKS: Final = "_roastcoffea_open_chunks"
 """Name of the state that has the chunks that are open in this process, and the `current` one of a context."""
@@ -114,6 +112,7 @@ def is_in_chunk() -> bool:
     return state is not None and state.current.get() in state.open
 
 
+@portable
 def track_time(*processor_and_name: object) -> Tracked:
     """Time a section of a processor: `with track_time("jets"):`.
 
@@ -129,6 +128,7 @@ def track_time(*processor_and_name: object) -> Tracked:
     return Tracked(TIME, processor_and_name, 2)
 
 
+@portable
 def track_memory(*processor_and_name: object) -> Tracked:
     """Time a section like `track_time`, and measure the peak and growth of the process's resident memory in it.
 
@@ -142,6 +142,7 @@ def track_memory(*processor_and_name: object) -> Tracked:
     return Tracked(MEMORY, processor_and_name, 2)
 
 
+@portable
 def track_bytes(*processor_events_and_name: object) -> Tracked:
     """Time a section like `track_time`, and count the bytes that the chunk requests from storage in it.
 
@@ -155,6 +156,7 @@ def track_bytes(*processor_events_and_name: object) -> Tracked:
     return Tracked(BYTES, processor_events_and_name, 3)
 
 
+@portable
 def track_metrics(process: Function) -> Function:
     """Return `process` unchanged: chunks are measured without this decorator of older analyses."""
     return process

@@ -6,6 +6,7 @@ import json
 from numbers import Integral, Real
 from typing import Any, Final
 
+from roastcoffea.instrument.shared import portable
 from roastcoffea.instrument.track import OpenChunk, current_chunk
 from roastcoffea.redaction import Added, redacted_beginning
 
@@ -24,6 +25,7 @@ LONGEST_TEXT: Final = 1000
 """Most characters kept."""
 
 
+@portable
 def record(name: str, value: Any) -> None:
     """Record a value of your own for the chunk: `record("selected", len(jets))`.
 

@@ -288,9 +288,10 @@ def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> p
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 
-NO_TREE_BRANCHES: Final = pa.schema(
-    [*arrow_schema(BRANCH_COLUMNS), pa.field("tree", pa.string()), pa.field("embedded", pa.bool_())]
-).empty_table()
+NO_TREE_BRANCHES: Final = pa.Table.from_batches(
+    [], pa.schema([*arrow_schema(BRANCH_COLUMNS), pa.field("tree", pa.string()), pa.field("embedded", pa.bool_())])
+)
+"""Made without `empty_table`, which imports pandas."""
 
 
 def branches_of(run: Run) -> pa.Table | None:

@@ -5,14 +5,16 @@ They are not part of `compat`, because the catalogue has to be complete wherever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from roastcoffea.compat import shapes
-from roastcoffea.metrics.catalogue import RAW, metric
+from roastcoffea.metrics.catalogue import RAW, RUN, metric
 from roastcoffea.metrics.chunks import CHUNK_RECORDS
+from roastcoffea.metrics.evaluation import Metrics, evaluate
 from roastcoffea.metrics.facts import aggregated
 from roastcoffea.metrics.file_reads import FileRead
 from roastcoffea.records.run import Run
@@ -64,3 +66,18 @@ def compression_ratios(file_metadata: dict[str, dict[str, Any]]) -> list[float]:
 def bytes_read_percent_per_file(file_read_metrics: dict[str, FileRead]) -> list[float]:
     """Share of each file's bytes that were read, if the file's size is known."""
     return [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]
+
+
+class OlderMetrics(Metrics):
+    """Metrics of a run, with `sections` as in 0.1.2: by name alone, over chunks with a result."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        return shapes.sections_of(self["raw_chunk_metrics"]) if name == "sections" else found
+
+    def __reduce__(self) -> tuple[Callable[[Run], OlderMetrics], tuple[Run]]:
+        return _older_metrics, (self.evaluator.value(RUN),)
+
+
+def _older_metrics(run: Run) -> OlderMetrics:
+    return OlderMetrics(evaluate(run).evaluator)

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 from distributed.protocol.pickle import dumps
 
-from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.backends.worker import WorkerHalf
+from roastcoffea.log.byvalue import ByValue
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.monitor.history import History, Key, Snapshot, TaskLog, drawn, known_of
 from roastcoffea.monitor.states import TaskStates

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
+import scipy
 
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.replay.cluster import Cluster, Load, Merging
@@ -191,7 +191,7 @@ def _events_and_parts(runs: Sequence[Chunks], name: str) -> tuple[Numbers, Numbe
 def _fitted(events: Numbers, parts: Numbers) -> Numbers:
     """Fixed seconds and those per event, of each part."""
     traits = np.column_stack([np.ones(len(events)), events])
-    return np.array([nnls(traits, seconds)[0] for seconds in parts.T])
+    return np.array([scipy.optimize.nnls(traits, seconds)[0] for seconds in parts.T])
 
 
 def _through(pooled: Numbers, events: Numbers, parts: Numbers) -> Numbers:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import kendalltau, linregress
+import scipy
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.replay.parts import Chunks, Parts, ratio
@@ -81,7 +81,7 @@ def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float |
     spread = float(np.ptp(crowded))
     if len(rows) < FEWEST_RUNS or spread < RUNS_VARIED:
         return None
-    line = linregress(crowded, longer)
+    line = scipy.stats.linregress(crowded, longer)
     if not (line.slope > 0 and line.intercept > 0):
         return 0.0
     slope, error = line.slope / line.intercept, np.hypot(line.stderr / line.intercept, RUN_SCATTER / spread)
@@ -97,7 +97,7 @@ def _slope(doublings: Numbers, relative: Numbers) -> float:
     """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
     some = slice(None, None, -(-len(doublings) // COMPARED))
     doublings, relative = doublings[some], relative[some]
-    together = kendalltau(doublings, relative)
+    together = scipy.stats.kendalltau(doublings, relative)
     if not (together.statistic > 0 and together.pvalue < 1 - CONFIDENCE):
         return 0.0
     runs, rises = (np.subtract.outer(values, values) for values in (doublings, relative))

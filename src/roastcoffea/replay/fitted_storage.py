@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import gammaln
-from scipy.stats import t as students_t
+import scipy
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, moments
 from roastcoffea.replay.parts import Chunks
@@ -176,7 +175,12 @@ def _readers(active: Numbers, streams: float, demand: float) -> tuple[Numbers, N
     served = np.minimum(number, streams)
     turns = np.concatenate([[0.0], np.cumsum(np.log(served[1:]))])
     left = active[:, None] - number
-    weight = gammaln(active + 1)[:, None] - gammaln(np.maximum(left, 0.0) + 1) + number * np.log(demand) - turns
+    weight = (
+        scipy.special.gammaln(active + 1)[:, None]
+        - scipy.special.gammaln(np.maximum(left, 0.0) + 1)
+        + number * np.log(demand)
+        - turns
+    )
     weight = np.where(left >= 0, weight, -np.inf)
     chance = np.exp(weight - weight.max(axis=1, keepdims=True))
     chance /= chance.sum(axis=1, keepdims=True)
@@ -194,7 +198,7 @@ def storage_of(runs: Sequence[Readers]) -> Storage:
     rates = _rates(runs)
     misfits = [_misfit(rates, runs, streams) for streams in tried]
     freedom = max(len(rates) - 2, 1)
-    limit = min(misfits) * (1 + students_t.ppf((1 + CONFIDENCE) / 2, freedom) ** 2 / freedom) + 1e-12
+    limit = min(misfits) * (1 + scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom) ** 2 / freedom) + 1e-12
     possible = [streams for streams, misfit in zip(tried, misfits, strict=True) if misfit <= limit]
     best = tried[int(np.argmin(misfits))] if len(tried) > 1 else ALL
     unsaturated, step = tried[-1] in possible, most ** (1 / max(STEPS - 1, 1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from roastcoffea.metrics.statistics import OF_90_PERCENT
 from roastcoffea.replay.changes import Scenario
@@ -53,7 +53,7 @@ def share_of(parts: Parts, threads: int) -> float:
     def surplus(share: float) -> float:
         return waited(share, computing, other, threads) - lock
 
-    return 1.0 if surplus(1.0) <= 0 else float(brentq(surplus, 0.0, 1.0, xtol=1e-4))
+    return 1.0 if surplus(1.0) <= 0 else float(scipy.optimize.brentq(surplus, 0.0, 1.0, xtol=1e-4))
 
 
 def blocked_per_event(runs: Sequence[Chunks]) -> float | None:

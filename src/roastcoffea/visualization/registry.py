@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.compat.shapes import ARGUMENTS
+from roastcoffea.compat.shapes import ARGUMENTS, argument_of
 from roastcoffea.diagnosis.completeness import state_of
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
@@ -188,13 +188,13 @@ def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], Pl
 def _callable(entry: Plot) -> PlotFunction:
     options = [name for name in OPTIONS if name in entry.needs.inputs]
 
-    def plotted(source: Any = None, /, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
+    def plotted(source: Any = None, /, *positional: Any, **given: Any) -> tuple[Figure, Axes]:
+        for value in positional:
+            _take(entry, given, value, options)
+        output_path = given.pop("output_path", None)
         ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
         dark = given.pop("dark", None)
         chosen = {name: given.pop(name) for name in options if name in given}
-        if output_path is not None and not isinstance(output_path, str | PathLike):
-            found = f"{entry.function_name} takes a file as its second argument, not {type(output_path).__name__}"
-            raise TypeError(f"{found}: give data by name ({', '.join(f'{name}=' for name in ARGUMENTS)})")
         if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
         axes = entry.drawn(inputs_of(source, chosen, **given), ax, title, figsize, dark=dark)
@@ -214,6 +214,24 @@ def _callable(entry: Plot) -> PlotFunction:
     meanings = "".join(f"\n{name}\n    {OPTIONS[name]}" for name in options)
     plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}{meanings}\n\n{raised}"
     return plotted
+
+
+def _take(entry: Plot, given: dict[str, Any], value: Any, options: Sequence[str]) -> None:
+    """Add an argument without a name, which 0.1.2 took in an order of each plot's own: its kind tells what it is."""
+    if value is None or (isinstance(value, Mapping) and not value):
+        return
+    name: str | None
+    if isinstance(value, str | PathLike):
+        name = "title" if "output_path" in given else "output_path"
+    elif isinstance(value, tuple):
+        name = "figsize"
+    else:
+        name = options[0] if isinstance(value, int) and len(options) == 1 else argument_of(value)
+    if name is None or name in given:
+        names = ", ".join(f"{each}=" for each in ARGUMENTS)
+        took = f"{entry.function_name} takes no {type(value).__name__} there"
+        raise TypeError(f"{took}: after the source it takes a file; give data by name ({names})")
+    given[name] = value
 
 
 def registered(name: str) -> Plot:

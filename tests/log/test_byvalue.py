@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 import roastcoffea
-from roastcoffea.backends.byvalue import ByValue, packed_by_value
+from roastcoffea.log.byvalue import ByValue, packed_by_value
 from roastcoffea.log.counts import added_up
 
 LOADING = """

@@ -14,10 +14,15 @@ from roastcoffea.interrupts import interrupts_held
 _lock = threading.Lock()
 
 
+def is_registered() -> bool:
+    """Whether everything in the package is pickled by value."""
+    return roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value()
+
+
 def packed_by_value(thing: Any) -> bytes:
     """Pickle of an object of this package that loads without the package installed."""
     with interrupts_held(), _lock:
-        if roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value():
+        if is_registered():
             return bytes(cloudpickle.dumps(thing))
         cloudpickle.register_pickle_by_value(roastcoffea)
         try:
