@@ -131,8 +131,9 @@ def test_a_run_that_was_lost_has_what_was_recorded(client: Client, sample: Any, 
 
 
 def test_a_run_that_was_lost_says_what_was_not_wanted(client: Client, sample: Any, tmp_path: Path) -> None:
-    measured(client, sample, "iterative", tmp_path, peak_memory=False)
+    collector = measured(client, sample, "iterative", tmp_path, peak_memory=False)
     run = recovered(cut(journal_of(tmp_path), END)).run
+    assert collector.problems == []  # it holds the journal
     assert run.absent["memory_peak"] == "peak_memory=False"
     assert run.chunks["memory_peak"].null_count == 8
 

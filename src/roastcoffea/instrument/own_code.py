@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from roastcoffea.instrument.shared import Remembered
-from roastcoffea.log.profiles import SENT
-from roastcoffea.log.stacks import function_of, place_of
+from roastcoffea.log.stacks import SENT, function_of, place_of
 from roastcoffea.redaction import redacted
 
 Files = Mapping[str, str]

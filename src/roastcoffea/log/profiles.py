@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.log.packing import PROFILE_UNITS
+from roastcoffea.log.stacks import SENT
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.profile import OTHER, PROFILE_COLUMNS
 
@@ -19,9 +20,6 @@ HALF_A_UNIT: Final = 0.5 / PROFILE_UNITS
 
 LARGEST: Final = 1e9
 """Most seconds of a stack of an attempt."""
-
-SENT: Final = "<dynamic-code>"
-"""File of functions that cloudpickle has sent to a worker."""
 
 Frame = tuple[str, str, int]
 Stacks = dict[tuple[int, ...], list[float]]

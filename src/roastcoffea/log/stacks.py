@@ -24,6 +24,9 @@ LONGEST_PATH: Final = 240
 BYTES_OF_A_FRAME: Final = 14
 BYTES_OF_A_STACK: Final = 24
 
+SENT: Final = "<dynamic-code>"
+"""File of functions that cloudpickle has sent to a worker."""
+
 PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 
 Stack = tuple[tuple[int, int], ...]
