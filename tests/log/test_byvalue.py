@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 
 import roastcoffea
+from roastcoffea.instrument.shared import portable
 from roastcoffea.log.byvalue import ByValue, packed_by_value
 from roastcoffea.log.counts import added_up
 
@@ -60,3 +61,8 @@ def test_a_registration_of_the_user_s_stays() -> None:
         assert roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value()
     finally:
         cloudpickle.unregister_pickle_by_value(roastcoffea)
+
+
+def test_what_is_packed_may_hold_functions_that_pack_themselves() -> None:
+    function = portable(added_up)
+    assert pickle.loads(packed_by_value([function]))[0]([{"a": 1}, {"a": 2}]) == {"a": 3}

@@ -11,7 +11,7 @@ import cloudpickle
 import roastcoffea
 from roastcoffea.interrupts import interrupts_held
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # what is packed may hold functions that are packed themselves
 
 
 def is_registered() -> bool:
