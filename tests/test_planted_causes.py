@@ -235,7 +235,8 @@ def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
         assert measurement.time_ledger["contention"] > measurement.time_ledger.total / 2, measurement.verdict
     else:
         assert (first(measurement).seconds or 0.0) <= (found.seconds or 0.0) + busy, measurement.verdict
-        assert re.search("Use chunksize=|schema with fewer", found.text)
+        # a busy host may hide that larger chunks are cheaper, and then none is advised
+        assert re.search("Use chunksize=|each chunk opens its file", found.text)
 
 
 def mixtures() -> Iterator[tuple[int, dict[str, float]]]:

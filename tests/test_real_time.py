@@ -224,7 +224,8 @@ def test_many_threads_in_a_worker(sample: Any) -> None:
         Client(cluster) as own,
     ):
         ledger = measured(own, sample, Sleeping(0.1), 16).time_ledger
-    assert sum(ledger[name] for name in PARTS_OF_WAIT) >= 1.6
+    # the first chunk of each thread may count as start-up
+    assert sum(ledger[name] for name in PARTS_OF_WAIT) >= 12 * 0.1
     assert ledger.total is not None
 
 

@@ -209,6 +209,8 @@ def metadata(evidence: Evidence) -> Draft | None:
     advice = "Use a schema with fewer collections."
     if all(call.options.get("schema") == "BaseSchema" for call in evidence.run.calls):
         advice = "Keep the files nearer, or merge small ones: each is opened once."
+        if culprits.chunks_of_a_file(evidence) > 1:
+            advice = "Keep the files nearer: each chunk opens its file."
     if evidence.local and culprits.chunks_of_a_file(evidence) > 1:
         advice = "Use larger chunks, so that fewer of them open files."
     return Draft(what, advice, tuple(found), rows=rows, taken=Taken("metadata", all_of_it=True))
