@@ -13,7 +13,7 @@ FOLDER = PAGES.parent / "benchmarks" / "environments"
 USED_BY = {
     "challenge": "IRIS-HEP CMS Integration Challenge",
     "columnflow": "columnflow, with the packages of that autumn",
-    "floors": "nobody: the lowest versions that are supported",
+    "floors": "lowest supported versions",
     "newest": "who installs today",
     "noml": "images of coffea-casa and the LPC",
     "purdue": "Purdue's analysis facility",

@@ -359,14 +359,21 @@ def test_a_signal_as_a_chunk_begins_leaves_nothing_behind(sample: Any, monkeypat
             super().__init__(*arguments, **settings)
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("roastcoffea.instrument.probe.Attempt", Interrupted)
     before = list(gc.callbacks)
     runner = runner_for(None, 1000, lambda **_: IterativeExecutor(status=False))
-    with pytest.raises(KeyboardInterrupt), MetricsCollector(journal=None) as collector:
+    with MetricsCollector(journal=None) as whole:
         runner(sample, processor_instance=COUNT_EVENTS)
+    # other tests may have left chunks open
+    (overlaps,) = set(whole.measurement.chunks["overlaps"])
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("roastcoffea.instrument.probe.Attempt", Interrupted)
+        with pytest.raises(KeyboardInterrupt), MetricsCollector(journal=None) as collector:
+            runner(sample, processor_instance=COUNT_EVENTS)
     assert gc.callbacks == before
-    assert len(collector.measurement.chunks) == 1
-    assert collector.measurement.chunks["overlaps"].tolist() == [0]
+    assert collector.measurement.chunks["overlaps"].tolist() == [overlaps]
+    with MetricsCollector(journal=None) as after:
+        runner(sample, processor_instance=COUNT_EVENTS)
+    assert set(after.measurement.chunks["overlaps"]) == {overlaps}
 
 
 def fail(problems: list[str]) -> None:

@@ -53,7 +53,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
         if _holding or not _on_main_thread():
             return
         try:
-            for number in signal.valid_signals():
+            for number in range(1, signal.NSIG):  # `valid_signals` takes as long as all else
                 handler: Any = signal.getsignal(number)
                 if callable(handler):
                     earlier = getattr(handler, "__self__", None)  # of a block that was interrupted as it ended

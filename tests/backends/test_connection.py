@@ -112,4 +112,6 @@ def test_a_client_whose_loop_has_ended_gives_no_answer(client: Client) -> None:
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=PATIENCE, env=os.environ | paths)
     lines = done.stdout.splitlines()
     assert len(lines) == 2, done.stderr
-    assert all(line.startswith("the connection to the cluster was lost") for line in lines)
+    # a loop that has stopped may or may not be closed already
+    texts = "the connection to the cluster was lost", "the scheduler did not answer within 0.5 s"
+    assert all(line.startswith(texts) for line in lines), lines

@@ -24,7 +24,7 @@ ALIVE_PAUSE: Final = 0.5
 """Seconds between questions whether the scheduler still answers."""
 
 LATE_PAUSE: Final = 0.5
-"""Seconds after which somebody who waits for a late answer sees that nobody needs it any more."""
+"""Seconds between checks whether a late answer is still needed."""
 
 SCHEDULER_TIMEOUT: Final = 10.0
 """Seconds for the scheduler to accept a connection or to answer."""
@@ -124,7 +124,7 @@ class Connection:
         """Result of a call, however late, until the event."""
         while not wait([call], LATE_PAUSE).done:
             if ended.is_set() or self.client.status == "closed":
-                raise lost("nobody waits for the answer any more")
+                raise lost("the answer is no longer needed")
         return self.result(call, 0)
 
     def answer_while_alive(

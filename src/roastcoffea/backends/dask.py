@@ -130,7 +130,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._began = time.time()
 
     def _plugins(self, interval: float | None, span: str | None, answer: Mapping[str, Any]) -> Plugins:
-        """The plugins for a cluster of which these facts are known."""
+        """The plugins, made from facts about scheduler and workers."""
         self._scheduler_package = answer["package"]
         self._learn_environment(answer)
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)

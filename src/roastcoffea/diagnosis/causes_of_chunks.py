@@ -108,7 +108,7 @@ def read_again(evidence: Evidence) -> Iterator[Draft]:
 
 
 def _others_again(evidence: Evidence, ledger: ByteLedger, others: Mapping[str, int], of: int) -> Draft:
-    """Files that process() opens itself and of which chunks read the same baskets."""
+    """Files that process() opens itself, whose baskets several chunks read."""
     again = sum(others.values())
     names = sorted(others, key=lambda name: -others[name])
     baskets = sum(ledger.get(name) or 0 for name in (phases.PAYLOAD, phases.REREAD, phases.OTHER_FILES))

@@ -16,7 +16,7 @@ def reads_on(version: str | None) -> bool:
 
 
 class ColumnReaders(NamedTuple):
-    """Methods of an RNTuple that read a column, whose first argument it is, or of which `column` has the place."""
+    """Names of the methods with which an RNTuple reads a column, in a range of clusters and in one of them."""
 
     of_clusters: str
     """In a range of clusters."""

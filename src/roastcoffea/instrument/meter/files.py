@@ -349,7 +349,7 @@ class FilesMeter(Meter):
         names = [redacted(str(file["file"]), added) for file in files]
         if not self.unknown.isdisjoint(READ):
             return dict.fromkeys(OTHER) | {"other_files": names}
-        lists = {name: [file.get(amount, 0) for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
+        lists = {name: [file[amount] for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
         return dict(zip(OTHER, (requested, received), strict=False)) | {"other_files": names, **lists}
 
     def columns_of_failed(self) -> list[dict[str, Any]]:
