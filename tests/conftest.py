@@ -71,6 +71,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every installed package but ours."""
+    folder = tmp_path_factory.mktemp("packages")
+    for packages in (Path(folder) for folder in sys.path if Path(folder).name == "site-packages"):
+        for entry in packages.iterdir():
+            if "roastcoffea" not in entry.name and not (folder / entry.name).exists():
+                (folder / entry.name).symlink_to(entry)
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Journals of tests, and of what they start, are in a folder of their own."""

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import roastcoffea
 
@@ -55,6 +58,25 @@ def test_the_lowest_versions_are_those_of_the_matrix() -> None:
         )
 
 
+def test_it_brings_no_package_that_coffea_does_not_bring() -> None:
+    """Who has `coffea[dask]` installs nothing but roastcoffea."""
+    found, left = set[tuple[str, frozenset[str]]](), [Requirement("coffea[dask]")]
+    while left:
+        wanted = left.pop()
+        one = (canonicalize_name(wanted.name), frozenset(wanted.extras))
+        if one in found:
+            continue
+        found.add(one)
+        for line in requires(wanted.name) or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": extra}) for extra in (*wanted.extras, "")
+            ):
+                left.append(requirement)
+    needed = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    assert needed <= {name for name, _ in found}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the source archive and with the wheel that is built of it."""
@@ -87,6 +109,32 @@ def test_wheel_and_source_archive_run_the_demo_in_a_fresh_environment(built: Pat
         run(scripts / "roastcoffea", *DEMO)
     measurements = [roastcoffea.load(path) for path in (tmp_path / "runs").iterdir() if path.is_dir()]
     assert [measurement.metrics["total_events"] for measurement in measurements] == [2 * 2000] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_it_is_installed_beside_the_packages_of_an_image(packages_without_ours: Path, tmp_path: Path) -> None:
+    """As the documentation says: nothing of the image moves, and the collector runs with it."""
+    text = (ROOT / "docs" / "facility" / "index.md").read_text(encoding="utf-8")
+    commands = re.search(r"runs this -->\n```console\n(.*?)```", text, re.DOTALL)
+    assert commands is not None
+    image = {**os.environ, "PYTHONPATH": str(packages_without_ours)}
+
+    def run(command: str, *, check: bool = True) -> str:
+        told = command.replace(" .", f" {ROOT}").replace("python3 ", f"{sys.executable} ").split()
+        return subprocess.run(told, cwd=tmp_path, env=image, capture_output=True, text=True, check=check).stdout
+
+    create, install, check = commands[1].splitlines()
+    run(create)
+    before = run("beside/bin/pip list --format=freeze").splitlines()
+    run(install)
+    after = run("beside/bin/pip list --format=freeze").splitlines()
+    assert set(before) <= set(after)
+    assert [line for line in after if line not in before] == [f"roastcoffea=={roastcoffea.__version__}"]
+    assert "roastcoffea" not in run(check, check=False)  # this Python may have other packages, broken or not
+    run(f"beside/bin/roastcoffea {' '.join(DEMO)}")
+    (measurement,) = (roastcoffea.load(path) for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    assert measurement.metrics["total_events"] == 2 * 2000
 
 
 @pytest.mark.slow

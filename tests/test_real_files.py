@@ -36,17 +36,6 @@ def four_threads() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every installed package but ours."""
-    folder = tmp_path_factory.mktemp("packages")
-    for packages in (Path(folder) for folder in sys.path if Path(folder).name == "site-packages"):
-        for entry in packages.iterdir():
-            if "roastcoffea" not in entry.name and not (folder / entry.name).exists():
-                (folder / entry.name).symlink_to(entry)
-    return folder
-
-
 OLDER = """
 from contextlib import contextmanager
 

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
-from conftest import wait_until
+from conftest import CommandLineCluster, wait_until
 from distributed import Client
 from handmade import WORKER_SERIES
 
@@ -173,3 +175,27 @@ def test_a_package_that_is_registered_by_value_is_not_in_each_graph(client: Any)
     finally:
         cloudpickle.unregister_pickle_by_value(roastcoffea)
     assert collector.problems == []
+
+
+@pytest.mark.slow
+def test_workers_with_other_versions_than_the_client_are_said(tmp_path: Path) -> None:
+    """The workers' versions are what their bytes and times go by."""
+    (tmp_path / "uproot-5.0.0.dist-info").mkdir()
+    (tmp_path / "uproot-5.0.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: uproot\nVersion: 5.0.0\n"
+    )
+    cluster = CommandLineCluster(tmp_path, workers=1, path=str(tmp_path))
+    try:
+        with Client(scheduler_file=str(cluster.file)) as client:
+            client.wait_for_workers(1)
+            with MetricsCollector(client, name="older uproot") as collector:
+                client.submit(str, 1).result()
+            run = collector.measurement.run
+    finally:
+        cluster.close()
+    said = f"5.0.0 on workers, {version('uproot')} on the client"
+    assert [problem for problem in run.problems if "versions" in problem] == [
+        f"workers and client have different versions, and what ran on workers is that of theirs: uproot {said}"
+    ]
+    assert run.environment.versions["uproot"] == said
+    assert run.environment.versions["coffea"] == version("coffea")

@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import time
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,3 +188,4 @@ def test_a_process_is_described() -> None:
     found = description()
     assert (found["process"], found["host"]) == (os.getpid(), socket.gethostname())
     assert found["package"] == roastcoffea.__version__
+    assert found["versions"] == {package: version(package) for package in ("coffea", "awkward", "uproot")}

@@ -19,8 +19,8 @@ from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment, Plugins
 from roastcoffea.backends.display import Display
-from roastcoffea.backends.hosts import hosts_of, with_more, with_others
-from roastcoffea.backends.limits import load
+from roastcoffea.backends.hosts import differing_versions, hosts_of, versions_on, with_more, with_others
+from roastcoffea.backends.limits import load, versions_of
 from roastcoffea.backends.logged import LoggedCluster
 from roastcoffea.backends.past_spans import leave_spans
 from roastcoffea.backends.scheduler import ClusterPlugin
@@ -43,6 +43,7 @@ COUNTED_OTHERS = (
     "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
 )
 COUNTED_ANEW = "nothing was recorded for a while, and the workers' counts before that are lost"
+OTHER_VERSIONS = "workers and client have different versions, and what ran on workers is that of theirs: {}"
 NO_ANSWER = (
     "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
     "lack everything since their last heartbeat"
@@ -241,6 +242,9 @@ class DaskMetricsBackend(LoggedCluster):
         self._loads += now
         self._withheld = {address: worker.get("withheld") for address, worker in answer["workers"].items()}
         self._workers_known = bool(workers) and not answer["silent"]
+        self.versions |= versions_on(workers)
+        if differing := differing_versions(self.versions, versions_of(self.versions)):
+            self.note(OTHER_VERSIONS.format("; ".join(f"{name} {version}" for name, version in differing.items())))
         self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:

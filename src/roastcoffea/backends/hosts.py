@@ -5,16 +5,14 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
-from importlib.metadata import PackageNotFoundError, version
 from operator import itemgetter, or_
 from typing import Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.backends.limits import Withheld
+from roastcoffea.backends.limits import Withheld, versions_of
 from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 
@@ -35,11 +33,26 @@ Process = Mapping[str, Any]
 
 def environment_of(hosts: Iterable[Host]) -> Environment:
     """Environment of a run on these hosts, as this process has it."""
-    versions = {"python": platform.python_version()}
-    for package in VERSIONS_OF:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
+    versions = {"python": platform.python_version()} | versions_of(VERSIONS_OF)
     return Environment(versions=versions, client_host=socket.gethostname(), hosts=tuple(hosts))
+
+
+def versions_on(processes: Iterable[Process]) -> dict[str, str]:
+    """Versions of packages that these processes have; where there are several of a package, all of them."""
+    found: dict[str, set[str]] = {}
+    for process in processes:
+        for package, version in process["versions"].items():
+            found.setdefault(package, set()).add(version)
+    return {package: ", ".join(sorted(versions)) for package, versions in found.items()}
+
+
+def differing_versions(workers: Mapping[str, str], client: Mapping[str, str]) -> dict[str, str]:
+    """Versions of the packages of which workers have another than the client."""
+    return {
+        package: f"{version} on workers, {client[package]} on the client"
+        for package, version in workers.items()
+        if version != client.get(package, version)
+    }
 
 
 def hosts_of(processes: Iterable[Process]) -> list[Host]:

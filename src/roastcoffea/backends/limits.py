@@ -9,7 +9,7 @@ import os
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -40,6 +40,17 @@ def limits() -> dict[str, Any]:
         "affinity": _known(lambda: f"{sum(1 << processor for processor in os.sched_getaffinity(0)):x}"),
         "group": zlib.crc32(_text(GROUPS_OF_PROCESS).encode()),
     }
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those packages that are installed for this process."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _known(ask: Callable[[], Any]) -> Any:

@@ -18,7 +18,7 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.journal import RECORDS
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.run import Host, Run
+from roastcoffea.records.run import Environment, Host, Run
 from roastcoffea.records.workers import PAUSE_COLUMNS
 from roastcoffea.storage.reading import check_fields
 
@@ -114,6 +114,8 @@ class Recorder(AbstractMetricsBackend):
         self.absent |= dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
         self.absent["client_steps"] = NO_CLIENT
         self.hosts: tuple[Host, ...] = ()
+        self.versions: dict[str, str] = {}
+        """Versions of packages on workers, where they may differ from those here."""
         self.attempts: dict[str, int] | None = None
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
@@ -283,7 +285,7 @@ class Recorder(AbstractMetricsBackend):
     def facts(self) -> dict[str, Any]:
         """What else is known, in values of JSON."""
         hosts = [asdict(host) for host in self.hosts]
-        return {"recorded": self.was_open, "hosts": hosts, "problems": list(self.problems)}
+        return {"recorded": self.was_open, "hosts": hosts, "versions": self.versions, "problems": list(self.problems)}
 
     def news(self) -> Iterator[tuple[str, bytes]]:
         """Entries for the journal that are new since the last call: the facts, if they have changed."""
@@ -304,8 +306,10 @@ class Recorder(AbstractMetricsBackend):
         for host in facts["hosts"]:
             check_fields(host, Host, "a host")
         check_fields({"problems": facts["problems"]}, Run, "the backend")
+        check_fields({"versions": facts.get("versions", {})}, Environment, "the backend")
         self._period.was_open = bool(facts["recorded"])
         self.hosts = tuple(Host(**host) for host in facts["hosts"])
+        self.versions = dict(facts.get("versions", {}))
         self.problems = list(facts["problems"])
 
     def leave_span(self) -> None:

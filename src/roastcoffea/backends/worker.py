@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
+from roastcoffea.backends.limits import Withheld, limits, load, versions_of, withheld, withheld_since
 from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.jobs import age_of, job
 from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
@@ -207,9 +207,10 @@ def job_of(worker: Any) -> dict[str, Any]:
 
 
 def description() -> dict[str, Any]:
-    """Facts about this process, and our version that it can import."""
+    """Facts about this process, our version that it can import, and the versions of what reads and analyses events."""
     process = {"process": os.getpid(), "host": socket.gethostname(), "python": platform.python_version()}
-    return {"package": importable_package(), **process, **limits()}
+    versions = versions_of(("coffea", "awkward", "uproot"))
+    return {"package": importable_package(), "versions": versions, **process, **limits()}
 
 
 def importable_package() -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.backends.hosts import differing_versions
 from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES, Recorder
 from roastcoffea.errors import reported
 from roastcoffea.instrument.calls import calls_of_tasks
@@ -242,8 +243,10 @@ class RunRecords:
     ) -> Run:
         """The run with these tables."""
         notes: list[str] = []
+        environment = self.environment
         with reported(self.note, "the environment of the run could not be described", Exception):
-            self.environment = replace(self.environment, hosts=tuple(backend.hosts))
+            versions = {**environment.versions, **differing_versions(backend.versions, environment.versions)}
+            environment = replace(environment, hosts=tuple(backend.hosts), versions=versions)
         with reported(self.note, "the backend's problems could not be listed", Exception):
             notes = backend.notes()
         return Run(
@@ -254,7 +257,7 @@ class RunRecords:
             outcome=ending[0],
             error=ending[1],
             backend=backend.kind,
-            environment=self.environment,
+            environment=environment,
             sampling_interval=self.interval,
             calls=(*self.calls, *self._functions),
             **tables,
