@@ -308,22 +308,26 @@ class Attempt:
     def _set_aside(self, files: FilesMeter) -> None:
         """Take opening files and building events in process() out of its phases."""
         phases, aside = self._phases, files.aside
-        waited = max(aside.wall - aside.cpu - aside.read, 0.0)
-        delay = min(aside.delay, waited)
         less = {
             "process_seconds": aside.wall,
             "read_seconds": aside.read,
             "decompress_seconds": aside.decompress,
             "interpret_seconds": aside.interpret,
             "compute_seconds": max(aside.cpu - aside.decompress - aside.interpret, 0.0),
-            "wait_seconds": waited,
-            "contention_seconds": delay,
+            "contention_seconds": aside.delay,
         }
-        blocked = min(waited - delay, phases.get("blocked_seconds", 0.0))
-        less |= {"blocked_seconds": blocked, "lock_seconds": waited - delay - blocked}
         for name, seconds in less.items():
             if name in phases:
                 phases[name] = max(phases[name] - seconds, 0.0)
+        # the kernel's delay is read beside the clocks: what a thread waited in between may be missing in one of them
+        wall, *working = (phases[name] for name in tuple(less)[:-1])
+        waited = max(wall - sum(working), 0.0)
+        if "wait_seconds" in phases:
+            phases["wait_seconds"] = waited
+        else:
+            contention = min(phases["contention_seconds"], waited)
+            lock = min(phases[LOCK], waited - contention)
+            phases |= {"contention_seconds": contention, LOCK: lock, "blocked_seconds": waited - contention - lock}
         for name, seconds in files.phases.items():
             phases[name] = phases.get(name, 0.0) + seconds
 

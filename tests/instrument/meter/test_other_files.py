@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from metered import Doing, outcome
 from releases import needs_exact_ranges, needs_parquet, needs_rntuples
 
 from roastcoffea import MetricsCollector, load
+from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.measurement import Measurement
 
 EVENTS = 30_000
@@ -170,6 +172,32 @@ def test_time_of_a_friend_tree_goes_by_what_it_is_used_for(files: Path, read: Ca
     inside = with_friend[[f"{name}_seconds" for name in parts]].sum(axis=1)
     assert (inside <= with_friend["process_seconds"] * 1.01 + 1e-4).all()
     assert (with_friend[["open_seconds", "build_seconds"]].sum(axis=1) > 0).all()
+
+
+class BuiltLate(BaseSchema):
+    """Events that take a while to build."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        time.sleep(0.1)
+        super().__init__(*args, **options)
+
+
+def friend_built_late(events: Any, folder: Path) -> float:
+    friend = NanoEventsFactory.from_root({str(folder / "friend.root"): "Events"}, schemaclass=BuiltLate).events()
+    KEPT["delay"] += 10.0
+    return float(ak.sum(events.x) + len(friend))
+
+
+def test_waiting_for_a_core_is_no_more_than_what_is_left_beside_building(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's delay may grow between the moments at which it and the clocks are read."""
+    monkeypatch.setitem(KEPT, "delay", 0.0)
+    monkeypatch.setattr(CoreWait, "seconds", lambda self: KEPT["delay"])
+
+    chunks = run(files, lambda events: friend_built_late(events, files)).chunks
+    assert (chunks["build_seconds"] > 0.1).all()
+    assert (chunks["contention_seconds"] <= chunks["process_seconds"]).all()
 
 
 def test_iterating_requests_baskets_again_and_closes(files: Path) -> None:
