@@ -166,6 +166,8 @@ def test_bytes_that_are_not_known_in_one_pass_are_not_known_at_all(
 @pytest.mark.slow
 @linux
 def test_a_spike_of_memory_is_seen_and_one_outside_is_not(chunk: OpenChunk) -> None:
+    others = Interval()
+    others.close()
     whole = Interval()
     np.ones(200 * MB // 8)
     with track_memory("quiet"):
@@ -187,7 +189,7 @@ def test_a_spike_of_memory_is_seen_and_one_outside_is_not(chunk: OpenChunk) -> N
     assert abs(deltas["outer/spike"]) < 20 * MB
     assert deltas["outer"] == pytest.approx(len(kept), rel=0.1)
     assert whole.peak == pytest.approx(before + 500 * MB, rel=0.1)
-    assert whole.overlaps == 0
+    assert whole.overlaps <= others.overlaps  # of threads of earlier tests
 
 
 @linux
