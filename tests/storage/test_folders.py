@@ -121,32 +121,21 @@ def test_automatic_names_overwrite_nothing(tmp_path: Path) -> None:
 FULL = OSError(28, "No space left on device")
 CALLS_OF_SAVING = [
     *((Path, "mkdir"), (folders.os, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")),
-    *((folders, "exchange"), (Path, "rmdir")),
+    (Path, "rmdir"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "exchanges"),
-    [
-        pytest.param(FULL, True, id="error, exchange"),
-        pytest.param(FULL, False, id="error, two renames", marks=pytest.mark.slow),
-        pytest.param(KeyboardInterrupt(), True, id="interrupt, exchange"),
-        pytest.param(KeyboardInterrupt(), False, id="interrupt, two renames", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
 def test_what_fails_leaves_everything_as_it_was(
     place: Any,
     function: str,
     overwrite: bool,
-    exchanges: bool,
     error: BaseException,
     saved: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not exchanges:
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
     name = "saved" if overwrite else "new"
     run = minimal_run(chunks=a_run().chunks)
     before = contents(saved)
@@ -158,7 +147,7 @@ def test_what_fails_leaves_everything_as_it_was(
         failures += failed
         if len(calls) <= nth:
             assert not failed
-            assert function in ("exchange", "rmdir") or failures
+            assert function == "rmdir" or failures
             return
         as_before = contents(saved) == before and (overwrite or not (saved.parent / name).exists())
         assert as_before or load_run(saved.parent / name) == run
@@ -212,11 +201,10 @@ FOREIGN: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("foreign", FOREIGN)
 def test_a_folder_with_anything_else_in_it_is_not_replaced(
-    foreign: str, late: bool, exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foreign: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = save_run(minimal_run(), tmp_path, "saved", metrics_json=lambda: b"{}")
     if late:  # it comes when the folder has been looked at
@@ -225,8 +213,6 @@ def test_a_folder_with_anything_else_in_it_is_not_replaced(
         monkeypatch.setattr(store, "is_replaceable", add)
     else:
         FOREIGN[foreign](saved)
-    if not exchanges:
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
     inode = saved.stat().st_ino
     with pytest.raises(MeasurementError, match="saved is not overwritten"):
         save_run(a_run(), tmp_path, "saved", overwrite=True)
@@ -252,7 +238,6 @@ def test_another_process_may_fill_the_place_meanwhile(saved: Path, monkeypatch: 
             shutil.copytree(moved, saved)
         return moved
 
-    monkeypatch.setattr(folders, "exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", rename)
     save_run(minimal_run(), saved.parent, "saved", overwrite=True)
     assert next(intruders, None) is None

@@ -19,22 +19,19 @@ from roastcoffea.storage import folders, store
 from roastcoffea.storage.store import list_runs, load_run, save_run
 
 
-def killed(saver: Saver, folder: Path, exchanges: bool, overwrite: bool, steps: int) -> bool:
+def killed(saver: Saver, folder: Path, overwrite: bool, steps: int) -> bool:
     """Whether a process that saves was killed after so many steps."""
-    (status,) = saver.save(folder, exchanges=exchanges, overwrite=overwrite, steps=steps)
+    (status,) = saver.save(folder, overwrite=overwrite, steps=steps)
     assert status in (0, -9)
     return status == -9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
-def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(
-    exchanges: bool, saver: Saver, saved: Path
-) -> None:
+def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(saver: Saver, saved: Path) -> None:
     found = []
     for steps in range(12):
         save_run(a_run(), saved.parent, "saved", overwrite=True)
-        if not killed(saver, saved.parent, exchanges, True, steps):
+        if not killed(saver, saved.parent, True, steps):
             break
         found.append(load_run(saved).id)
         assert [run.name for run in list_runs(saved.parent)] == ["saved"]
@@ -50,10 +47,9 @@ def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [[], ["--two-renames"]])
-def test_a_whole_measurement_has_the_name_after_kills_at_random_moments(way: list[str]) -> None:
+def test_a_whole_measurement_has_the_name_after_kills_at_random_moments() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
-    done = subprocess.run([sys.executable, script, "40", *way], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, script, "40"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "40 kills" in done.stdout
 
@@ -62,7 +58,7 @@ def test_a_save_that_was_killed_when_all_was_written_is_found(saver: Saver, tmp_
     found = []
     for steps in range(8):
         folder = tmp_path / str(steps)
-        if not killed(saver, folder, True, False, steps):
+        if not killed(saver, folder, False, steps):
             break
         found.append([run.name for run in list_runs(folder)])
         assert all(load_run(folder / "saved").id == "new" for _ in found[-1])
@@ -75,7 +71,7 @@ def test_a_save_that_was_killed_when_all_was_written_is_found(saver: Saver, tmp_
 
 
 def test_a_name_that_a_killed_save_took_is_taken(saver: Saver, tmp_path: Path) -> None:
-    assert killed(saver, tmp_path, True, False, 1)
+    assert killed(saver, tmp_path, False, 1)
     with pytest.raises(MeasurementError, match="saved exists"):
         save_run(a_run(), tmp_path, "saved")
     assert load_run(save_run(a_run(), tmp_path, "saved", overwrite=True)) == a_run()
@@ -110,20 +106,6 @@ def test_what_is_not_known_to_be_ours_is_left_alone(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (0, 0))
     save_run(minimal_run(), tmp_path, "m")
     assert len(hidden_in(tmp_path)) == 3
-
-
-def test_what_older_versions_left_is_listed_or_removed(saved: Path) -> None:
-    whole, partial, young = (saved.parent / f".roastcoffea-{number:016x}" for number in range(3))
-    saved.rename(whole)
-    for folder in (partial, young):
-        folder.mkdir()
-        (folder / "chunks.parquet").write_bytes(b"PAR1")
-    for folder in (whole, partial):
-        os.utime(folder, (0, 0))
-    save_run(minimal_run(), saved.parent, "m")
-    assert sorted(hidden_in(saved.parent)) == [whole.name, young.name]
-    assert {run.name for run in list_runs(saved.parent)} == {"m", whole.name}
-    assert load_run(whole) == a_run()
 
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
