@@ -13,7 +13,16 @@ from typing import Any, Final
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Run
-from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
+from roastcoffea.storage.document import (
+    FORMAT,
+    RUN_FILE,
+    SCHEMA,
+    check_body,
+    read_document,
+    run_of,
+    upgraded,
+    write_document,
+)
 from roastcoffea.storage.folders import (
     OR_OVERWRITE,
     file_name,
@@ -27,7 +36,6 @@ from roastcoffea.storage.folders import (
 from roastcoffea.storage.parquet import Room, check_end
 from roastcoffea.storage.reading import has_format, reading
 from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
-from roastcoffea.storage.upgrades import SCHEMA, upgraded
 
 METRICS_FILE: Final = "metrics.json"
 """Metrics for other programs; they are never read here."""
