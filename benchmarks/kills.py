@@ -1,6 +1,6 @@
 """Kill processes that overwrite a measurement, at random moments: under its name there must always be a whole one.
 
-    python benchmarks/kills.py [KILLS] [--two-renames]
+    python benchmarks/kills.py [KILLS]
 
 Each process saves one measurement after the other under the same name, and is killed with SIGKILL at a random moment.
 What is loaded then must be the last one that it reported, or the one after it; a list must have that one and nothing
@@ -25,7 +25,6 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.storage import folders
 from roastcoffea.storage.store import list_runs, load_run
 
 NAME = "measurement"
@@ -55,16 +54,14 @@ def measurement(number: int) -> Measurement:
     )
 
 
-def save_on_and_on(folder: Path, first: int, pipe: int, *, two_renames: bool) -> None:
+def save_on_and_on(folder: Path, first: int, pipe: int) -> None:
     """Save until killed, and tell of each measurement that is saved."""
-    if two_renames:
-        folders.exchange = lambda *_: False
     for number in count(first):
         measurement(number).save(folder, NAME, overwrite=True)
         os.write(pipe, number.to_bytes(WORD, "little"))
 
 
-def killed_save(folder: Path, first: int, wait: float, *, two_renames: bool) -> int:
+def killed_save(folder: Path, first: int, wait: float) -> int:
     """Number of the last save that a process told of before it was killed."""
     reads, writes = os.pipe()
     with warnings.catch_warnings():
@@ -74,7 +71,7 @@ def killed_save(folder: Path, first: int, wait: float, *, two_renames: bool) -> 
     if process == 0:
         try:
             os.close(reads)
-            save_on_and_on(folder, first, writes, two_renames=two_renames)
+            save_on_and_on(folder, first, writes)
         finally:
             os._exit(1)
     os.close(writes)
@@ -107,7 +104,6 @@ def main() -> None:
     """Kill, look, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kills", type=int, nargs="?", default=200)
-    parser.add_argument("--two-renames", action="store_true", help="as where folders cannot be exchanged (NFS)")
     given = parser.parse_args()
     moments = random.Random(SEED)
     seen: Counter[str] = Counter()
@@ -117,7 +113,7 @@ def main() -> None:
         last = 0
         for _ in range(given.kills):
             wait = moments.uniform(0, LONGEST_WAIT)
-            told = killed_save(folder, last + 1, wait, two_renames=given.two_renames)
+            told = killed_save(folder, last + 1, wait)
             seen["left-overs"] += bool(hidden_in(folder))
             seen["found under a hidden name"] += not (folder / NAME).exists()
             last = number_of(folder)

@@ -19,7 +19,6 @@ from typing import Any
 from command_line import PATIENCE
 
 from roastcoffea.records.run import FINISHED, Environment, Run
-from roastcoffea.storage import folders
 from roastcoffea.storage.store import save_run
 
 START = 1772409598.25
@@ -52,14 +51,13 @@ class Saver:
         *,
         children: int = 1,
         times: int = 1,
-        exchanges: bool = True,
         overwrite: bool,
         steps: int = -1,
     ) -> list[int]:
         """Exit statuses of children that save so many times, and are killed before a step of it if that is no -1."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        question = {"folder": str(folder), "times": times, "exchanges": exchanges, "overwrite": overwrite}
+        question = {"folder": str(folder), "times": times, "overwrite": overwrite}
         print(json.dumps(question | {"children": children, "steps": steps}), file=self._process.stdin, flush=True)
         return [int(status) for status in json.loads(self._process.stdout.readline())]
 
@@ -86,10 +84,9 @@ def dying(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
     return called
 
 
-def save(folder: str, times: int, exchanges: bool, overwrite: bool, steps: int) -> None:
+def save(folder: str, times: int, overwrite: bool, steps: int) -> None:
     left = [steps]
     Path.rename = dying(Path.rename, left)  # type: ignore[method-assign]
-    folders.exchange = dying(folders.exchange, left) if exchanges else lambda *_: False
     Path.rmdir = dying(Path.rmdir, left)  # type: ignore[method-assign]
     for _ in range(times):
         save_run(minimal_run(id="new"), folder, "saved", overwrite=overwrite, metrics_json=lambda: b"{}")

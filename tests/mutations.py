@@ -242,13 +242,17 @@ def rows_claimed(files: Mapping[str, bytes], chosen: random.Random) -> Mutation:
     name = chosen.choice([name for name in files if name.endswith(".parquet")])
     table = pq.read_table(io.BytesIO(files[name]))
     rows = chosen.choice((0, 1, 100, 2**31, 2**40, 2**62, -1))
-    content, old = files[name], _number(len(table))
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    changed = content[footer:-8].replace(b"\x16" + old, b"\x16" + _number(rows), chosen.choice((1, -1)))
+    whole = with_claimed_rows(files[name], len(table), rows, chosen.choice((1, -1)))
     document = json.loads(files["run.json"])
     document["tables"][name.removesuffix(".parquet")]["rows"] = rows
-    whole = content[:footer] + changed + struct.pack("<I", len(changed)) + b"PAR1"
     return Mutation(f"{name}: {rows} rows", {name: whole, "run.json": json.dumps(document).encode()})
+
+
+def with_claimed_rows(content: bytes, old: int, new: int, times: int = -1) -> bytes:
+    """A table whose footer says another number of rows."""
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    changed = content[footer:-8].replace(b"\x16" + _number(old), b"\x16" + _number(new), times)
+    return content[:footer] + changed + struct.pack("<I", len(changed)) + b"PAR1"
 
 
 def _number(value: int) -> bytes:
@@ -269,6 +273,9 @@ def bombs(files: Mapping[str, bytes]) -> Iterator[Mutation]:
     tables: dict[str, Callable[[], bytes]] = {
         "a long text for each row": lambda: written(
             pa.table({"key": pa.array(["x" * 500_000]).dictionary_encode().take(pa.array([0] * 100_000))})
+        ),
+        "a long text for each of few rows": lambda: written(
+            pa.table({"key": pa.array(["x" * 500_000]).dictionary_encode().take(pa.array([0] * 40_000))})
         ),
         "long texts with the same beginning": lambda: written(
             pa.table({"key": [f"{'x' * 100_000}{number}" for number in range(500)]}),

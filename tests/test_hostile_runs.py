@@ -33,10 +33,9 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.report.markdown import markdown
 from roastcoffea.report.summary import summary
-from roastcoffea.storage.document import RUN_FILE
+from roastcoffea.storage.document import LAST_TAGGED, RUN_FILE
 from roastcoffea.storage.store import list_runs, save_run
 from roastcoffea.storage.tables import TABLES
-from roastcoffea.storage.upgrades import LAST_TAGGED
 
 
 @pytest.fixture(scope="module")

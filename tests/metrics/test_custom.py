@@ -18,7 +18,7 @@ from roastcoffea.metrics.custom import MOST_TEXTS
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
-from roastcoffea.storage.upgrades import SCHEMA
+from roastcoffea.storage.document import SCHEMA
 
 
 def run_with(*values: dict[str, Any] | None, **changes: Any) -> Run:

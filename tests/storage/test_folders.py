@@ -1,11 +1,17 @@
 """What is there stays: a folder is whole or not at all, and nobody else's is replaced."""
 
+from __future__ import annotations
+
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from killed_saves import Saver, minimal_run
@@ -15,7 +21,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage import folders, store
 from roastcoffea.storage.folders import file_name, name_from
-from roastcoffea.storage.store import load_run, save_run
+from roastcoffea.storage.store import list_runs, load_run, save_run
 
 
 def test_what_is_saved_is_the_users_own(tmp_path: Path) -> None:
@@ -121,32 +127,21 @@ def test_automatic_names_overwrite_nothing(tmp_path: Path) -> None:
 FULL = OSError(28, "No space left on device")
 CALLS_OF_SAVING = [
     *((Path, "mkdir"), (folders.os, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")),
-    *((folders, "exchange"), (Path, "rmdir")),
+    (Path, "rmdir"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "exchanges"),
-    [
-        pytest.param(FULL, True, id="error, exchange"),
-        pytest.param(FULL, False, id="error, two renames", marks=pytest.mark.slow),
-        pytest.param(KeyboardInterrupt(), True, id="interrupt, exchange"),
-        pytest.param(KeyboardInterrupt(), False, id="interrupt, two renames", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("error", [FULL, KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
 def test_what_fails_leaves_everything_as_it_was(
     place: Any,
     function: str,
     overwrite: bool,
-    exchanges: bool,
     error: BaseException,
     saved: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not exchanges:
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
     name = "saved" if overwrite else "new"
     run = minimal_run(chunks=a_run().chunks)
     before = contents(saved)
@@ -158,7 +153,7 @@ def test_what_fails_leaves_everything_as_it_was(
         failures += failed
         if len(calls) <= nth:
             assert not failed
-            assert function in ("exchange", "rmdir") or failures
+            assert function == "rmdir" or failures
             return
         as_before = contents(saved) == before and (overwrite or not (saved.parent / name).exists())
         assert as_before or load_run(saved.parent / name) == run
@@ -212,11 +207,10 @@ FOREIGN: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("foreign", FOREIGN)
 def test_a_folder_with_anything_else_in_it_is_not_replaced(
-    foreign: str, late: bool, exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foreign: str, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = save_run(minimal_run(), tmp_path, "saved", metrics_json=lambda: b"{}")
     if late:  # it comes when the folder has been looked at
@@ -225,8 +219,6 @@ def test_a_folder_with_anything_else_in_it_is_not_replaced(
         monkeypatch.setattr(store, "is_replaceable", add)
     else:
         FOREIGN[foreign](saved)
-    if not exchanges:
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
     inode = saved.stat().st_ino
     with pytest.raises(MeasurementError, match="saved is not overwritten"):
         save_run(a_run(), tmp_path, "saved", overwrite=True)
@@ -252,7 +244,6 @@ def test_another_process_may_fill_the_place_meanwhile(saved: Path, monkeypatch: 
             shutil.copytree(moved, saved)
         return moved
 
-    monkeypatch.setattr(folders, "exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", rename)
     save_run(minimal_run(), saved.parent, "saved", overwrite=True)
     assert next(intruders, None) is None
@@ -283,3 +274,104 @@ def test_temporary_folders_are_hidden(tmp_path: Path) -> None:
         assert hidden in new.path.parents
         assert set(modes(tmp_path).values()) == {0o700}
     assert list(tmp_path.iterdir()) == []
+
+
+def killed(saver: Saver, folder: Path, overwrite: bool, steps: int) -> bool:
+    """Whether a process that saves was killed after so many steps."""
+    (status,) = saver.save(folder, overwrite=overwrite, steps=steps)
+    assert status in (0, -9)
+    return status == -9
+
+
+@pytest.mark.slow
+def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(saver: Saver, saved: Path) -> None:
+    found = []
+    for steps in range(12):
+        save_run(a_run(), saved.parent, "saved", overwrite=True)
+        if not killed(saver, saved.parent, True, steps):
+            break
+        found.append(load_run(saved).id)
+        assert [run.name for run in list_runs(saved.parent)] == ["saved"]
+        assert store.is_measurement(saved)
+        assert hidden_in(saved.parent)
+        save_run(minimal_run(), saved.parent, "other", overwrite=True)
+        assert hidden_in(saved.parent) == []
+        assert load_run(saved).id == found[-1]
+        shutil.rmtree(saved.parent / "other")
+    old = found.index("new")
+    assert found == [a_run().id] * old + ["new"] * (len(found) - old)
+    assert 2 <= old < len(found)
+
+
+@pytest.mark.slow
+def test_a_whole_measurement_has_the_name_after_kills_at_random_moments() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+    done = subprocess.run([sys.executable, script, "40"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "40 kills" in done.stdout
+
+
+def test_a_save_that_was_killed_when_all_was_written_is_found(saver: Saver, tmp_path: Path) -> None:
+    found = []
+    for steps in range(8):
+        folder = tmp_path / str(steps)
+        if not killed(saver, folder, False, steps):
+            break
+        found.append([run.name for run in list_runs(folder)])
+        assert all(load_run(folder / "saved").id == "new" for _ in found[-1])
+        save_run(minimal_run(), folder, "other")
+        assert sorted(path.name for path in folder.iterdir()) == sorted(["other", *found[-1]])
+        assert all(load_run(folder / "saved").id == "new" for _ in found[-1])
+    assert found[0] == []
+    assert found[1:] == [["saved"]] * (len(found) - 1)
+    assert len(found) > 3
+
+
+def test_a_name_that_a_killed_save_took_is_taken(saver: Saver, tmp_path: Path) -> None:
+    assert killed(saver, tmp_path, False, 1)
+    with pytest.raises(MeasurementError, match="saved exists"):
+        save_run(a_run(), tmp_path, "saved")
+    assert load_run(save_run(a_run(), tmp_path, "saved", overwrite=True)) == a_run()
+    assert hidden_in(tmp_path) == []
+
+
+def test_what_a_living_process_writes_is_left_alone(saved: Path) -> None:
+    with folders.new_folder(saved.parent, "saved") as new, folders.new_folder(saved.parent, "later") as later:
+        later.complete()
+        save_run(minimal_run(), saved.parent, "other")
+        assert new.path.is_dir()
+        assert later.path.is_dir()
+        assert [run.name for run in list_runs(saved.parent)] == ["other", "saved"]
+    assert hidden_in(saved.parent) == []
+
+
+@pytest.mark.parametrize(("days", "left"), [(6, True), (8, False)])
+@pytest.mark.parametrize("kind", [Path.mkdir, Path.touch])
+def test_what_another_machine_writes_is_left_alone_for_a_week(
+    kind: Callable[[Path], None], days: int, left: bool, tmp_path: Path
+) -> None:
+    hidden = tmp_path / ".roastcoffea-00000000-1-1-01234567"
+    kind(hidden)
+    os.utime(hidden, (0, time.time() - days * 86_400))
+    save_run(minimal_run(), tmp_path, "m")
+    assert hidden_in(tmp_path) == [hidden.name] * left
+
+
+def test_what_is_not_known_to_be_ours_is_left_alone(tmp_path: Path) -> None:
+    for name in (".roastcoffea-notes", ".roastcoffea-00000000-1-1-0123456z", ".other"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+    save_run(minimal_run(), tmp_path, "m")
+    assert len(hidden_in(tmp_path)) == 3
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, replacements = store.read_table, iter([True])
+
+    def replaced(*args: Any) -> pa.Table:
+        if next(replacements, False):
+            save_run(a_run(id="new"), saved.parent, "saved", overwrite=True)
+        return real(*args)
+
+    monkeypatch.setattr(store, "read_table", replaced)
+    assert load_run(saved) == a_run(id="new")

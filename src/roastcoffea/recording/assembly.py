@@ -21,8 +21,7 @@ from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.run import LOST, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import fields_by_name
-from roastcoffea.storage.plain import plain, restored
-from roastcoffea.storage.reading import check_fields, check_times
+from roastcoffea.storage.reading import check_fields, check_times, plain, restored
 from roastcoffea.units import counted
 
 START: Final = "start"

@@ -25,9 +25,9 @@ from roastcoffea.records.arrow import packed_parts
 from roastcoffea.records.run import Run
 from roastcoffea.redaction import redacted
 from roastcoffea.storage.document import RUN_FILE, body_of
+from roastcoffea.storage.document import SCHEMA as RUN_SCHEMA
 from roastcoffea.storage.store import OWN_FILES, is_replaceable
 from roastcoffea.storage.tables import SPAN_FORMS, tables_of
-from roastcoffea.storage.upgrades import SCHEMA as RUN_SCHEMA
 from roastcoffea.units import SECONDS_PER_DAY
 
 if TYPE_CHECKING:

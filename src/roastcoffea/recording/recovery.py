@@ -19,10 +19,9 @@ from roastcoffea.recording.assembly import REPORT, RunRecords, unpacked_values
 from roastcoffea.recording.black_box import END, SPANS
 from roastcoffea.records.arrow import arrow_schema, unpacked_part
 from roastcoffea.records.run import LOST, Environment, Run
-from roastcoffea.storage.document import body_of, check_body, restored_body, run_of
+from roastcoffea.storage.document import SCHEMA, body_of, check_body, restored_body, run_of
 from roastcoffea.storage.reading import check_times
 from roastcoffea.storage.tables import SPAN_FORMS, TABLES, Tables, tables_of
-from roastcoffea.storage.upgrades import SCHEMA
 from roastcoffea.units import moment
 
 LOST_ERROR: Final = "the client was lost (killed, out of memory, or without power); its journal ends at {}"

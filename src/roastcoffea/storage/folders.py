@@ -1,54 +1,51 @@
-"""Folders and files that appear complete or not at all.
+"""Folders and files that appear complete or not at all, and what killed processes leave of them.
 
-Unfinished output is in a hidden folder or file next to its destination, see `left_overs`.
+Output is written to a hidden folder or file next to its destination, whose name has the writing process. A folder that
+is replaced is renamed into the hidden folder before the new one gets its name. Whoever looks for a name that a killed
+process left free finds the new folder in there, or the old one if the new one was not complete.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import sys
+import re
+import secrets
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final, TypeVar
 from unicodedata import category
 
-from roastcoffea.errors import MeasurementError
-from roastcoffea.log.processes import remove_files
-from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy, written_in
+from roastcoffea.errors import MeasurementError, UnreadableMeasurementError
+from roastcoffea.log.processes import UNKNOWN, began, is_alive, machine, remove_files
+
+T = TypeVar("T")
 
 OVERWRITE: Final = "overwrite=True"
 OR_OVERWRITE: Final = f"choose another name, or {OVERWRITE} to replace it"
-
-_STAYS: Final = "is not overwritten: it is not a measurement or export, or holds other files; choose another name"
 
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
 """Permissions of output: records contain private paths, hosts and errors."""
 
-
-_AT_FDCWD: Final = -100
-_EXCHANGE: Final = 2
-"""RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
-
-_REFUSALS: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOTTY)
-"""Errors of systems and file systems that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
-
-
 LONGEST_NAME: Final = 255
 """Most bytes in the name of a file, on all common file systems."""
 
-UNSEEN: Final = ("Cc", "Zl", "Zp")
-"""Categories of control characters and line separators, which would break a name in a list."""
+UNFINISHED: Final = "unfinished"
+COMPLETE: Final = "complete"
+REPLACED: Final = "replaced"
+"""Folders in a hidden folder: being written, waiting for their destination, and moved aside for it."""
+
+_HIDDEN: Final = re.compile(r"\.roastcoffea-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)-[0-9a-f]{8}")
 
 
 def file_name(name: str) -> str:
     """The name, checked to stay in its folder and to be visible there."""
     if not isinstance(name, str):
         raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
-    if unseen := next((each for each in name if category(each) in UNSEEN), None):
+    if unseen := next((each for each in name if category(each) in ("Cc", "Zl", "Zp")), None):
         take = f"it contains the control character {unseen!r}; choose a name without"
         raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
     if not name.strip() or name.startswith(".") or any(character in name for character in "/\\"):
@@ -164,52 +161,36 @@ class NewFolder:
     def put_in_place(self, target: Path, replaces: Callable[[Path], bool] | None = None) -> bool:
         """Move it to its destination; False if that exists and may not be replaced.
 
-        A folder that `replaces` allows to be replaced exists until the new one does. Empty folders are always replaced.
+        Empty folders are always replaced.
         """
         while not _moved(self.path, target):  # another process may create or remove the destination in the meantime
             if replaces is None:
                 return False
             found = _inode(target)
             if replaces(target):
-                if self._took_place_of(target, replaces):
-                    break
+                self._move_aside(target, replaces)
             elif found is not None and found == _inode(target):
-                raise MeasurementError(f"{target} {_STAYS}")
+                raise _stays(target)
         sync_folder(target.parent)
         return True
 
-    def _took_place_of(self, target: Path, replaces: Callable[[Path], bool]) -> bool:
-        """Whether it replaced the other folder; False if that disappeared in the meantime."""
-        try:
-            if not exchange(self.path, target):
-                return self._replaced(target, replaces)
-        except FileNotFoundError:
-            return False
-        if not replaces(self.path):  # it changed between the check and the exchange
-            exchange(self.path, target)
-            raise MeasurementError(f"{target} {_STAYS}")
-        return True
-
-    def _replaced(self, target: Path, replaces: Callable[[Path], bool]) -> bool:
-        """The same in two steps, if the file system cannot exchange folders; `left_overs` handles the state in
-        between."""
+    def _move_aside(self, target: Path, replaces: Callable[[Path], bool]) -> None:
+        """Move what is to be replaced into the hidden folder, from which `dissolve` brings it back if need be."""
         aside = self._hidden / REPLACED / target.name
         aside.parent.mkdir(OWN_FOLDER, exist_ok=True)
+        remove_files(aside, written_in(aside))  # another process took the name after an earlier one was moved
         try:
-            try:
-                target.rename(aside)
-            except FileNotFoundError:
-                return False
-            if not replaces(aside):
-                raise MeasurementError(f"{target} {_STAYS}")
-            if _moved(self.path, target):
-                return True
-        except BaseException:
-            with suppress(OSError):
-                aside.rename(target)
-            raise
-        remove_files(aside, written_in(aside))  # another process took the name and replaced it
-        return False
+            target.rename(aside)
+        except FileNotFoundError:  # it is gone in the meantime
+            return
+        if not replaces(aside):  # it changed after it was looked at
+            aside.rename(target)
+            raise _stays(target)
+
+
+def _stays(target: Path) -> MeasurementError:
+    why = "it is not a measurement or export, or holds other files"
+    return MeasurementError(f"{target} is not overwritten: {why}; choose another name")
 
 
 @contextmanager
@@ -234,24 +215,134 @@ def _moved(folder: Path, target: Path) -> bool:
     return True
 
 
-def _inode(path: Path) -> int | None:
-    with suppress(FileNotFoundError):
-        return path.lstat().st_ino
+def _inode(path: Path, *, follow: bool = False) -> int | None:
+    """Inode of a file or folder; of a link, or of its target."""
+    with suppress(OSError, ValueError):
+        return path.stat(follow_symlinks=follow).st_ino
     return None
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Let two folders exchange their names in one step; False if the system or file system cannot."""
-    names = os.fsencode(one), os.fsencode(other)
+def hidden_in(parent: Path) -> list[Path]:
+    """Hidden output in a folder, newest first."""
+    return sorted((path for path in entries(parent) if _HIDDEN.fullmatch(path.name)), key=changed, reverse=True)
+
+
+def entries(folder: Path) -> list[Path]:
+    """Entries of a folder; none if it cannot be read."""
+    with suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+def changed(path: Path) -> float:
+    """Unix time of the last change in a folder, or of a file; now if it is gone."""
+    with suppress(OSError):
+        return path.lstat().st_mtime
+    return time.time()
+
+
+def hidden_path(parent: Path) -> Path:
+    """New path for output of this process."""
+    process = os.getpid()
+    return parent / f".roastcoffea-{machine()}-{process}-{began(process) or UNKNOWN}-{secrets.token_hex(4)}"
+
+
+def writer_lives(hidden: Path) -> bool | None:
+    """Whether the writing process is alive; None if unknown."""
+    by = _HIDDEN.fullmatch(hidden.name)
+    alive = by and is_alive(by["machine"], int(by["process"]), int(by["began"]))
+    # on another machine, that cannot be checked: no save takes a week
+    return False if alive is None and time.time() - changed(hidden) > 7 * 86_400 else alive
+
+
+def tidy(parent: Path) -> None:
+    """Restore or remove what killed processes left in a folder.
+
+    Complete folders, and those moved aside, get their name if it is free. Output of living processes, recent output of
+    other machines, and anything that cannot be removed is kept.
+    """
+    with suppress(OSError):
+        for hidden in hidden_in(parent):
+            if writer_lives(hidden) is False:
+                dissolve(hidden, (COMPLETE, REPLACED))
+
+
+def left_overs(parent: Path) -> dict[str, Path]:
+    """Complete folders without their name, by the names they belong to."""
+    found: dict[str, Path] = {}
+    for hidden in hidden_in(parent):
+        states = (REPLACED,) if writer_lives(hidden) else (COMPLETE, REPLACED)
+        for folder in (folder for state in states for folder in entries(hidden / state)):
+            found.setdefault(folder.name, folder)
+    return {name: folder for name, folder in found.items() if not os.path.lexists(parent / name)}
+
+
+def names_in(parent: Path) -> list[str]:
+    """Names in a folder that are not hidden, or hidden only for a moment."""
+    names = os.listdir(parent)  # noqa: PTH208  (names are wanted, not paths)
+    # a second look finds folders that got their name after the first one
+    names += [*left_overs(parent), *os.listdir(parent)]  # noqa: PTH208
+    return [name for name in dict.fromkeys(names) if not name.startswith(".")]
+
+
+def read_whole(folder: Path, read: Callable[[Path], T]) -> T:
+    """Content of a folder, or of the left-over that belongs to its name, all from the same one.
+
+    It is read again if the folder is replaced in the meantime.
+    """
+    for _ in range(10):
+        place = folder if os.path.lexists(folder) else left_overs(folder.parent).get(folder.name, folder)
+        with _held(place) as inode:
+            try:
+                result = read(place)
+            except MeasurementError:
+                if inode == _inode(place, follow=True):
+                    raise
+                continue
+            if inode == _inode(place, follow=True):
+                return result
+    raise UnreadableMeasurementError(f"{folder} was replaced repeatedly while it was read; try again")
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[int | None]:
+    """Inode of a folder, which no other one gets while the block runs."""
     try:
-        library: Any = ctypes.CDLL(None, use_errno=True)
-        if sys.platform == "darwin":
-            failed = library.renamex_np(*names, ctypes.c_uint(_EXCHANGE))
-        else:
-            failed = library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_EXCHANGE))
-    except (AttributeError, OSError, TypeError):
-        return False
-    number = ctypes.get_errno()
-    if failed and number not in _REFUSALS:
-        raise OSError(number, os.strerror(number), str(one), None, str(other))
-    return not failed
+        descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError):
+        yield _inode(folder, follow=True)
+        return
+    try:
+        yield os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
+
+
+def dissolve(hidden: Path, states: tuple[str, ...]) -> None:
+    """Remove a hidden folder, after its folders in these states got their name if it is free."""
+    if not hidden.is_dir():
+        hidden.unlink(missing_ok=True)
+        return
+    for folder in (folder for state in states for folder in entries(hidden / state)):
+        place = hidden.parent / folder.name
+        if not os.path.lexists(place):
+            with suppress(OSError):
+                folder.rename(place)
+        if not os.path.lexists(place):
+            return  # it is the only one of its name
+    removed = [UNFINISHED]
+    for state in (COMPLETE, REPLACED):  # a half-removed folder must not look complete
+        removed.append(f"{UNFINISHED}-{state}")
+        with suppress(OSError):
+            (hidden / state).rename(hidden / removed[-1])
+    for state in removed:
+        for output in entries(hidden / state):
+            remove_files(output, written_in(output))
+        remove_files(hidden / state, written_in(hidden / state))
+    remove_files(hidden, ())
+
+
+def written_in(folder: Path) -> list[Path]:
+    """Files in a folder that may be unfinished output."""
+    ours = (".parquet", ".json", ".csv", ".html", "start_end_time.txt")
+    return [path for path in entries(folder) if path.name.endswith(ours) and (path.is_symlink() or path.is_file())]

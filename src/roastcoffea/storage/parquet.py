@@ -1,56 +1,169 @@
-"""Parquet files read within bounds: nothing is allocated because a file claims to need it."""
+"""Parquet files read within bounds: no memory is allocated because a file claims to need it.
+
+Arrow allocates what a page claims to hold, and a few bytes can claim any size: a page of zeros, a text that each row
+refers to. Claims are therefore added up when Arrow reads the pages of a column, before it decodes them. If they
+exceed what a file of this size can hold, or cannot be read here, the file is read in a process with a memory limit.
+https://parquet.apache.org/docs/file-format/
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from functools import lru_cache
-from io import BytesIO
+from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from roastcoffea.storage.pages import SMALLEST_VALUE, Footer
 from roastcoffea.storage.reading import check_memory, opened, reading
 
-LAST_BYTES: Final = b"PAR1"
-"""End of each Parquet file; the length of its footer is in front."""
 TAIL: Final = 8
-
-SMALL_FILE: Final = 2**20
-"""A file of so many bytes is read at once."""
-OF_NO_ROWS: Final = 2**15
-"""A file of a table without rows has fewer bytes."""
-SMALL_FOOTER: Final = 2**18
-FOOTER_SHARE: Final = 8
-"""A footer may be this long; in a larger file, this fraction of it. Its parts take hundreds of times their size."""
-LONGEST_FOOTER_TEXT: Final = 2**24
-MOST_FOOTER_PARTS: Final = 10_000
+"""Bytes at the end of each file: the length of the footer in front of them, and PAR1."""
 
 EXPANSION: Final = 2000
 """Memory that a table may need, in sizes of its pages: requests of equal chunks take up to 1100, most tables 100."""
 ROOM: Final = 2**25
 """Bytes that the tables of a folder may need in addition."""
-
-FEW_ROWS: Final = 100_000
-"""Rows below which a table is read in one thread: sharing out its columns takes longer than reading them."""
+SMALLEST_VALUE: Final = 8
+"""Least bytes of a value in memory: its number or the offset of its text, and its levels."""
 
 
 class Room:
     """Memory for the tables of a folder, together."""
 
     def __init__(self) -> None:
-        self._left = ROOM
+        self.left = ROOM
 
-    def take(self, needed: int, pages: int) -> None:
-        """Raise if so many bytes of pages claim more than they can hold, or than there is."""
-        beyond = max(needed - EXPANSION * pages, 0)
-        if beyond > self._left:
-            raise ValueError(f"it claims to hold {needed} bytes in {pages}, which no measurement does")
-        check_memory(needed, "it needs")
-        self._left -= beyond
+
+class BeyondSizeError(ValueError):
+    """A file claims more than its size can hold, or what it claims cannot be told here."""
+
+
+class _Pages(BufferedReader):
+    """A file that looks at its pages when Arrow reads them, those of a column at a time."""
+
+    def __init__(self, raw: Any, most: int | None) -> None:
+        super().__init__(raw)
+        self._most = most
+        """Bytes that the file can hold; None where others see to it."""
+        self._watched = False
+        self.needed = 0
+        """Bytes of memory that are claimed."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(size)
+        if self._watched:
+            try:
+                needed = _claimed(content)
+            except (LookupError, RecursionError, TypeError, pa.ArrowException) as error:
+                raise BeyondSizeError(f"the size of a page is unknown ({type(error).__name__}: {error})") from None
+            self._claim(needed)
+        return content
+
+    def watch(self, of_column: int, found: int, ours: int) -> None:
+        """Look at what is read from now on; so many columns need this many bytes in any case."""
+        if self._most is not None:
+            if of_column * found > self._most:
+                raise BeyondSizeError(f"it claims to hold {of_column * found} bytes")
+            self._claim(of_column * ours)  # those that are missing are added
+            self._watched = True
+
+    def _claim(self, needed: int) -> None:
+        """Raise if the file cannot hold so many bytes more, or if there is no memory for them."""
+        self.needed += needed
+        if self._most is not None and self.needed > self._most:
+            raise BeyondSizeError(f"it claims to hold {self.needed} bytes or more")
+        check_memory(self.needed, "it needs")
+
+
+DATA: Final = 0
+DICTIONARY: Final = 2
+DESCRIBED: Final = {DATA: 5, DICTIONARY: 7}
+"""Kinds of pages that we write, with the field of a header that describes them."""
+BY_DICTIONARY: Final = frozenset((2, 8))
+ENCODINGS: Final = BY_DICTIONARY | {0, 3}
+"""Encodings that we write; in others, a few bytes may stand for a long text."""
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+"""Beginning of what zstd compressed; what begins like this is an error for each other codec."""
+
+
+def _claimed(content: bytes) -> int:
+    """Memory that a column needs for these pages, at most."""
+    needed = place = repeated = in_memory = texts = 0
+    dictionary = None
+    while place < len(content):
+        header, start = _header(content, place)
+        kind, size, stored = header[1], header[2], header[3]
+        values, encoding = header[DESCRIBED[kind]][1], header[DESCRIBED[kind]][2]
+        place = start + stored
+        if min(size, stored, values) < 0 or place > len(content) or encoding not in ENCODINGS:
+            raise LookupError(f"{size} bytes in {stored}, {values} values, encoding {encoding}")
+        needed += size + values * SMALLEST_VALUE
+        if kind == DICTIONARY:
+            if dictionary is not None:
+                raise LookupError("a second dictionary")
+            dictionary, in_memory, texts = content[start:place], size, values
+        elif encoding in BY_DICTIONARY:
+            repeated += values
+    if dictionary is None or repeated * in_memory <= needed:
+        return needed + repeated * in_memory
+    return needed + repeated * _longest(dictionary, in_memory, texts)
+
+
+def _longest(dictionary: bytes, size: int, texts: int) -> int:
+    """Bytes of the longest text in a dictionary; 0 if it has numbers."""
+    if not dictionary.startswith(ZSTD):
+        return size  # it is not known better
+    content = pa.Codec("zstd").decompress(dictionary, size, asbytes=True)
+    longest = place = 0
+    for _ in range(min(texts, size)):
+        length = int.from_bytes(content[place : place + 4], "little")
+        longest = max(longest, length)
+        place += 4 + length
+        if place > size:
+            return 0  # Arrow finds no texts there either
+    return longest
+
+
+def _header(content: bytes, place: int) -> tuple[dict[int, Any], int]:
+    """Numbers in the header of a page, by their field, and the place behind it.
+
+    It is in the compact protocol of Thrift: https://github.com/apache/thrift/blob/master/doc/specs/
+    """
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := content[place]:
+        kind, number, place = head & 15, number + (head >> 4), place + 1
+        if head < 16 or number > 15:
+            raise LookupError(f"field {number}")
+        if kind == 12:  # a structure
+            fields[number], place = _header(content, place)
+        elif kind not in (1, 2):  # these are booleans
+            value, place = _number(content, place)
+            if kind == 8:  # a text, of statistics
+                place += value
+            elif kind in (4, 5, 6):
+                fields[number] = value >> 1 ^ -(value & 1)
+            else:
+                raise LookupError(f"a value of type {kind}")
+    return fields, place + 1
+
+
+def _number(content: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := content[place]) > 127:  # not the last one
+        value |= (byte & 127) << shift
+        shift, place = shift + 7, place + 1
+        if shift > 63:
+            raise LookupError("a number without end")
+    return value | byte << shift, place + 1
 
 
 def read_parquet(path: Path, schema: pa.Schema, room: Room, rows: int | None = None) -> pa.Table:
@@ -63,37 +176,44 @@ def read_parquet(path: Path, schema: pa.Schema, room: Room, rows: int | None = N
     """
     with reading(path), opened(path) as file:
         length = os.fstat(file.fileno()).st_size
-        if length > SMALL_FILE:
-            return _table(file, length, schema, room, rows)
-        content = file.read(length)
-        if rows == 0 and length <= OF_NO_ROWS:
-            return _empty_table(content, schema)
-        return _table(BytesIO(content), len(content), schema, room, rows)
+        small = length <= 2**20
+        content = BytesIO(file.read(length)) if small else FileIO(file.fileno(), closefd=False)
+        can_hold = EXPANSION * (length - TAIL - _footer_size(content, length))
+        if rows == 0 and length <= 2**15:
+            return _empty_table(content.read(), schema)
+        most = can_hold + room.left
+        pages = _Pages(content, most)
+        try:
+            table, needed = _table(pages, schema, rows), pages.needed
+        except BeyondSizeError as error:
+            table = _in_another_process(file, schema, rows, most, str(error))
+            needed = table.nbytes
+        table.validate(full=True)
+        room.left -= max(needed - can_hold, 0)
+        return table
 
 
 @lru_cache(maxsize=100)
 def _empty_table(content: bytes, schema: pa.Schema) -> pa.Table:
     """Table without rows: those of many measurements are equal to the byte, and are read once."""
-    return _table(BytesIO(content), len(content), schema, Room(), 0)
+    return _table(_Pages(BytesIO(content), 0), schema, 0)
 
 
-def _table(file: BinaryIO, length: int, schema: pa.Schema, room: Room, rows: int | None) -> pa.Table:
-    """Table of an open file of this length; see `read_parquet`."""
-    footer = _footer(file, length)
-    known = footer.rows
-    if rows not in (None, known):
-        raise ValueError(f"{known} rows instead of {rows}")
-    absent = len(schema) * SMALLEST_VALUE * known  # of older versions: they are added
-    room.take(footer.claimed(file) + absent, footer.pages)
-    file.seek(0)
+def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
+    """Table of an open file; see `read_parquet`."""
     with pq.ParquetFile(
-        # Arrow calls Python for each column otherwise
-        pa.BufferReader(file.getvalue()) if isinstance(file, BytesIO) else file,
+        pages,
+        pre_buffer=False,  # it would read several columns at once
         page_checksum_verification=True,
-        thrift_string_size_limit=LONGEST_FOOTER_TEXT,
-        thrift_container_size_limit=MOST_FOOTER_PARTS,
+        thrift_string_size_limit=2**24,
+        thrift_container_size_limit=10_000,
     ) as stored:
-        found = stored.schema_arrow
+        known, found = stored.metadata.num_rows, stored.schema_arrow
+        if rows not in (None, known):
+            raise ValueError(f"{known} rows instead of {rows}")
+        groups = [stored.metadata.row_group(number).num_rows for number in range(stored.num_row_groups)]
+        if min(groups, default=0) < 0 or sum(groups) != known:
+            raise ValueError(f"it has {known} rows, in groups of {groups[:10]}")
         if is_ours := found.equals(schema, check_metadata=True):
             ours = schema
         else:  # another program, or another version of this one, has written it
@@ -101,37 +221,71 @@ def _table(file: BinaryIO, length: int, schema: pa.Schema, room: Room, rows: int
             ours = pa.schema([fields.get(field.name, field) for field in found])
             for field in found:
                 _check_type(field, fields.get(field.name))
-        table = stored.read(use_threads=known > FEW_ROWS) if known else found.empty_table()
+        pages.watch(known * SMALLEST_VALUE, len(found), len(schema))
+        # sharing out the columns of few rows takes longer than reading them
+        table = stored.read(use_threads=known > 100_000) if known else found.empty_table()
     if table.num_rows != known:
         raise ValueError(f"{table.num_rows} rows instead of {known}")
-    if not is_ours:
-        table = table.cast(ours)
-    table.validate(full=True)
-    return table
+    return table if is_ours else table.cast(ours)
+
+
+def _in_another_process(file: BinaryIO, schema: pa.Schema, rows: int | None, most: int, why: str) -> pa.Table:
+    """Table of a file, read in a process that gets no more memory than a table of its size takes."""
+    if sys.platform != "linux" or not sys.executable:  # others do not hold processes to a limit
+        raise ValueError(f"{why}, which no measurement does")
+    limit = min(2**27 + 2 * most, psutil.virtual_memory().available)
+    command = "from roastcoffea.storage.parquet import read_confined; read_confined()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command, schema.serialize().to_pybytes().hex(), json.dumps([rows, most, limit])],
+        stdin=file,
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "ARROW_DEFAULT_MEMORY_POOL": "system"},
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"the process ended ({done.returncode})"]
+        raise ValueError(f"{why}; reading it with a limit of {limit} bytes of memory ended with {said[-1]}")
+    with pa.ipc.open_stream(done.stdout) as stream:
+        return stream.read_all()
+
+
+def read_confined() -> None:
+    """Read the file that is the standard input, and write its table to the standard output."""
+    import resource
+
+    rows, most, limit = json.loads(sys.argv[2])
+    space = psutil.Process().memory_info().vms + limit
+    for kind, value in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CPU, 60), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(kind, (value, value))
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(sys.argv[1])))
+    table = _table(_Pages(FileIO(0), None), schema, rows)
+    needed = table.nbytes + len(table) * len(schema) * SMALLEST_VALUE
+    if needed > most:
+        raise ValueError(f"it holds {needed} bytes, which no measurement of its size does")
+    with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
+        stream.write_table(table)
 
 
 def check_end(path: Path) -> None:
     """Raise where a file is missing, or its end is: a copy of it is not finished."""
     with reading(path), opened(path) as file:
-        _tail(file, os.fstat(file.fileno()).st_size)
+        _footer_size(file, os.fstat(file.fileno()).st_size)
 
 
-def _tail(file: BinaryIO, length: int) -> bytes:
-    """Last bytes of a file, without the mark of its end."""
+def _footer_size(file: BinaryIO | FileIO, length: int) -> int:
+    """Bytes of a file's footer; ValueError if they are more than those of any real table.
+
+    Its parts take hundreds of times their size.
+    """
     file.seek(max(length - TAIL, 0))
     tail = file.read(TAIL)
-    if not tail.endswith(LAST_BYTES):
+    if not tail.endswith(b"PAR1"):
         raise ValueError("its end is missing")
-    return tail.removesuffix(LAST_BYTES)
-
-
-def _footer(file: BinaryIO, length: int) -> Footer:
-    """Footer of a file; ValueError if it is larger than that of any real table."""
-    size, most = int.from_bytes(_tail(file, length), "little"), max(SMALL_FOOTER, length // FOOTER_SHARE)
-    if size > min(most, length - TAIL):
+    size = int.from_bytes(tail[:4], "little")
+    if size > min(max(2**18, length // 8), length - TAIL):
         raise ValueError(f"its footer claims {size} bytes")
-    file.seek(length - TAIL - size)
-    return Footer(file.read(size), length)
+    file.seek(0)
+    return size
 
 
 def _check_type(field: pa.Field, ours: pa.Field | None) -> None:

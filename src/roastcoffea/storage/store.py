@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -14,22 +12,30 @@ from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
-from roastcoffea.log.processes import remove_files
 from roastcoffea.records.run import Run
-from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
-from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, name_from, new_folder
-from roastcoffea.storage.left_overs import (
-    LONGEST_SAVE,
+from roastcoffea.storage.document import (
+    FORMAT,
+    RUN_FILE,
+    SCHEMA,
+    check_body,
+    read_document,
+    run_of,
+    upgraded,
+    write_document,
+)
+from roastcoffea.storage.folders import (
+    OR_OVERWRITE,
+    file_name,
+    holds_only,
     left_overs,
+    name_from,
     names_in,
-    older_left_overs,
+    new_folder,
     read_whole,
-    written_in,
 )
 from roastcoffea.storage.parquet import Room, check_end
 from roastcoffea.storage.reading import has_format, reading
 from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
-from roastcoffea.storage.upgrades import SCHEMA, upgraded
 
 METRICS_FILE: Final = "metrics.json"
 """Metrics for other programs; they are never read here."""
@@ -95,11 +101,6 @@ def save_run(
     target = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # left by killed saves of older versions, unless complete: then it is listed under its hidden name
-        for hidden in older_left_overs(folder):
-            with suppress(OSError):
-                if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
-                    remove_files(hidden, written_in(hidden))
         first = next(each for each in names if name is not None or not os.path.lexists(folder / each))
         with new_folder(folder, first) as new:
             for table_name, table in tables.items():
@@ -148,7 +149,7 @@ def paths_in(folder: Path) -> list[Path]:
         raise MeasurementError(f"{folder} is a file; pass a folder with measurements") from None
     except OSError as error:
         raise MeasurementError(f"{folder} cannot be listed: {error}; pass a folder with measurements") from error
-    return [path for path in (*(folder / name for name in names), *older_left_overs(folder)) if is_measurement(path)]
+    return [path for path in (folder / name for name in names) if is_measurement(path)]
 
 
 def is_measurement(path: Path) -> bool:
