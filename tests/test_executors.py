@@ -267,6 +267,20 @@ def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], caps
     assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
 
 
+@pytest.mark.slow
+def test_a_cluster_that_coffea_makes_is_said_to_be_out_of_reach(sample: dict[str, Any]) -> None:
+    runner = runner_with(DaskExecutor(status=False))
+    with MetricsCollector() as collector:
+        output, report = runner(sample, processor_instance=Jets())
+    assert sum(dataset["events"] for dataset in output.values()) == report["entries"]
+    measurement = collector.measurement
+    assert any("DaskExecutor(client=client)" in problem for problem in measurement.problems)
+    for ledger in (measurement.byte_ledger, measurement.time_ledger):
+        assert "DaskExecutor(client=client)" in str(ledger.certificate)
+    assert measurement.metrics["total_events"] == report["entries"]
+    assert "num_chunks" in measurement.metrics.missing
+
+
 @needs_checkpoints
 @pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
 def test_chunks_from_checkpoints_read_nothing(
