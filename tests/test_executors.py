@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
 from conftest import ServedPool
 from distributed import Client
-from releases import needs_checkpoints, needs_results, needs_retries
+from releases import needs_caches, needs_checkpoints, needs_results, needs_retries
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
@@ -265,6 +266,44 @@ def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], caps
             runner(sample, processor_instance=processor)
     assert set(within.value.partial_output) == set(without.value.partial_output)
     assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
+
+
+@pytest.mark.slow
+@needs_caches
+def test_the_cache_of_workers_is_no_reading(sample: dict[str, Any], client: Client) -> None:
+    from coffea.processor.dask import ColumnCache
+
+    class Plain(ColumnCache):
+        """The same without compression, which would need another package."""
+
+        def setup(self, worker: Any) -> None:
+            self.cache: dict[str, Any] = {}
+            self.lock, self.hits, self.misses = threading.Lock(), 0, 0
+
+    def kept(dask_worker: Any) -> tuple[int, int]:
+        cache = dask_worker.plugins[ColumnCache.name]
+        return cache.hits, sum(array.nbytes for array in cache.cache.values())
+
+    client.register_plugin(Plain())
+    try:
+        runner = runner_with(
+            DaskExecutor(client=client, status=False, worker_affinity=True), cachestrategy="dask-worker"
+        )
+        expected, _ = runner(sample, processor_instance=Jets())
+        size = sum(held for _, held in client.run(kept).values())
+        with MetricsCollector(client) as collector:
+            output, report = runner(sample, processor_instance=Jets())
+        assert sum(hits for hits, _ in client.run(kept).values()) > 0
+    finally:
+        client.unregister_worker_plugin(ColumnCache.name)
+    assert output == expected
+    chunks, ledger = collector.measurement.chunks, collector.measurement.byte_ledger
+    assert chunks["bytes_cached"].sum() == size > 0
+    assert chunks["bytes_payload"].sum() == 0
+    assert ledger["metadata"] == report["bytesread"]
+    assert ledger.certificate.complete
+    assert "of arrays came from coffea's buffer cache" in str(ledger.certificate)
+    assert collector.problems == []
 
 
 @pytest.mark.slow
