@@ -21,7 +21,7 @@ from conftest import ServedPool
 from distributed import Client
 from releases import needs_caches, needs_checkpoints, needs_results, needs_retries
 
-from roastcoffea import MetricsCollector
+from roastcoffea import MetricsCollector, load
 from roastcoffea.measurement import Measurement
 
 CHUNKSIZE = 2100
@@ -252,20 +252,38 @@ def test_attempts_that_are_repeated_have_records_of_their_own(
     assert chunks.query("outcome == 'ok'")["attempt"].max() == 2
 
 
-@pytest.mark.slow
 @needs_retries
-def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("as_type", [False, True])
+def test_a_recoverable_executor_gives_what_was_done(
+    as_type: bool, sample: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     # coffea gives what it has not merged yet: so it merges only when all chunks have ended
-    merging = (1, 1000, 1000)
-    with ExitStack() as stack, executor_of("threads", stack, retries=0, recoverable=True, merging=merging) as executor:
-        runner = runner_with(executor)
-        processor = Raising(entry=0)
-        with pytest.raises(Exception, match="planted") as without:
-            runner(sample, processor_instance=processor)
-        with pytest.raises(Exception, match="planted") as within, MetricsCollector() as collector:
-            runner(sample, processor_instance=processor)
-    assert set(within.value.partial_output) == set(without.value.partial_output)
-    assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
+    options: dict[str, Any] = {"retries": 0, "recoverable": True, "merging": (1, 1000, 1000)}
+    skipped = {"use_result_type": True, "skipbadfiles": (ZeroDivisionError,)} if as_type else {}
+    with ExitStack() as stack, executor_of("threads", stack, **options) as executor:
+        runner = runner_with(executor, savemetrics=False, **skipped)
+
+        def partial_output() -> dict[str, Any]:
+            if as_type:
+                return runner(sample, processor_instance=Raising(entry=0)).value
+            with pytest.raises(Exception, match="planted") as raised:
+                runner(sample, processor_instance=Raising(entry=0))
+            return raised.value.partial_output
+
+        plain = partial_output()
+        with MetricsCollector() as collector:
+            output = partial_output()
+    assert output == plain
+    measurement = collector.measurement
+    missing = measurement.missing_items()
+    (call,) = measurement.run.calls
+    kept = call.chunks - len(missing)
+    assert output["events"] + sum(map(len, missing)) == sum(map(len, runner.preprocess(sample)))
+    assert {item.entrystart for item in missing} == {0}
+    assert measurement.metrics["num_missing_chunks"] == len(missing) == 4
+    assert (call.outcome, len(call.kept)) == ("failed", kept)
+    assert f"{kept} others are only in the partial output that came with the error" in measurement.verdict[0].text
+    assert load(measurement.save(tmp_path)).missing_items() == missing
 
 
 @pytest.mark.slow
