@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import os
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +324,42 @@ def test_the_cache_of_workers_is_no_reading(sample: dict[str, Any], client: Clie
     assert ledger.certificate.complete
     assert "of arrays came from coffea's buffer cache" in str(ledger.certificate)
     assert collector.problems == []
+
+
+@dataclass
+class Remembering(IterativeExecutor):
+    """Gives results of chunks again that it has from earlier runs, as the cache of TaskVine's manager does."""
+
+    results: dict[Any, Any] = field(default_factory=dict)
+
+    def __call__(self, items: Any, function: Any, accumulator: Any) -> Any:
+        if self.function_name == "get_metadata":
+            return super().__call__(items, function, accumulator)
+
+        def remembered(item: Any) -> Any:
+            if item not in self.results:
+                self.results[item] = function(item)
+            return copy.deepcopy(self.results[item])
+
+        return super().__call__(items, remembered, accumulator)
+
+
+def test_results_of_earlier_runs_are_no_work(sample: dict[str, Any]) -> None:
+    runner = runner_with(Remembering(status=False), savemetrics=False)
+    with MetricsCollector() as first:
+        expected = runner(sample, processor_instance=Jets())
+    with MetricsCollector() as second:
+        output = runner(sample, processor_instance=Jets())
+    assert output == expected
+    worked, again = first.measurement, second.measurement
+    number = len(worked.chunks)
+    assert worked.problems == []
+    assert len(again.chunks) == 0
+    assert again.byte_ledger["payload"] == 0
+    assert again.time_ledger["compute"] == 0
+    reason = f"results of earlier runs, which a cache had: {number}"
+    assert again.problems == [f"{number} of {number} chunks have no record of their own: {reason}"]
+    assert not again.byte_ledger.certificate.complete
 
 
 @pytest.mark.slow
