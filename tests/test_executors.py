@@ -326,6 +326,26 @@ def test_the_cache_of_workers_is_no_reading(sample: dict[str, Any], client: Clie
     assert collector.problems == []
 
 
+@needs_results
+@pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
+def test_an_error_as_a_result_is_a_failed_call(kind: str, sample: dict[str, Any], client: Client) -> None:
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=1) as executor:
+        runner = runner_with(executor, use_result_type=True, skipbadfiles=(ZeroDivisionError,))
+        plain = runner(sample, processor_instance=Raising(entry=0))
+        with MetricsCollector(on_dask) as collector:
+            result = runner(sample, processor_instance=Raising(entry=0))
+    assert (result.is_err(), type(result.exception)) == (True, type(plain.exception))
+    measurement = collector.measurement
+    (call,) = measurement.run.calls
+    assert (measurement.outcome, call.outcome, call.kept) == ("finished", "failed", None)
+    assert "planted" in call.error
+    assert measurement.metrics["num_missing_chunks"] == call.chunks
+    failed = measurement.chunks.query("outcome == 'error'")
+    assert measurement.byte_ledger["failed"] == failed["bytes_requested"].sum() > 0
+    assert measurement.byte_ledger.residual == 0
+
+
 @dataclass
 class Remembering(IterativeExecutor):
     """Gives results of chunks again that it has from earlier runs, as the cache of TaskVine's manager does."""

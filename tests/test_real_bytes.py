@@ -226,6 +226,23 @@ def test_preloaded_branches_are_payload(folder: Path) -> None:
     assert set(collector.measurement.branches["branch"]) == {"f0", "f1", "Jet_pt"}
 
 
+def test_parts_of_a_fileset_add_up_to_all_of_it(folder: Path) -> None:
+    splitting = pytest.importorskip("coffea.dataset_tools.splitting", reason="this coffea splits no filesets")
+    paths = [str(write_tree(folder / f"part-{number}.root")) for number in range(4)]
+    fileset = {"a": {"files": dict.fromkeys(paths[:3], "Events")}, "b": {"files": dict.fromkeys(paths[3:], "Events")}}
+    parts = splitting.split_fileset(fileset, percentage=50)
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=700, savemetrics=True)
+    read = []
+    with MetricsCollector() as collector:
+        for part in parts:
+            runner.metadata_cache = {}
+            read.append(runner(part, processor_instance=Reading(["f0", "Jet_pt"]))[1]["bytesread"])
+    assert len(parts) == len(collector.measurement.run.calls) == 2
+    check_ledger(collector.measurement, {"bytesread": sum(read)}, baskets_of)
+    assert collector.measurement.metrics["num_missing_chunks"] == 0
+    assert collector.problems == []
+
+
 class Twice(Reading):
     """Reads each branch, and uses it once more."""
 
