@@ -31,6 +31,10 @@ needs_options = pytest.mark.skipif(RELEASE < (2026, 4), reason="coffea before 20
 needs_preloads = pytest.mark.skipif(RELEASE < (2026, 4), reason="coffea before 2026.4 preloads nothing")
 needs_parquet = pytest.mark.skipif(RELEASE < (2026, 5), reason="coffea before 2026.5 has no Runner for Parquet files")
 needs_retries = pytest.mark.skipif(RELEASE < (2026, 9), reason="coffea before 2026.9 repeats attempts on Dask alone")
+needs_caches = pytest.mark.skipif(RELEASE < (2025, 11), reason="coffea before 2025.11 has no cache of arrays")
+needs_own_cluster = pytest.mark.skipif(
+    RELEASE < (2026, 9), reason="coffea before 2026.9 makes a cluster for each step of a Runner call"
+)
 needs_results = pytest.mark.skipif(RELEASE < (2026, 7), reason="coffea before 2026.7 has no results as a type")
 needs_whole_columns = pytest.mark.skipif(
     RELEASE < (2026, 9), reason="coffea before 2026.9 requests other ranges of Parquet files than their columns"

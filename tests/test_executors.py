@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,9 @@ from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
 from conftest import ServedPool
 from distributed import Client
-from releases import needs_checkpoints, needs_results, needs_retries
+from releases import needs_caches, needs_checkpoints, needs_results, needs_retries
 
-from roastcoffea import MetricsCollector
+from roastcoffea import MetricsCollector, load
 from roastcoffea.measurement import Measurement
 
 CHUNKSIZE = 2100
@@ -251,20 +254,146 @@ def test_attempts_that_are_repeated_have_records_of_their_own(
     assert chunks.query("outcome == 'ok'")["attempt"].max() == 2
 
 
-@pytest.mark.slow
 @needs_retries
-def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("as_type", [False, True])
+def test_a_recoverable_executor_gives_what_was_done(
+    as_type: bool, sample: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     # coffea gives what it has not merged yet: so it merges only when all chunks have ended
-    merging = (1, 1000, 1000)
-    with ExitStack() as stack, executor_of("threads", stack, retries=0, recoverable=True, merging=merging) as executor:
-        runner = runner_with(executor)
-        processor = Raising(entry=0)
-        with pytest.raises(Exception, match="planted") as without:
-            runner(sample, processor_instance=processor)
-        with pytest.raises(Exception, match="planted") as within, MetricsCollector() as collector:
-            runner(sample, processor_instance=processor)
-    assert set(within.value.partial_output) == set(without.value.partial_output)
-    assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
+    options: dict[str, Any] = {"retries": 0, "recoverable": True, "merging": (1, 1000, 1000)}
+    skipped = {"use_result_type": True, "skipbadfiles": (ZeroDivisionError,)} if as_type else {}
+    with ExitStack() as stack, executor_of("threads", stack, **options) as executor:
+        runner = runner_with(executor, savemetrics=False, **skipped)
+
+        def partial_output() -> dict[str, Any]:
+            if as_type:
+                return runner(sample, processor_instance=Raising(entry=0)).value
+            with pytest.raises(Exception, match="planted") as raised:
+                runner(sample, processor_instance=Raising(entry=0))
+            return raised.value.partial_output
+
+        plain = partial_output()
+        with MetricsCollector() as collector:
+            output = partial_output()
+    assert output == plain
+    measurement = collector.measurement
+    missing = measurement.missing_items()
+    (call,) = measurement.run.calls
+    kept = call.chunks - len(missing)
+    assert output["events"] + sum(map(len, missing)) == sum(map(len, runner.preprocess(sample)))
+    assert {item.entrystart for item in missing} == {0}
+    assert measurement.metrics["num_missing_chunks"] == len(missing) == 4
+    assert (call.outcome, len(call.kept)) == ("failed", kept)
+    assert f"{kept} others are only in the partial output that came with the error" in measurement.verdict[0].text
+    assert load(measurement.save(tmp_path)).missing_items() == missing
+
+
+@pytest.mark.slow
+@needs_caches
+def test_the_cache_of_workers_is_no_reading(sample: dict[str, Any], client: Client) -> None:
+    from coffea.processor.dask import ColumnCache
+
+    class Plain(ColumnCache):
+        """The same without compression, which would need another package."""
+
+        def setup(self, worker: Any) -> None:
+            self.cache: dict[str, Any] = {}
+            self.lock, self.hits, self.misses = threading.Lock(), 0, 0
+
+    def kept(dask_worker: Any) -> tuple[int, int]:
+        cache = dask_worker.plugins[ColumnCache.name]
+        return cache.hits, sum(array.nbytes for array in cache.cache.values())
+
+    client.register_plugin(Plain())
+    try:
+        runner = runner_with(
+            DaskExecutor(client=client, status=False, worker_affinity=True), cachestrategy="dask-worker"
+        )
+        expected, _ = runner(sample, processor_instance=Jets())
+        size = sum(held for _, held in client.run(kept).values())
+        with MetricsCollector(client) as collector:
+            output, report = runner(sample, processor_instance=Jets())
+        assert sum(hits for hits, _ in client.run(kept).values()) > 0
+    finally:
+        client.unregister_worker_plugin(ColumnCache.name)
+    assert output == expected
+    chunks, ledger = collector.measurement.chunks, collector.measurement.byte_ledger
+    assert chunks["bytes_cached"].sum() == size > 0
+    assert chunks["bytes_payload"].sum() == 0
+    assert ledger["metadata"] == report["bytesread"]
+    assert ledger.certificate.complete
+    assert "of arrays came from coffea's buffer cache" in str(ledger.certificate)
+    assert collector.problems == []
+
+
+@needs_results
+@pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
+def test_an_error_as_a_result_is_a_failed_call(kind: str, sample: dict[str, Any], client: Client) -> None:
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=1) as executor:
+        runner = runner_with(executor, use_result_type=True, skipbadfiles=(ZeroDivisionError,))
+        plain = runner(sample, processor_instance=Raising(entry=0))
+        with MetricsCollector(on_dask) as collector:
+            result = runner(sample, processor_instance=Raising(entry=0))
+    assert (result.is_err(), type(result.exception)) == (True, type(plain.exception))
+    measurement = collector.measurement
+    (call,) = measurement.run.calls
+    assert (measurement.outcome, call.outcome, call.kept) == ("finished", "failed", None)
+    assert "planted" in call.error
+    assert measurement.metrics["num_missing_chunks"] == call.chunks
+    failed = measurement.chunks.query("outcome == 'error'")
+    assert measurement.byte_ledger["failed"] == failed["bytes_requested"].sum() > 0
+    assert measurement.byte_ledger.residual == 0
+
+
+@dataclass
+class Remembering(IterativeExecutor):
+    """Gives results of chunks again that it has from earlier runs, as the cache of TaskVine's manager does."""
+
+    results: dict[Any, Any] = field(default_factory=dict)
+
+    def __call__(self, items: Any, function: Any, accumulator: Any) -> Any:
+        if self.function_name == "get_metadata":
+            return super().__call__(items, function, accumulator)
+
+        def remembered(item: Any) -> Any:
+            if item not in self.results:
+                self.results[item] = function(item)
+            return copy.deepcopy(self.results[item])
+
+        return super().__call__(items, remembered, accumulator)
+
+
+def test_results_of_earlier_runs_are_no_work(sample: dict[str, Any]) -> None:
+    runner = runner_with(Remembering(status=False), savemetrics=False)
+    with MetricsCollector() as first:
+        expected = runner(sample, processor_instance=Jets())
+    with MetricsCollector() as second:
+        output = runner(sample, processor_instance=Jets())
+    assert output == expected
+    worked, again = first.measurement, second.measurement
+    number = len(worked.chunks)
+    assert worked.problems == []
+    assert len(again.chunks) == 0
+    assert again.byte_ledger["payload"] == 0
+    assert again.time_ledger["compute"] == 0
+    reason = f"results of earlier runs, which a cache had: {number}"
+    assert again.problems == [f"{number} of {number} chunks have no record of their own: {reason}"]
+    assert not again.byte_ledger.certificate.complete
+
+
+@pytest.mark.slow
+def test_a_cluster_that_coffea_makes_is_said_to_be_out_of_reach(sample: dict[str, Any]) -> None:
+    runner = runner_with(DaskExecutor(status=False))
+    with MetricsCollector() as collector:
+        output, report = runner(sample, processor_instance=Jets())
+    assert sum(dataset["events"] for dataset in output.values()) == report["entries"]
+    measurement = collector.measurement
+    assert any("DaskExecutor(client=client)" in problem for problem in measurement.problems)
+    for ledger in (measurement.byte_ledger, measurement.time_ledger):
+        assert "DaskExecutor(client=client)" in str(ledger.certificate)
+    assert measurement.metrics["total_events"] == report["entries"]
+    assert "num_chunks" in measurement.metrics.missing
 
 
 @needs_checkpoints

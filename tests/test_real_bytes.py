@@ -15,6 +15,7 @@ from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from releases import (
     NO_RETRIES,
     READS_ON,
+    needs_caches,
     needs_checkpoints,
     needs_exact_ranges,
     needs_kinds_of_skips,
@@ -223,6 +224,63 @@ def test_preloaded_branches_are_payload(folder: Path) -> None:
         _, report = runner(fileset, processor_instance=Reading(["f0", "f1", "Jet_pt"]))
     check_ledger(collector.measurement, report, baskets_of)
     assert set(collector.measurement.branches["branch"]) == {"f0", "f1", "Jet_pt"}
+
+
+def test_parts_of_a_fileset_add_up_to_all_of_it(folder: Path) -> None:
+    splitting = pytest.importorskip("coffea.dataset_tools.splitting", reason="this coffea splits no filesets")
+    paths = [str(write_tree(folder / f"part-{number}.root")) for number in range(4)]
+    fileset = {"a": {"files": dict.fromkeys(paths[:3], "Events")}, "b": {"files": dict.fromkeys(paths[3:], "Events")}}
+    parts = splitting.split_fileset(fileset, percentage=50)
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=700, savemetrics=True)
+    read = []
+    with MetricsCollector() as collector:
+        for part in parts:
+            runner.metadata_cache = {}
+            read.append(runner(part, processor_instance=Reading(["f0", "Jet_pt"]))[1]["bytesread"])
+    assert len(parts) == len(collector.measurement.run.calls) == 2
+    check_ledger(collector.measurement, {"bytesread": sum(read)}, baskets_of)
+    assert collector.measurement.metrics["num_missing_chunks"] == 0
+    assert collector.problems == []
+
+
+class Twice(Reading):
+    """Reads each branch, and uses it once more."""
+
+    def process(self, events: Any) -> dict[str, float]:
+        super().process(events)
+        return super().process(events)
+
+
+def cached_run(files: dict[str, Any], executor: Any, strategy: Any, branches: list[str]) -> tuple[Any, Any]:
+    """What a run with a cache gives, with coffea's report."""
+    runner = Runner(executor, schema=BaseSchema, chunksize=700, savemetrics=True, cachestrategy=strategy)
+    return runner(files, treename="Events", processor_instance=Twice(branches))
+
+
+@needs_caches
+@pytest.mark.parametrize("kind", ["tree", pytest.param("ntuple", marks=needs_rntuples)])
+def test_arrays_from_a_cache_are_no_payload(folder: Path, kind: str) -> None:
+    write, sizes = {"tree": (write_tree, baskets_of), "ntuple": (write_rntuple, clusters_of)}[kind]
+    path = write(folder / f"cached-{kind}.root")
+    files, here, cache = {"a": [str(path)]}, IterativeExecutor(status=False), {}
+    plain = cached_run(files, here, None, ["f0", "f1"])[0]
+    with MetricsCollector() as cold:
+        assert cached_run(files, here, lambda: cache, ["f0"])[1]["bytesread"] > 0
+    size = sum(array.nbytes for array in cache.values())
+    with MetricsCollector() as warm:
+        output, report = cached_run(files, here, lambda: cache, ["f0", "f1"])
+    assert output == plain
+    assert cold.measurement.chunks["bytes_cached"].sum() == 0
+    assert "buffer cache" not in str(cold.measurement.byte_ledger.certificate)
+    assert warm.measurement.chunks["bytes_cached"].sum() == size > 0
+    assert set(warm.measurement.branches["branch"]) == {"f1"}
+    ledger = warm.measurement.byte_ledger
+    assert counted(warm.measurement, sizes)
+    assert ledger["payload"] + ledger["re-read"] + ledger["metadata"] == report["bytesread"]
+    assert ledger.residual == 0
+    assert ledger.certificate.complete
+    assert "of arrays came from coffea's buffer cache" in str(ledger.certificate)
+    assert warm.measurement.problems == []
 
 
 @needs_parquet

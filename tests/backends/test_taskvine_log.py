@@ -58,6 +58,14 @@ def test_a_log_that_is_cut_off_has_workers_and_tasks_without_an_end() -> None:
     assert log.unread == 1
 
 
+def test_a_task_whose_result_was_there_is_no_attempt() -> None:
+    log = TransactionLog(
+        [line for line in LINES if "TASK 5 " not in line or " READY " in line or " RETRIEVED " in line]
+    )
+    assert Counter(attempt["kind"] for attempt in log.attempts) == {"preprocessing": 4, "processor": 15, "merge": 5}
+    assert log.unread == 0
+
+
 def test_the_tasks_of_a_worker_that_is_lost() -> None:
     began = next(number for number, line in enumerate(LINES) if "TASK 5 RUNNING" in line)
     worker = LINES[began].split()[5]

@@ -61,7 +61,8 @@ def everything(home: ReceivedRecords) -> dict[str, Any]:
     """All that a client has of records, in an order of its own."""
     chunks = home.chunks({CALL})
     tables = {"chunks": chunks, "branches": home.branch_reads(chunks), "sections": home.sections(chunks)}
-    tables |= {"profile": home.profile(chunks), "preprocessing": home.preprocessing()}
+    # of equally long chunks the first to come has stacks of its own
+    tables |= {"profile": home.profile(chunks).drop_columns("chunk"), "preprocessing": home.preprocessing()}
     return {name: sorted(map(repr, table.to_pylist())) for name, table in tables.items()}
 
 

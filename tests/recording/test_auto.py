@@ -18,7 +18,7 @@ from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
-from releases import Processor
+from releases import Processor, needs_own_cluster
 from scripts_run import BOTH_WAYS, MEASURED, PYTHON, START, TOLD, printed, run_in, saved_in
 
 import roastcoffea
@@ -426,6 +426,31 @@ def test_preprocessing_on_dask_belongs_to_the_run(sample: Any, tmp_path: Path, c
     assert found.time_ledger["preprocessing"] > 0
     assert found.time_ledger.certificate.complete
     assert found.problems == []
+
+
+@pytest.mark.slow
+@needs_own_cluster
+def test_a_cluster_that_coffea_makes_is_measured(sample: Any, tmp_path: Path) -> None:
+    executor = DaskExecutor(status=False)
+    plain = runner(executor, savemetrics=True)(sample, processor_instance=analyses.Jets())[0]
+    with record(tmp_path) as recorder:
+        output, report = runner(executor, savemetrics=True)(sample, processor_instance=analyses.Jets())
+        with pytest.raises(Exception, match="planted"):
+            runner(executor)(sample, processor_instance=analyses.Raising(0))
+        chunks = list(runner(executor).preprocess(sample))
+    assert output == plain
+    assert executor.client is None
+    whole, failed, preprocessing = map(roastcoffea.load, recorder.saved)
+    assert whole.run.backend == "dask"
+    assert whole.problems == []
+    assert whole.metrics["total_events"] == report["entries"]
+    assert whole.chunks["bytes_requested"].sum() == report["bytesread"]
+    for ledger in (whole.byte_ledger, whole.time_ledger):
+        assert ledger.certificate.complete, ledger.certificate.reasons
+        assert ledger.residual == pytest.approx(0, abs=1e-4)
+    assert failed.outcome == "failed"
+    assert failed.chunks["error"].str.contains("planted").any()
+    assert len(preprocessing.preprocessing) == len({chunk.filename for chunk in chunks})
 
 
 @pytest.mark.parametrize("folder_set", ["", "runs"])

@@ -59,7 +59,9 @@ class LocalMetricsBackend(Recorder):
     """
 
     kind = "local"
-    elsewhere = "it runs on a Dask cluster, so the collector needs its client: MetricsCollector(client)"
+    elsewhere = (
+        "it runs on a Dask cluster, so both need its client: MetricsCollector(client), DaskExecutor(client=client)"
+    )
 
     def _reset(self) -> None:
         super()._reset()

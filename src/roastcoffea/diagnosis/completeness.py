@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import known_sum
-from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles
+from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_output
 from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
@@ -130,6 +130,8 @@ class Incompleteness:
         How the run ended, as a verb.
     remedy : str or None
         Line to copy that processes the rest; None if nothing is known to be missing.
+    partial : int
+        Chunks in the partial output of calls that failed.
     to_fix : CommonError or None
         The most common error that would come again; None if all causes were outside: a lost worker, a timeout, the
         network, Ctrl-C.
@@ -148,6 +150,7 @@ class Incompleteness:
     ending: str
     remedy: str | None
     to_fix: CommonError | None = None
+    partial: int = 0
 
     @property
     def complete(self) -> bool:
@@ -240,6 +243,8 @@ class Incompleteness:
     def _why(self) -> str:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
         reasons += [f"{number(self.uncertain)} without a record, which may be in the output"] if self.uncertain else []
+        if self.partial:
+            reasons.append(f"{number(self.partial)} others are only in the partial output that came with the error")
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
         if self.error is not None and not ended and not is_interrupt(self.error.text):
             reasons.append(f"most common error{self.error.how_often}: {self._without_names(self.error.text)}")
@@ -275,6 +280,7 @@ def incompleteness(
         failed_for_good=len(failed),
         error=commonest(row["error"] for row in failed) or commonest([ended]),
         run_error=None if ended is None else _without_interrupt(ended),
+        partial=len(partial_output(run)),
         ending=run.ending,
         remedy=_line(chunks, files, files_to_repeat),
         to_fix=commonest(error for error in (*(row["error"] for row in failed), ended) if not is_outside(error)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -33,3 +34,12 @@ def captured_error(result: Any) -> BaseException | None:
     output = output_of(result)
     captured = output.get("exception") if isinstance(output, Mapping) else getattr(result, "exception", None)
     return captured if isinstance(captured, BaseException) else None
+
+
+def own_client(runner: Any) -> AbstractContextManager[Any]:
+    """Context in which a `DaskExecutor` without a client has one of coffea's own, with its cluster; its value is that.
+
+    Before 2026.9 coffea made one for each step, and kept it.
+    """
+    made: AbstractContextManager[Any] = getattr(runner, "_auto_dask_client", nullcontext)()
+    return made

@@ -161,6 +161,7 @@ class Attempt:
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
             bytes_unmetered=self._unmetered,
+            bytes_cached=meter.cached + (0 if others is None else others.cached),
             **(
                 {"bytes_other": 0}
                 if others is None

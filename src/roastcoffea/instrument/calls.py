@@ -181,6 +181,7 @@ class OpenCall:
         self.chunks: int | None = None
         self.files: int | None = None
         self.fileset: str | None = None
+        self.kept: list[int] | None = None
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -230,6 +231,13 @@ class OpenCall:
             self._items_requested(items)
         self._tell_running()
 
+    def take_result(self, items: Sequence[Any], result: Any) -> None:
+        """Learn which chunks an executor gave back although one of them failed."""
+        with reported(self.watchers.note, "the chunks in a partial output are not known", Exception):
+            match result:
+                case ({"processed": processed}, BaseException()):
+                    self.kept = [number for number, item in enumerate(items) if item in processed]
+
     def _items_requested(self, items: Sequence[Any]) -> None:
         with reported(self.watchers.note, "the requests of a Runner call were not recorded", Exception):
             for watcher in self.watchers:
@@ -259,6 +267,7 @@ class OpenCall:
             fileset=self.fileset,
             options=_options(self.runner),
             report=coffea_report(self.result),
+            kept=self.kept,
         )
 
 

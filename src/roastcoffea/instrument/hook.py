@@ -200,7 +200,10 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
                 probed = watched.probed(function)
             with whole(watched.at_work(self)):
                 result = kind.__call__(self, items, probed, accumulator)
-            return watched.without_records(result)
+            result = watched.without_records(result)
+            if call is not None and not preprocessing:
+                call.take_result(items, result)
+            return result
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}

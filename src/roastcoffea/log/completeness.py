@@ -82,12 +82,13 @@ class Losses:
     """Why records of chunks may be missing.
 
     `equal_run_once`: equal chunks are one task. `dropped` and `refused`: numbers of lost chunk records and messages.
-    `otherwise`: why others are missing.
+    `cached`: number of records of earlier runs, which came with their results. `otherwise`: why others are missing.
     """
 
     equal_run_once: bool = False
     dropped: int = 0
     refused: int = 0
+    cached: int = 0
     otherwise: str = "for an unknown reason"
 
     def reasons(self, equal: int, others: int) -> Iterator[str]:
@@ -96,7 +97,8 @@ class Losses:
             EQUAL_CHUNKS: equal,
             "records dropped on the scheduler": others and self.dropped,
             "refused entries of the scheduler's log": others and self.refused,
-            self.otherwise: max(others - self.dropped - self.refused, 0),
+            "results of earlier runs, which a cache had": others and self.cached,
+            self.otherwise: max(others - self.dropped - self.refused - self.cached, 0),
         }
         return (f"{reason}: {number}" for reason, number in reasons.items() if number)
 

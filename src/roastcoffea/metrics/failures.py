@@ -141,7 +141,7 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     asked = rows_where(asked, pc.invert(pc.is_in(asked["call"], value_set=lost)))
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
-    done = of_finished_calls(run, counted_chunks)
+    done = _in_output(run, counted_chunks)
     lacking = _without(_with_processor(run, wanted), _with_processor(run, done), ["processor", *PLACE, *RANGE])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
@@ -163,6 +163,25 @@ def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None 
             file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
             file |= {"attempts": file["attempts"] + 1, "error": row["error"], "missing": lacking.get(place, 0)}
     return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
+
+
+def _in_output(run: Run, counted_chunks: pa.Table) -> pa.Table:
+    """Chunks in the output of Runner calls that finished, and in the partial output of those that failed."""
+    names = ["call", *PLACE, *RANGE]
+    return pa.concat_tables([of_finished_calls(run, counted_chunks).select(names), partial_output(run).select(names)])
+
+
+def partial_output(run: Run) -> pa.Table:
+    """Chunks in the partial output of Runner calls that failed, with ASKED_COLUMNS."""
+    asked = recorded(run, "asked")
+    parts = [asked.slice(0, 0)]
+    for call in run.calls:
+        if call.kept:
+            chunks = asked.filter(pc.and_(pc.equal(asked["call"], call.id), asked["entry_start"].is_valid()))
+            parts.append(
+                chunks.take(pa.array([number for number in call.kept if 0 <= number < len(chunks)], pa.int64()))
+            )
+    return pa.concat_tables(parts)
 
 
 def _without(wanted: pa.Table, done: pa.Table, keys: list[str]) -> pa.Table:
@@ -259,7 +278,7 @@ def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) 
     """Files without any result."""
     if not len(missing_work):
         return files_in(())
-    done = of_finished_calls(run, counted_chunks).group_by(PLACE, use_threads=False).aggregate([])
+    done = _in_output(run, counted_chunks).group_by(PLACE, use_threads=False).aggregate([])
     some = {tuple(row[name] for name in PLACE) for row in done.to_pylist()}
     return files_in(row for row in missing_work.to_pylist() if tuple(row[name] for name in PLACE) not in some)
 

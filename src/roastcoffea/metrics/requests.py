@@ -266,7 +266,9 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
         reasons.append(f"process() read {BYTE.text(unmetered)} from files that it did not open with uproot")
     estimated = int(np.count_nonzero(chunks.reads.estimated))
     uncounted = UNCOUNTED if _lacks_other_reads(chunks.table) else None
-    outside = "; ".join(filter(None, (run.absent.get(OUTSIDE), uncounted)))
+    cached = int(known_sum(chunks.table["bytes_cached"]))
+    hits = f"{BYTE.text(cached)} of arrays came from coffea's buffer cache" if cached else None
+    outside = "; ".join(filter(None, (run.absent.get(OUTSIDE), uncounted, hits)))
     return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=outside or None)
 
 

@@ -224,7 +224,10 @@ class RunRecords:
         why = self._why_no_chunks or (None if known else next(iter(self._lost.values()), "no Runner call was recorded"))
         if why is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), why)
-        losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
+        received = backend.received
+        earlier = received.calls().difference(self._began, received.calls_of_tasks())
+        cached = len(received.chunks(earlier)) if earlier else 0
+        losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused, cached)
         if self.lost or backend.gaps:
             losses = replace(losses, otherwise=LOST_WITH_CLIENT if self.lost else IN_GAP)
         for lack in chunks_without_record(known, chunks, asked, losses):

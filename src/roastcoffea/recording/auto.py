@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, Token
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -27,6 +27,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
+from roastcoffea.generations.coffea import own_client
 from roastcoffea.instrument.calls import is_watched
 from roastcoffea.instrument.names import given_name
 from roastcoffea.interrupts import Enterable, exchange_handler, whole
@@ -174,7 +175,7 @@ class Recorder:
         def recorded(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.recording or _in_dask_task() or is_watched() or _is_unmeasured.get():
                 return original(runner_itself, *args, **kwargs)
-            with _Recording(self, runner_itself.executor, waits=name == "preprocess") as is_measured:
+            with _Recording(self, runner_itself, waits=name == "preprocess") as is_measured:
                 # while the call is measured, the collector's hook wraps this function
                 return (getattr(runner, name) if is_measured else original)(runner_itself, *args, **kwargs)
 
@@ -242,18 +243,21 @@ class Recorder:
 class _Recording(Enterable):
     """Context in which one Runner call is measured, and saved at the end; otherwise the reason is reported.
 
-    Preprocessing that is called by itself `waits`: it belongs to the call that follows.
+    Preprocessing that is called by itself `waits`: it belongs to the call that follows, unless its cluster ends first.
     """
 
-    def __init__(self, recorder: Recorder, executor: Any, *, waits: bool) -> None:
-        self._recorder, self._executor, self._waits = recorder, executor, waits
+    def __init__(self, recorder: Recorder, runner: Any, *, waits: bool) -> None:
+        self._recorder, self._runner, self._waits = recorder, runner, waits
+        self._cluster = ExitStack()
         self._collector: MetricsCollector | None = None
         self._unmeasured: Token[bool] | None = None
 
     def __enter__(self) -> bool:
         self._is_open = True
         with reported(_warn, "a Runner call is not measured", Exception):
-            self._collector = self._recorder._entered_for(self._executor)
+            if self._cluster.enter_context(own_client(self._runner)) is not None:
+                self._waits = False
+            self._collector = self._recorder._entered_for(self._runner.executor)
             return True
         self._unmeasured = _is_unmeasured.set(True)
         return False
@@ -261,10 +265,11 @@ class _Recording(Enterable):
     def _leave(self, error: BaseException | None) -> None:
         if self._unmeasured is not None:
             _is_unmeasured.reset(self._unmeasured)
-        if self._collector is not None and self._waits and error is None:
-            self._recorder._wait(self._collector)
-        elif self._collector is not None:
-            self._recorder._close(self._collector, error)
+        with self._cluster:
+            if self._collector is not None and self._waits and error is None:
+                self._recorder._wait(self._collector)
+            elif self._collector is not None:
+                self._recorder._close(self._collector, error)
 
 
 def _warn(text: str) -> None:

@@ -96,6 +96,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         "bytes_unmetered", "integer", "B", "read by the thread in process() by other means than uproot (Linux only)"
     ),
+    Column("bytes_cached", "integer", "B", "arrays from coffea's buffer cache (cachestrategy)"),
     *ENDPOINT_COLUMNS,
     Column("metadata_requests", "integer", "requests", "of the requests, those before process()"),
     Column("metadata_request_seconds", "number", "s", "latency of the requests before process(), summed"),

@@ -51,6 +51,8 @@ class RunnerCall:
     """Settings of the Runner and executor that affect speed, such as chunksize."""
     report: Mapping[str, Any] | None = None
     """coffea's own metrics; None unless the Runner has savemetrics on."""
+    kept: list[int] | None = None
+    """Of a call that failed: numbers of the chunks in its partial output, in the order in which it asked for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,10 @@ def _is_whole(value: Any) -> bool:
 CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
     int: _is_whole,
     float: lambda value: _is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral | bool)),
-    tuple: lambda value, hint, *_: isinstance(value, list | tuple) and all(fits(item, hint) for item in value),
+    **dict.fromkeys(
+        (list, tuple),
+        lambda value, hint, *_: isinstance(value, list | tuple) and all(fits(item, hint) for item in value),
+    ),
     Mapping: _is_mapping_of,
     **dict.fromkeys((Union, UnionType), lambda value, *hints: any(fits(value, hint) for hint in hints)),
 }

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
-from releases import needs_parquet, needs_rntuples
+from releases import needs_caches, needs_parquet, needs_rntuples
 from stored import baskets_of, clusters_of, write_tree
 
 from roastcoffea import MetricsCollector, measured
@@ -193,6 +193,22 @@ def test_nanoevents_read_what_a_chunk_of_them_reads(folder: Path, name: str) -> 
     }
     assert found.byte_ledger["payload"] == truth[name]()
     assert found.byte_ledger.residual == 0
+
+
+@needs_caches
+def test_arrays_from_a_cache_of_the_function_are_not_read(folder: Path) -> None:
+    cache: dict[str, Any] = {}
+
+    def read() -> float:
+        source = {str(folder / "tree.root"): "Events"}
+        events = NanoEventsFactory.from_root(source, schemaclass=BaseSchema, buffer_cache=cache).events()
+        return float(ak.sum(events["f0"]))
+
+    cold, warm = measurement_of(read), measurement_of(read)
+    size = sum(array.nbytes for array in cache.values())
+    assert [run.chunks["bytes_cached"].tolist() for run in (cold, warm)] == [[0], [size]]
+    assert (cold.byte_ledger["payload"] > 0, warm.byte_ledger["payload"]) == (True, 0)
+    assert warm.byte_ledger.residual == 0
 
 
 def test_waiting_for_a_core_while_files_are_opened_is_a_part_of_that() -> None:

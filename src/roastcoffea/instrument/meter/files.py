@@ -252,6 +252,7 @@ class FilesMeter(Meter):
     def built(self, factory: Any, source: Any, metadata: Any) -> None:
         """Learn of coffea's factory of events, which has opened its file."""
         mapping = factory._mapping
+        self.watch_cache(mapping)
         if type(mapping).__name__ == "ParquetSourceMapping":
             self._built_of_parquet(mapping, factory.file_handle, source)
         else:

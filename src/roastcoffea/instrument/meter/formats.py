@@ -6,7 +6,7 @@ Parquet file, Arrow reads whole columns in all row groups and does not report by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter, thread_time
@@ -190,6 +190,46 @@ def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
     tally.name_of = attrgetter("column")
     tally.shadow(file, "read", ReadShadow)
     tally.shadow(mapping, "extract_column", ColumnShadow)
+
+
+class CountedCache(StandIn, MutableMapping[Any, Any]):
+    """coffea's buffer cache; arrays that it had before this attempt are counted once."""
+
+    __slots__ = ("_known", "_tally")
+
+    def __init__(self, cache: Any, tally: Tally) -> None:
+        self._inner, self._tally = cache, tally
+        self._known: set[Any] = set()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = self._inner.get(key, default)
+        return found if found is default else self._taken(key, found)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._taken(key, self._inner[key])
+
+    def _taken(self, key: Any, array: Any) -> Any:
+        with self._tally.lock:
+            if key not in self._known:
+                self._known.add(key)
+                self._tally.cached += int(getattr(array, "nbytes", 0))
+        return array
+
+    def __setitem__(self, key: Any, array: Any) -> None:
+        self._known.add(key)
+        self._inner[key] = array
+
+    def __delitem__(self, key: Any) -> None:
+        del self._inner[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
 
 
 class ColumnShadow(Shadow):

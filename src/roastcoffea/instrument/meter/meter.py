@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, metered_executor, watch_ntuple, watch_parquet
+from roastcoffea.instrument.meter.formats import (
+    EXECUTORS,
+    CountedCache,
+    leaves_once,
+    metered_executor,
+    watch_ntuple,
+    watch_parquet,
+)
 from roastcoffea.instrument.meter.servers import OF_SERVERS
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
@@ -36,12 +43,18 @@ class Meter(Tally):
         try:
             factory = events.attrs["@events_factory"]
             mapping = factory._mapping
+            self.watch_cache(mapping)
             if type(mapping).__name__ == "ParquetSourceMapping":
                 watch_parquet(self, mapping, factory.file_handle)
             else:
                 self._watch_trees(mapping)
         except Exception as problem:
-            self.miss("bytes of branches", problem, *BY_BRANCH)
+            self.miss("bytes of branches", problem, *BY_BRANCH, "bytes_cached")
+
+    def watch_cache(self, mapping: Any) -> None:
+        """Count arrays that coffea's cache has, if there is one."""
+        if (cache := getattr(mapping, "_buffer_cache", None)) is not None:
+            self.change(mapping, "_buffer_cache", CountedCache(cache, self), cache)
 
     def _watch_trees(self, mapping: Any) -> None:
         for name, kind in EXECUTORS:

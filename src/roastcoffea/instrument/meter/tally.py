@@ -65,6 +65,8 @@ class Tally(Delays, Steps):
     file_bytes: int | None = None
     servers: Any = None
     """What was asked of servers; None where the file was not read from one whose requests are counted."""
+    cached = 0
+    """Bytes of arrays from coffea's buffer cache."""
     handler: Any = None
     """The user's own class for sources."""
     keeps_baskets = False
