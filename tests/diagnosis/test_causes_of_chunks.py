@@ -72,6 +72,27 @@ def test_local_files_are_read_from_a_disk_and_have_no_culprit() -> None:
     assert (finding.culprits, finding.remedy) == ((), None)
 
 
+def opening(file: str, read: float, other_read: float) -> Run:
+    """A run whose chunks read their own local file and, for so long, another one."""
+    run = made_run([plan(1.0, read=read, file=NEAR)] * 20, 2)
+    others = {"other_files": [file], "other_requested": [9_000_000], "other_read_seconds": other_read}
+    rows = [row | {"bytes_requested": 1_000_000, "bytes_other": 9_000_000} | others for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    return dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows))
+
+
+def test_waiting_for_a_file_that_process_opens_is_of_its_server() -> None:
+    finding = only(opening(FAR, 2.0, 1.75), "storage")
+    assert "waits for far.org (5 MB/s per stream)" in finding.what
+    assert finding.culprits == (Culprit("endpoint", "far.org", 20 * 1.75),)
+    assert finding.advice.startswith("Cache the files that process() opens nearby")
+
+
+def test_waiting_that_is_mostly_for_local_files_blames_no_server() -> None:
+    finding = only(opening(FAR, 2.0, 0.25), "storage")
+    assert "waits for local files" in finding.what
+    assert finding.advice.startswith("Move the files to a faster disk")
+
+
 def test_no_more_threads_where_they_wait_for_cores_already() -> None:
     finding = only(made_run([plan(1.0, read=2.0, core_wait=1.0, file=FAR)] * 20, 2), "storage")
     assert finding.advice == "Cache the dataset nearby."

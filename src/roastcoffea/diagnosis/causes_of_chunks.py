@@ -71,7 +71,9 @@ def storage(evidence: Evidence) -> Draft | None:
     if why is not None:
         subject = "It" if len(found) == 1 else found[0].name
         return Draft(f"{what} {subject} {why.what}", why.advice, tuple(found), why.remedy, names_culprit=why.far)
-    move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
+    of_others = evidence.sum_of("other_read_seconds") or 0.0
+    others = "the files that process() opens" if of_others >= DOMINATES * sum(rows.values()) else None
+    move = f"Cache {others or 'the dataset'} nearby" if found else f"Move {others or 'the files'} to a faster disk"
     threads = evidence.total / evidence.elapsed
     if (
         evidence.threads_are_scarce

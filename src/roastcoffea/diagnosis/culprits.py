@@ -41,19 +41,38 @@ def by_part(table: pa.Table | None, key: str, columns: Iterable[str]) -> dict[An
 
 
 def endpoints(evidence: Evidence, rows: Iterable[str]) -> list[Culprit]:
-    """Servers whose files took most time of these classes; local files have none."""
+    """Servers whose files took most time of these classes; none if local files took most."""
     columns = [column for name in rows for column in phases.COLUMNS_OF.get(name, ())]
     counted = None if evidence.counted is None else with_endpoints(evidence.counted)
     sums = by_part(counted, "endpoint", columns)
+    if counted is not None and "read_seconds" in columns:
+        sums = _with_other_files(counted, sums)
+    if next(iter(sums), None) == LOCAL:
+        return []
     found = [(name, seconds) for name, seconds in sums.items() if name not in {None, LOCAL, UNKNOWN}]
     return [Culprit("endpoint", name, seconds) for name, seconds in found[:NAMED] if seconds > 0]
+
+
+def _with_other_files(counted: pa.Table, sums: dict[Any, float]) -> dict[Any, float]:
+    """Seconds of each server, with waiting for files that process() opened moved to theirs, by the files' bytes."""
+    known = pc.and_(counted["other_read_seconds"].is_valid(), counted["other_requested"].is_valid())
+    opened = counted.filter(known)
+    chunk = pc.list_parent_indices(opened["other_requested"]).to_numpy()
+    size = pc.list_flatten(opened["other_requested"]).to_numpy()
+    of_chunk = np.maximum(np.bincount(chunk, size, len(opened)), 1)
+    seconds = opened["other_read_seconds"].to_numpy()[chunk] * size / of_chunk[chunk]
+    files = pa.table({"file": pc.list_flatten(opened["other_files"]), "seconds": seconds})
+    theirs = by_part(with_endpoints(files), "endpoint", ["seconds"])
+    own = by_part(opened, "endpoint", ["other_read_seconds"])
+    found = {name: sums.get(name, 0.0) + theirs.get(name, 0.0) - own.get(name, 0.0) for name in {**sums, **theirs}}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def rate_of_stream(evidence: Evidence) -> float | None:
     """Bytes per second that a thread received while opening and reading; None if bytes or time are unknown."""
     columns = [*phases.COLUMNS_OF[phases.READ], *phases.COLUMNS_OF[phases.OPEN]]
     seconds = sum(evidence.sum_of(column) or 0.0 for column in columns)
-    amount = evidence.sum_of("bytes_requested")
+    amount = (evidence.sum_of("bytes_requested") or 0) + (evidence.sum_of("bytes_other") or 0)
     return amount / seconds if amount and seconds else None
 
 

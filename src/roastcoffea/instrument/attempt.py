@@ -272,7 +272,9 @@ class Attempt:
             if others is not None:
                 others.in_process, others.core_wait = False, None
                 meter.helper_cpu += others.helper_cpu
-                read, decompress, interpret = map(operator.add, (read, decompress, interpret), others.seconds())
+                of_others = others.seconds()
+                self._phases["other_read_seconds"] = max(of_others[0] - others.aside.read, 0.0)
+                read, decompress, interpret = map(operator.add, (read, decompress, interpret), of_others)
             self._unmetered = otherwise()
             self._phases |= {
                 "process_seconds": wall,

@@ -93,6 +93,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("other_payload", "integers", "B", "of these, for baskets, pages or column chunks"),
     Column("other_metadata", "integers", "B", "of these, for headers, keys, streamers, trees, schemas"),
     Column("other_baskets", "integers", None, "which baskets of each, as a number: equal for the same ones"),
+    Column("other_read_seconds", "number", "s", "of `read_seconds`, waiting for these files"),
     Column(
         "bytes_unmetered", "integer", "B", "read by the thread in process() by other means than uproot (Linux only)"
     ),

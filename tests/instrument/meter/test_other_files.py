@@ -20,6 +20,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
+from http_servers import http_server
 from metered import Doing, outcome
 from releases import needs_exact_ranges, needs_parquet, needs_rntuples
 
@@ -138,6 +139,19 @@ def test_a_friend_that_chunks_read_in_parts_is_none(files: Path, read: Callable[
     measurement = run(files, lambda events: read(events, files))
     assert measurement.byte_ledger.repeated.others == {}
     assert not any(one.cause == "re-read" for one in measurement.verdict)
+
+
+def test_waiting_for_a_friend_on_a_server_is_of_that_server(files: Path) -> None:
+    with http_server(files, delay=0.05) as server:
+
+        def read(events: Any) -> float:
+            with uproot.open(f"{server.url}/friend.root") as file:
+                return float(ak.sum(events.x) + ak.sum(file["Events"]["p0"].array()))
+
+        measurement = run(files, read)
+    chunks = measurement.chunks
+    assert (chunks["other_read_seconds"] > 0).all()
+    assert (chunks["other_read_seconds"] <= chunks["read_seconds"]).all()
 
 
 @needs_exact_ranges
