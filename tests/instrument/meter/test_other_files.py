@@ -134,6 +134,23 @@ def test_a_friend_that_each_chunk_reads_whole_is_a_finding(files: Path) -> None:
     assert finding.remedy == 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
 
 
+def test_a_histogram_that_each_chunk_reads_is_a_finding(files: Path, tmp_path: Path) -> None:
+    name = str(tmp_path / "weights.root")
+    with uproot.recreate(name, compression=None) as file:
+        file["w"] = (np.ones((300, 300)), np.arange(301.0), np.arange(301.0))
+
+    def weighted(events: Any) -> float:
+        with uproot.open(name) as file:
+            return float(ak.sum(events.x) + file["w"].values().sum())
+
+    measurement = run(files, weighted)
+    once = measurement.byte_ledger["other files"] // len(measurement.chunks)
+    assert measurement.byte_ledger.repeated.objects == {name: 2 * once}
+    (finding,) = (one for one in measurement.verdict if one.cause == "re-read")
+    assert [one.name for one in finding.culprits] == [name]
+    assert finding.remedy is None
+
+
 @pytest.mark.parametrize("read", [friend_by_nanoevents, friend_by_uproot])
 def test_a_friend_that_chunks_read_in_parts_is_none(files: Path, read: Callable[..., float]) -> None:
     measurement = run(files, lambda events: read(events, files))
