@@ -270,7 +270,8 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
     reasons += _contradictions(requests, transferred)
     unmetered = chunks.unmetered or 0
     if unmetered >= max(LEAST_UNMETERED, LEAST_SHARE_UNMETERED * int(known_sum(requests[phases.TOTAL]))):
-        reasons.append(f"process() read {BYTE.text(unmetered)} from files that it did not open with uproot")
+        size = BYTE.text(unmetered)
+        reasons.append(f"process() read {size} by other means than uproot (files, or pipes from programs)")
     estimated = int(np.count_nonzero(chunks.reads.estimated))
     uncounted = UNCOUNTED if _lacks_other_reads(chunks.table) else None
     outside = "; ".join(filter(None, (run.absent.get(OUTSIDE), uncounted)))
