@@ -107,24 +107,35 @@ def read_again(evidence: Evidence) -> Iterator[Draft]:
         yield _chunks_again(evidence, ledger, ledger.repeated, ledger.total)
     if sum(ledger.repeated.others.values()) >= READ_AGAIN * ledger.total:
         yield _others_again(evidence, ledger, ledger.repeated.others, ledger.total)
+    if sum(ledger.repeated.objects.values()) >= READ_AGAIN * ledger.total:
+        yield _objects_again(evidence, ledger.repeated.objects, ledger.total)
 
 
 def _others_again(evidence: Evidence, ledger: ByteLedger, others: Mapping[str, int], of: int) -> Draft:
     """Files that process() opens itself, whose baskets several chunks read."""
-    again = sum(others.values())
-    names = sorted(others, key=lambda name: -others[name])
     baskets = sum(ledger.get(name) or 0 for name in (phases.PAYLOAD, phases.REREAD, phases.OTHER_FILES))
-    rows = _of_baskets(evidence, again / baskets)
-    seconds = sum(rows.values())
+    rows = _of_baskets(evidence, sum(others.values()) / baskets)
+    advice = f"{KEEP}, or read only their own entries: {ENTRIES}."
+    return _read_by_chunks(evidence, others, of, rows)._replace(advice=advice, remedy=ENTRIES)
+
+
+def _objects_again(evidence: Evidence, others: Mapping[str, int], of: int) -> Draft:
+    """Histograms and other objects of files that process() opens itself, which several chunks read."""
+    rows = {"re-read": sum(others.values()) / of * sum(evidence.rows_of("metadata").values())}
+    return _read_by_chunks(evidence, others, of, rows)
+
+
+def _read_by_chunks(evidence: Evidence, others: Mapping[str, int], of: int, rows: Rows) -> Draft:
+    again, seconds = sum(others.values()), sum(rows.values())
+    names = sorted(others, key=lambda name: -others[name])
     found = tuple(Culprit("file", name, seconds * others[name] / again) for name in names)
-    how_much = f"{BYTE.text(again)} of {BYTE.text(of)} ({FRACTION.text(again / of)})"
+    how_much = f"At least {BYTE.text(again)} of {BYTE.text(of)} ({FRACTION.text(again / of)})"
     what = f"{how_much} were read before: chunks read the same of {named(names)}, which process() opens."
-    advice = f"Keep what they need from chunk to chunk (functools.cache), or read only their own entries: {ENTRIES}."
-    return Draft(
-        what, advice, found, ENTRIES, rows, Taken("re-read", seconds=seconds), _most(evidence, rows), always=True
-    )
+    taken = Taken("re-read", seconds=seconds)
+    return Draft(what, f"{KEEP}.", found, None, rows, taken, _most(evidence, rows), always=True)
 
 
+KEEP: Final = "Keep what they need from chunk to chunk (functools.cache)"
 ENTRIES: Final = 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
 
 

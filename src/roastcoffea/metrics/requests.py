@@ -72,7 +72,9 @@ class Repeated(NamedTuple):
     """Whether chunks ended at cluster boundaries."""
     parquet: bool
     others: Mapping[str, int]
-    """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file."""
+    """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file: at least."""
+    objects: Mapping[str, int]
+    """The same of files of which no baskets were read, such as histograms."""
     reads_on: bool = False
     """Whether uproot read the basket behind each chunk as well."""
 
@@ -168,6 +170,7 @@ class ChunkRequests:
         counted = rows_where(self.table.select(FILE_COLUMNS), self.counted)
         chunks = counted.group_by(["call", "dataset", "file", "tree"])
         files = chunks.aggregate([("bytes_metadata", "sum"), ("bytes_metadata", "max")])
+        others, objects = self._others_again()
         return Repeated(
             baskets={cause: int(amounts.sum()) for cause, amounts in self.reads.reread.items()},
             metadata=int(known_sum(pc.subtract(files["bytes_metadata_sum"], files["bytes_metadata_max"]))),
@@ -175,25 +178,29 @@ class ChunkRequests:
             files=len(files),
             aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
-            others=self._others_again(),
+            others=others,
+            objects=objects,
             reads_on=reads_on(run.environment.versions.get("uproot")),
         )
 
-    def _others_again(self) -> dict[str, int]:
-        table = rows_where(
-            self.table.select(OF_OTHERS), self.counted & self.table["other_baskets"].is_valid().to_numpy()
-        )
-        names = ("other_files", "other_payload", "other_baskets")
-        opened = pa.table({name: pc.list_flatten(table[name]) for name in names})
+    def _others_again(self) -> tuple[dict[str, int], dict[str, int]]:
+        opened = self.counted & self.table["other_baskets"].is_valid().to_numpy()
+        table = rows_where(self.table.select(OF_OTHERS), opened)
+        each = pa.table({name: pc.list_flatten(table[name]) for name in OF_OTHERS})
+        baskets = pc.greater(each["other_payload"], 0)
         # a chunk may have read only a part of the same clusters
-        each = opened.group_by(["other_files", "other_baskets"]).aggregate(
-            [("other_payload", "sum"), ("other_payload", "max")]
-        )
-        again = pc.subtract(each["other_payload_sum"], each["other_payload_max"]).to_pylist()
-        found: dict[str, int] = {}
-        for name, amount in zip(each["other_files"].to_pylist(), again, strict=True):
-            found[name] = found.get(name, 0) + (amount or 0)
-        return {name: amount for name, amount in found.items() if amount}
+        others = _again(each.filter(baskets), "other_baskets", "other_payload")
+        return others, _again(each.filter(pc.invert(baskets)), "other_requested", "other_requested")
+
+
+def _again(reads: pa.Table, which: str, amount: str) -> dict[str, int]:
+    """Bytes by file that were read before, where what is read of it is the same if `which` is equal."""
+    each = reads.group_by(["other_files", which]).aggregate([(amount, "sum"), (amount, "max")])
+    found: dict[str, int] = {}
+    again = pc.subtract(each[f"{amount}_sum"], each[f"{amount}_max"]).to_pylist()
+    for name, size in zip(each["other_files"].to_pylist(), again, strict=True):
+        found[name] = found.get(name, 0) + (size or 0)
+    return {name: size for name, size in found.items() if size}
 
 
 FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "source", "bytes_metadata")
@@ -263,7 +270,8 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
     reasons += _contradictions(requests, transferred)
     unmetered = chunks.unmetered or 0
     if unmetered >= max(LEAST_UNMETERED, LEAST_SHARE_UNMETERED * int(known_sum(requests[phases.TOTAL]))):
-        reasons.append(f"process() read {BYTE.text(unmetered)} from files that it did not open with uproot")
+        size = BYTE.text(unmetered)
+        reasons.append(f"process() read {size} by other means than uproot (files, or pipes from programs)")
     estimated = int(np.count_nonzero(chunks.reads.estimated))
     uncounted = UNCOUNTED if _lacks_other_reads(chunks.table) else None
     cached = int(known_sum(chunks.table["bytes_cached"]))

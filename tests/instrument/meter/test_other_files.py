@@ -134,6 +134,23 @@ def test_a_friend_that_each_chunk_reads_whole_is_a_finding(files: Path) -> None:
     assert finding.remedy == 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
 
 
+def test_a_histogram_that_each_chunk_reads_is_a_finding(files: Path, tmp_path: Path) -> None:
+    name = str(tmp_path / "weights.root")
+    with uproot.recreate(name, compression=None) as file:
+        file["w"] = (np.ones((300, 300)), np.arange(301.0), np.arange(301.0))
+
+    def weighted(events: Any) -> float:
+        with uproot.open(name) as file:
+            return float(ak.sum(events.x) + file["w"].values().sum())
+
+    measurement = run(files, weighted)
+    once = measurement.byte_ledger["other files"] // len(measurement.chunks)
+    assert measurement.byte_ledger.repeated.objects == {name: 2 * once}
+    (finding,) = (one for one in measurement.verdict if one.cause == "re-read")
+    assert [one.name for one in finding.culprits] == [name]
+    assert finding.remedy is None
+
+
 @pytest.mark.parametrize("read", [friend_by_nanoevents, friend_by_uproot])
 def test_a_friend_that_chunks_read_in_parts_is_none(files: Path, read: Callable[..., float]) -> None:
     measurement = run(files, lambda events: read(events, files))
@@ -423,7 +440,7 @@ def test_a_json_is_said_with_its_size(files: Path, tmp_path: Path, capsys: pytes
     measurement = run(files, corrected)
     assert measurement.byte_ledger.unmetered == pytest.approx(3 * path.stat().st_size, abs=3000)
     (reason,) = measurement.byte_ledger.certificate.reasons
-    assert "MB from files that it did not open with uproot" in reason
+    assert "MB by other means than uproot (files, or pipes from programs)" in reason
     measurement.print_summary(all=True)
     assert "Incomplete: process() read" in " ".join(capsys.readouterr().out.split())
     measurement.report(tmp_path / "page.html")
@@ -436,6 +453,16 @@ def test_a_json_is_said_with_its_size(files: Path, tmp_path: Path, capsys: pytes
 def test_what_is_metered_is_not_read_by_other_means(files: Path, read: Callable[..., float]) -> None:
     measurement = run(files, lambda events: read(events, files))
     assert measurement.byte_ledger.unmetered < 10_000
+
+
+@on_linux
+def test_baskets_that_the_chunks_own_thread_reads_are_metered(files: Path) -> None:
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=CHUNK, metadata_cache={})
+    options = {"handler": uproot.MultithreadedFileSource, "use_threads": False}
+    fileset = {"d": {"files": {str(files / "main.root"): "Events"}}}
+    with MetricsCollector() as collector:
+        runner(fileset, processor_instance=Doing(lambda events: float(ak.sum(events.x))), uproot_options=options)
+    assert collector.measurement.byte_ledger.unmetered < 10_000
 
 
 @on_linux

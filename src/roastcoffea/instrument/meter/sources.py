@@ -105,10 +105,19 @@ def _wait(tally: Tally, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> 
         found.__dict__.pop("wait", None)
 
 
+IN_OTHER_THREADS: Final = {"MemmapSource", "FSSpecSource", "XRootDSource"}
+"""Sources by which the thread that requests baskets reads nothing itself that the system counts."""
+
+
 class ChunksShadow(Shadow):
     """`chunks` of an uproot source, used for baskets, or for pages of an RNTuple."""
 
-    __slots__ = ()
+    __slots__ = ("read",)
+
+    def __init__(self, original: Any, tally: Tally) -> None:
+        super().__init__(original, tally)
+        in_threads = type(getattr(original, "__self__", None)).__name__ in IN_OTHER_THREADS
+        self.read = original if in_threads else partial(tally.read_apart, original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tally, thread = self.tally, get_ident()
@@ -135,7 +144,7 @@ class ChunksShadow(Shadow):
                     here.begun += (WHOLE, thread, cpu, wall)
                 else:
                     tally.steps.extend((ASKED, thread, None, baskets, 0, None, cpu, wall))
-                return self.original(*args, **kwargs)
+                return self.read(*args, **kwargs)
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             queues = [each for each in (*args, *kwargs.values()) if type(each) is Queue]
             if not queues:
@@ -143,7 +152,7 @@ class ChunksShadow(Shadow):
             for notifications in queues:
                 got = partial(_got, tally, notifications.queue, weakref.ref(notifications))
                 notifications.get = got  # type: ignore[method-assign]
-            return tally.waiting(self.original, *args, **kwargs)
+            return tally.waiting(self.read, *args, **kwargs)
         finally:
             here.in_chunks = False
 
