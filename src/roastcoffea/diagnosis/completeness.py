@@ -69,20 +69,21 @@ def is_interrupt(error: str | None) -> bool:
 
 
 OUTSIDE: Final = re.compile(
-    r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|expired|disconnected"
-    r"|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel",
+    r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|operation expired"
+    r"|disconnected|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel"
+    r"|^ClientResponseError: (429|50[0234])\b",
     re.IGNORECASE,
 )
-"""Words of errors whose cause was neither the analysis nor its files."""
+"""Words of errors whose cause was neither the analysis nor its files, in errors of these types:"""
+
+OF_SYSTEM: Final = re.compile(
+    r"OSError|IOError|gaierror|BrokenPipe|CommClosed|Killed|Client|Server|HTTP|Remote|XRootD|(Future)?Cancelled"
+    r"|\w*(Timeout|Connection)",
+    re.IGNORECASE,
+)
 
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*")
 """Quoted texts and paths in an error, which may have any words."""
-
-FINAL: Final = re.compile(
-    r"(Arithmetic|Assertion|Attribute|FileNotFound|Import|Index|Key|KeyInFile|ModuleNotFound|Name|NotImplemented"
-    r"|Permission|Recursion|Syntax|Type|UnicodeDecode|Value|ZeroDivision)Error\b"
-)
-"""Types of errors that come again whatever their words."""
 
 
 def is_outside(error: str | None) -> bool:
@@ -90,7 +91,7 @@ def is_outside(error: str | None) -> bool:
     if error is None or is_interrupt(error):
         return True
     cause = root_cause(error)
-    return FINAL.match(cause) is None and OUTSIDE.search(NAMES.sub("", cause)) is not None
+    return OF_SYSTEM.match(cause) is not None and OUTSIDE.search(NAMES.sub("", cause)) is not None
 
 
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
