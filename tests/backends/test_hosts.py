@@ -125,8 +125,9 @@ CLIENT = used(7, 5.0)
         ([load(100.0, 50.0, CLIENT)], [load(110.0, 70.0, used(7, 10.0, 3.0))], 1.2),
         # more than the host's, by less than the kernel's ticks tell apart
         ([load(100.0, 50.0, CLIENT)], [load(110.0, 54.5, used(7, 10.0))], 0.0),
+        ([load(100.0, 50.0, CLIENT)], [load(101.0, 66.5, CLIENT)], 16.0),
     ],
-    ids=["client", "asked thrice", "came", "was there", "left", "came and left", "subprocess", "by ticks"],
+    ids=["client", "asked thrice", "came", "was there", "left", "came and left", "subprocess", "by ticks", "all cores"],
 )
 def test_cores_of_others_are_those_of_the_host_less_those_of_the_run(before: Any, now: Any, expected: float) -> None:
     (host,) = with_others([NODE], before, now)
@@ -142,10 +143,11 @@ def test_cores_of_others_are_those_of_the_host_less_those_of_the_run(before: Any
             [load(110.0, 70.0, hidden="it is hidden")],
             "it is hidden",
         ),
+        ([load(100.0, 50.0, CLIENT)], [load(100.05, 50.1, CLIENT)], "too short"),
         ([load(100.0, 50.0, CLIENT)], [], "at its start and its end"),
         ([], [load(110.0, 70.0, CLIENT)], "at its start and its end"),
     ],
-    ids=["a part", "hidden", "gone", "late"],
+    ids=["a part", "hidden", "short", "gone", "late"],
 )
 def test_cores_of_others_are_missing_where_the_host_is_hidden(before: Any, now: Any, reason: str) -> None:
     (host,) = with_others([NODE], before, now)

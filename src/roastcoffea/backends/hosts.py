@@ -21,6 +21,9 @@ VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "dis
 SAMPLED: Final = 0.1
 """Error of the kernel's count of a host's CPU time: as a share, and in cores."""
 
+SHORTEST: Final = 1.0
+"""Seconds in which the kernel's ticks of 10 ms, counted for each core, are few enough to neglect."""
+
 TIMES: Final = ("own", "children")
 NO_LOAD: Final = "no process of the run read the CPU time of the host at its start and its end"
 
@@ -82,7 +85,11 @@ def with_others(hosts: Iterable[Host], before: Iterable[Load], now: Iterable[Loa
     for system, start in _by("system", before).items():
         there = _others(sorted(start, key=itemgetter("time")), end.get(system, []))
         found |= dict.fromkeys([load["host"] for load in start], there)
-    return tuple(replace(host, **found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
+    known = (replace(host, **found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
+    return tuple(
+        host if host.others is None else replace(host, others=min(host.others, host.node_cores or host.others))
+        for host in known
+    )
 
 
 def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
@@ -93,6 +100,8 @@ def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
         return {"others_absent": NO_LOAD}
     first, last = before[0], max(now, key=itemgetter("time"))
     seconds, busy, own = last["time"] - first["time"], last["busy"] - first["busy"], _own(before, now)
+    if seconds < SHORTEST:
+        return {"others_absent": "the run was too short for the kernel's counters of the host"}
     # the kernel samples what the host does, and measures what processes use
     if own > busy + SAMPLED * max(busy, seconds):
         return {"others_absent": "the host reports less CPU time than the run used, so it does not report all"}
