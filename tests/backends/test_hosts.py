@@ -157,6 +157,19 @@ def test_cores_of_others_are_missing_where_the_host_is_hidden(before: Any, now: 
     assert missing["cores_of_others"] == host.others_absent
 
 
+@pytest.mark.parametrize(
+    ("parent", "others"), [(None, None), (7, 1.2)], ids=["its parent is unknown", "the client waited for it"]
+)
+def test_cores_of_others_are_missing_where_a_worker_left_without_a_word(
+    parent: int | None, others: float | None
+) -> None:
+    seen = [] if parent is None else [used(8, 4.0, parent=parent)]
+    before = [load(100.0, 50.0, CLIENT, *seen)]
+    (host,) = with_others([NODE], before, [load(110.0, 70.0, used(7, 10.0, 7.0))], lost={8})
+    assert host.others == others
+    assert others is not None or "without a last message" in str(host.others_absent)
+
+
 def test_hosts_of_older_records_have_no_machine() -> None:
     host = Host(name="node", cores=8, memory=None)
     assert host.node_cores is host.node_memory is None
