@@ -305,13 +305,12 @@ class CaughtErrors(NamedTuple):
 
 
 def caught_errors(run: Run) -> CaughtErrors | None:
-    """Errors of tasks that went on, except of files that were read at another time; None if there are none."""
+    """Errors of tasks that went on, except of files that the same attempt read; None if there are none."""
     if run.chunks is None:
         return None
     errors = pc.and_(pc.equal(run.chunks["outcome"], ERROR), run.chunks["wall_seconds"].is_null())
-    rows = run.chunks.select(["file", "error"]).filter(errors).to_pylist()
-    read = set(run.chunks["file"].filter(pc.not_equal(run.chunks["outcome"], ERROR)).to_pylist()) if rows else set()
-    unopened = [row for row in rows if row["file"] is not None and row["file"] not in read]
+    rows = run.chunks.select(["file", "error", "events"]).filter(errors).to_pylist()
+    unopened = [row for row in rows if row["file"] is not None and row["events"] is None]
     returned = [row["error"] for row in rows if row["file"] is None]
     if not unopened and not returned:
         return None

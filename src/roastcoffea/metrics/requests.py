@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from roastcoffea.generations.uproot import reads_on
 from roastcoffea.metrics import facts, phases
-from roastcoffea.metrics.branches import Reads, split_reads
+from roastcoffea.metrics.branches import OTHER_DATASET, SAME_DATASET, Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
@@ -75,6 +76,12 @@ class Repeated(NamedTuple):
     """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file."""
     reads_on: bool = False
     """Whether uproot read the basket behind each chunk as well."""
+    of_tasks: bool = False
+    """Whether functions without a Runner read all of it, so that their names stand for datasets."""
+
+    def readers(self, cause: str) -> str:
+        """What the readers have in common by a cause of `baskets`: functions, where no fileset has datasets."""
+        return OF_TASKS if self.of_tasks and cause in {SAME_DATASET, OTHER_DATASET} else cause
 
 
 @dataclass(slots=True)
@@ -177,6 +184,7 @@ class ChunkRequests:
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
             others=self._others_again(),
             reads_on=reads_on(run.environment.versions.get("uproot")),
+            of_tasks=bool(pc.all(pc.starts_with(counted["call"], OF_TASKS)).as_py()),
         )
 
     def _others_again(self) -> dict[str, int]:
