@@ -19,7 +19,7 @@ from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles
 from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
-from roastcoffea.records.run import FAILED, FINISHED, LOST, Run, RunnerCall
+from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
 from roastcoffea.units import FRACTION, are, counted, number
 
 MOST_NAMED: Final = 3
@@ -333,7 +333,8 @@ def state_of(run: Run, missing: Incompleteness | None) -> str:
         error = missing.run_error if missing is not None and missing.run_error else run.error or ""
         return INTERRUPTED if is_interrupt(error) else BROKEN
     if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
-        return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
+        without = NO_FILE if run.absent.get("chunks") == NO_FILE else NO_RUNNER
+        return without if run.tasks is not None and len(run.tasks) else NOTHING
     return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
 
 
