@@ -359,8 +359,9 @@ def cells_of(shares: Sequence[Share], width: int) -> list[int]:
 
 
 def _findings(out: Writer, digest: Digest, names: Mapping[str, str], room: Room) -> Iterator[Text]:
-    """Findings with their saving and remedy; missing data has a paragraph of its own."""
-    found = [one for one in digest.findings if not one.incomplete]
+    """Findings with their saving and remedy; what the result lacks has a paragraph of its own."""
+    told = digest.lacking
+    found = [one for one in digest.findings if told is None or not one.incomplete or told.what not in one.what]
     if not found:
         yield from out.lines(digest.verdict, out.width) if digest.verdict else ()
         return
