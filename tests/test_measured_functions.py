@@ -114,6 +114,18 @@ def test_everything_that_reads(client: Client, files: list[str]) -> None:
     assert {name for names in client.run(left_behind).values() for name in names} <= {"Task", "NoneType"}
 
 
+def test_tasks_that_read_nothing_are_not_told_to_use_what_is_used(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MetricsCollector(client, everything=True) as collector:
+        client.gather(client.map(increment, range(4), pure=False))
+    for measurement in (collector.measurement, load(collector.measurement.save(tmp_path, "one"))):
+        measurement.print_summary()
+        for text in (measurement.verdict.conclusion, " ".join(capsys.readouterr().out.split())):
+            assert "No task opened a file with uproot" in text
+            assert "everything=True" not in text
+
+
 def test_without_everything_nothing_is_recorded_of_tasks(client: Client, files: list[str]) -> None:
     with MetricsCollector(client) as collector:
         client.submit(materialize, files[0], ["f0"], pure=False).result()

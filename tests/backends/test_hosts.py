@@ -125,8 +125,9 @@ CLIENT = used(7, 5.0)
         ([load(100.0, 50.0, CLIENT)], [load(110.0, 70.0, used(7, 10.0, 3.0))], 1.2),
         # more than the host's, by less than the kernel's ticks tell apart
         ([load(100.0, 50.0, CLIENT)], [load(110.0, 54.5, used(7, 10.0))], 0.0),
+        ([load(100.0, 50.0, CLIENT)], [load(101.0, 66.5, CLIENT)], 16.0),
     ],
-    ids=["client", "asked thrice", "came", "was there", "left", "came and left", "subprocess", "by ticks"],
+    ids=["client", "asked thrice", "came", "was there", "left", "came and left", "subprocess", "by ticks", "all cores"],
 )
 def test_cores_of_others_are_those_of_the_host_less_those_of_the_run(before: Any, now: Any, expected: float) -> None:
     (host,) = with_others([NODE], before, now)
@@ -142,10 +143,11 @@ def test_cores_of_others_are_those_of_the_host_less_those_of_the_run(before: Any
             [load(110.0, 70.0, hidden="it is hidden")],
             "it is hidden",
         ),
+        ([load(100.0, 50.0, CLIENT)], [load(100.05, 50.1, CLIENT)], "too short"),
         ([load(100.0, 50.0, CLIENT)], [], "at its start and its end"),
         ([], [load(110.0, 70.0, CLIENT)], "at its start and its end"),
     ],
-    ids=["a part", "hidden", "gone", "late"],
+    ids=["a part", "hidden", "short", "gone", "late"],
 )
 def test_cores_of_others_are_missing_where_the_host_is_hidden(before: Any, now: Any, reason: str) -> None:
     (host,) = with_others([NODE], before, now)
@@ -153,6 +155,19 @@ def test_cores_of_others_are_missing_where_the_host_is_hidden(before: Any, now: 
     assert reason in str(host.others_absent)
     missing = Measurement(handmade_run(environment=environment_of([host]))).metrics.missing
     assert missing["cores_of_others"] == host.others_absent
+
+
+@pytest.mark.parametrize(
+    ("parent", "others"), [(None, None), (7, 1.2)], ids=["its parent is unknown", "the client waited for it"]
+)
+def test_cores_of_others_are_missing_where_a_worker_left_without_a_word(
+    parent: int | None, others: float | None
+) -> None:
+    seen = [] if parent is None else [used(8, 4.0, parent=parent)]
+    before = [load(100.0, 50.0, CLIENT, *seen)]
+    (host,) = with_others([NODE], before, [load(110.0, 70.0, used(7, 10.0, 7.0))], lost={8})
+    assert host.others == others
+    assert others is not None or "without a last message" in str(host.others_absent)
 
 
 def test_hosts_of_older_records_have_no_machine() -> None:

@@ -151,6 +151,7 @@ def test_only_a_worker_that_leaves_has_last_words_and_nothing_of_ours_stays(stat
     ((topic, last),) = worker.sent
     assert (topic, last["last"], last["digests"], last["token"]) == (NAME, True, [(CPU, 2.0)], TOKEN)
     assert 0 <= last["cpu_seconds"] <= time.process_time()
+    assert [[process["pid"] for process in load["processes"]] for load in last["loads"]] == [[os.getpid()]] * 2
 
 
 def test_counts_are_not_sent_where_nobody_wants_them() -> None:
@@ -160,7 +161,7 @@ def test_counts_are_not_sent_where_nobody_wants_them() -> None:
     worker.status.name = "closing"
     half.teardown(worker)
     ((_, last),) = worker.sent
-    assert set(last) == {"worker", "cpu_seconds", "last", "token"}
+    assert set(last) == {"worker", "cpu_seconds", "loads", "last", "token"}
 
 
 def test_what_is_carried_is_unpacked_once() -> None:

@@ -71,7 +71,9 @@ def test_a_worker_s_last_words_count_whenever_they_come(clock: Clock) -> None:
     def say(address: str) -> None:
         key = ("execute", "span-1", "Jets", "thread-cpu", "seconds")
         plugin.log_event(
-            NAME, {"token": TOKEN, "worker": address, "digests": [(key, 2.0)], "cpu_seconds": 1.5, "last": True}
+            NAME,
+            {"token": TOKEN, "worker": address, "digests": [(key, 2.0)], "cpu_seconds": 1.5, "last": True}
+            | {"loads": [{"host": address}]},
         )
 
     say(before)
@@ -83,6 +85,8 @@ def test_a_worker_s_last_words_count_whenever_they_come(clock: Clock) -> None:
     clock.now += 1000
     plugin.workers.forget_overdue()
     log = drained(plugin)
+    assert log.workers.loads == [{"host": before}, {"host": after}]
+    assert log.workers.silent == {1000}
     lifetimes = log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()
     assert [row["cpu_seconds"] for row in lifetimes] == [1.5, 1.5, None]
     counted = log.workers.counted((), ["span-1"])

@@ -240,6 +240,38 @@ def test_the_commonest_error_is_one_line_that_is_not_too_long() -> None:
         ),
         ("OSError: XRootD error: [3011] no such file or block", False),
         ("PermissionError: [Errno 13] Permission denied: 'a.root'", False),
+        *(
+            (f"ClientResponseError: {status}, message='{text}', url='https://cache.example.org/a.root'", outside)
+            for status, text, outside in (
+                (429, "Too Many Requests", True),
+                (502, "Bad Gateway", True),
+                (503, "Service Unavailable", True),
+                (504, "Gateway Timeout", True),
+                (401, "Unauthorized", False),
+                (404, "Not Found", False),
+            )
+        ),
+        ("HTTPError: HTTP Error 503: Service Unavailable", True),
+        ("RemoteDisconnected: Remote end closed connection without response", True),
+        ("ServerDisconnectedError: Server disconnected", True),
+        ("ClientPayloadError: Response payload is not completed", True),
+        ("ClientConnectorError: Cannot connect to host cache.example.org:443", True),
+        ("EndpointConnectionError: Could not connect to the endpoint URL", True),
+        ("gaierror: [Errno -3] Temporary failure in name resolution", True),
+        ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("CommClosedError: in <TCP>: Stream is closed", True),
+        ("CancelledError: process-1", True),
+        ("FSTimeoutError", True),
+        ("OSError: [FATAL] Socket timeout", True),
+        ("OSError: [FATAL] Auth failed: VOMS proxy has expired", False),
+        ("OSError: token expired", False),
+        ("RuntimeError: could not connect jets to leptons", False),
+        ("RuntimeError: payload has no jets", False),
+        ("RuntimeError: counter reset without events", False),
+        ("CorrectionError: network output has NaN", False),
+        ("MyError: selection cancelled by the veto", False),
+        ("DeserializationError: expected 4 bytes while reading payload", False),
+        ("error: Error -3 while decompressing data: incorrect header check", False),
     ],
 )
 def test_what_comes_again_is_to_be_fixed_first(error: str | None, outside: bool) -> None:

@@ -243,6 +243,32 @@ def test_a_file_that_cannot_be_opened_is_a_failed_read(kind: str, path: Path, tm
         assert (both.byte_ledger["payload"], both.byte_ledger["metadata"]) == (good["payload"], good["metadata"])
 
 
+def test_a_file_that_another_function_could_open_is_missing_in_the_first(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = tmp_path / "late.root"
+
+    @measured
+    def tolerant(name: Path) -> float:
+        try:
+            return total(name)
+        except FileNotFoundError:
+            return 0.0
+
+    again = measured(total)
+    with MetricsCollector(journal=None) as collector:
+        first = [tolerant(path), tolerant(late)]
+        late.write_bytes(path.read_bytes())
+        second = [again(path), again(late)]
+    assert first == [second[0], 0.0]
+    findings = {one.cause: one for one in collector.measurement.verdict}
+    assert findings["missing data"].what.startswith(f"1 file could not be opened in tasks that went on ({late})")
+    assert findings["re-read"].what.endswith(" were read before by another function.")
+    assert "dataset" not in findings["re-read"].advice
+    collector.measurement.print_summary()
+    assert "1 file could not be opened in tasks that went on" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_file_that_is_opened_in_the_end_is_not_missing(path: Path, tmp_path: Path) -> None:
     late = tmp_path / "late.root"
 

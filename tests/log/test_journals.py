@@ -218,6 +218,24 @@ def test_a_killed_writer_is_known_to_be_dead_wherever_it_was(place: Sequence[str
     assert remove_old(tmp_path, None, 0) == [tmp_path / "one"]
 
 
+def test_locks_that_another_host_may_keep_to_itself_need_hours_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        there.setattr("roastcoffea.log.journal.kernel", lambda: "another")
+        made(tmp_path / "one")
+    assert not journal_in(tmp_path / "one").is_locked
+    for hours, is_written in ((0, True), (LONG_AGO, True), (2 * 3600.0, False)):
+        aged(tmp_path / "one", hours)
+        assert journal_in(tmp_path / "one").is_written == is_written
+
+
+def test_whether_a_journal_that_is_removed_meanwhile_is_locked_is_not_known(tmp_path: Path) -> None:
+    journal = journal_in(made(tmp_path / "one"))
+    shutil.rmtree(journal.folder)
+    assert journal.is_locked is None
+
+
 @pytest.mark.slow
 def test_without_locks_hours_decide_of_another_host(tmp_path: Path) -> None:
     place = (*WITHOUT_LOCKS, *ANOTHER_HOST)

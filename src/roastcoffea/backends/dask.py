@@ -105,6 +105,7 @@ class DaskMetricsBackend(LoggedCluster):
         self._is_carried = False
         """Whether tasks were sent whose code is carried by the plugin."""
         self._loads: list[dict[str, Any]] = []
+        self._last_loads: list[dict[str, Any]] = []
         self._workers_known = self._registered = False
 
     def _keep(self, data: bytes) -> None:
@@ -236,10 +237,9 @@ class DaskMetricsBackend(LoggedCluster):
 
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
         workers = list(answer["workers"].values())
-        self._loads += [early for worker in workers for early in worker["loads"][:-1]]
-        now = [load(), answer["load"], *(worker["loads"][-1] for worker in workers)]
-        self.hosts = with_others(with_more(self.hosts, hosts_of(workers)), self._loads, now)
-        self._loads += now
+        self._loads += [*self._last_loads, *(early for worker in workers for early in worker["loads"][:-1])]
+        self._last_loads = [load(), answer["load"], *(worker["loads"][-1] for worker in workers)]
+        self.hosts = with_others(with_more(self.hosts, hosts_of(workers)), self._loads, self._last_loads)
         self._withheld = {address: worker.get("withheld") for address, worker in answer["workers"].items()}
         self._workers_known = bool(workers) and not answer["silent"]
         self.versions |= versions_on(workers)
@@ -264,7 +264,9 @@ class DaskMetricsBackend(LoggedCluster):
             self.note("the fine metrics lack some of the workers' counts")
 
     def _learn_counts(self, answer: Mapping[str, Any]) -> None:
-        """Take Dask's counts of each worker once the log is complete: it has the workers that left."""
+        """Take CPU time and Dask's counts of each worker once the log is complete: it has the workers that left."""
+        left = self.log.workers
+        self.hosts = with_others(self.hosts, [*self._loads, *left.loads], self._last_loads, left.silent)
         if self.gaps:
             self.absent["span_metrics_per_worker"] = COUNTED_ANEW
         elif self.span_metrics is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import itemgetter, or_
@@ -20,6 +20,9 @@ VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "dis
 
 SAMPLED: Final = 0.1
 """Error of the kernel's count of a host's CPU time: as a share, and in cores."""
+
+SHORTEST: Final = 1.0
+"""Seconds in which the kernel's ticks of 10 ms, counted for each core, are few enough to neglect."""
 
 TIMES: Final = ("own", "children")
 NO_LOAD: Final = "no process of the run read the CPU time of the host at its start and its end"
@@ -67,7 +70,9 @@ def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
     return tuple(hosts.values())
 
 
-def with_others(hosts: Iterable[Host], before: Iterable[Load], now: Iterable[Load]) -> tuple[Host, ...]:
+def with_others(
+    hosts: Iterable[Host], before: Iterable[Load], now: Iterable[Load], lost: Collection[int] = ()
+) -> tuple[Host, ...]:
     """Hosts with the cores that processes of others used; else with the reason.
 
     Parameters
@@ -76,16 +81,22 @@ def with_others(hosts: Iterable[Host], before: Iterable[Load], now: Iterable[Loa
         Hosts of the run.
     before, now
         Loads (`limits.load`) of processes of the run at earlier times, and of all that are left at the end.
+    lost
+        Processes that ended, without a load as they did, on any of the hosts.
     """
     end = _by("system", now)
     found: dict[str, dict[str, Any]] = {}
     for system, start in _by("system", before).items():
-        there = _others(sorted(start, key=itemgetter("time")), end.get(system, []))
+        there = _others(sorted(start, key=itemgetter("time")), end.get(system, []), lost)
         found |= dict.fromkeys([load["host"] for load in start], there)
-    return tuple(replace(host, **found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
+    known = (replace(host, **{"others": None} | found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
+    return tuple(
+        host if host.others is None else replace(host, others=min(host.others, host.node_cores or host.others))
+        for host in known
+    )
 
 
-def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
+def _others(before: Sequence[Load], now: Sequence[Load], lost: Collection[int]) -> dict[str, Any]:
     """Cores of a host that processes of others used from the first of these loads to the last."""
     if hidden := next((load["hidden"] for load in (*before, *now) if load["hidden"]), None):
         return {"others_absent": hidden}
@@ -93,6 +104,12 @@ def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
         return {"others_absent": NO_LOAD}
     first, last = before[0], max(now, key=itemgetter("time"))
     seconds, busy, own = last["time"] - first["time"], last["busy"] - first["busy"], _own(before, now)
+    if seconds < SHORTEST:
+        return {"others_absent": "the run was too short for the kernel's counters of the host"}
+    parents = {process["pid"]: process["parent"] for load in before for process in load["processes"]}
+    alive = {process["pid"] for load in now for process in load["processes"]}
+    if any(alive.isdisjoint((pid, parents.get(pid))) for pid in lost):
+        return {"others_absent": "a worker left without a last message, so the CPU time that it used is not known"}
     # the kernel samples what the host does, and measures what processes use
     if own > busy + SAMPLED * max(busy, seconds):
         return {"others_absent": "the host reports less CPU time than the run used, so it does not report all"}

@@ -108,7 +108,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self._pusher.start()
         self._began = time.process_time()
         self.withheld_before = withheld()
-        self.load_before = load(parent=getattr(worker, "nanny", None) is not None)
+        self.load_before = load_of(worker)
         worker.metrics[self.name] = self.cpu_seconds
         self.report({"worker": worker.address, "job": job_of(worker)})
         if self.companion is not None:
@@ -197,13 +197,18 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         if leaving:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
             counted = {"digests": list(self.counted().items())} if self._counts else {}
-            self.report(message | counted | {"last": True})
+            self.report(message | counted | {"loads": [self.load_before, load_of(worker)], "last": True})
 
 
 def job_of(worker: Any) -> dict[str, Any]:
     """Batch job of a worker's process, and in how many seconds its --lifetime has it close."""
     found, lifetime, age = job(), getattr(worker, "lifetime", None), age_of()
     return found | ({} if not lifetime or age is None else {"closes_in": lifetime - age})
+
+
+def load_of(worker: Any) -> dict[str, Any]:
+    """Load of this process and of its nanny, if it has one."""
+    return load(parent=getattr(worker, "nanny", None) is not None)
 
 
 def description() -> dict[str, Any]:
@@ -234,7 +239,7 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans
     )
     answer: dict[str, Any] = {"digests": added_up(of_spans), "description": description()}
-    loads = answer["description"]["loads"] = [load(parent=getattr(dask_worker, "nanny", None) is not None)]
+    loads = answer["description"]["loads"] = [load_of(dask_worker)]
     if ours is None:
         return answer | {"running": [], "counted": None}
     answer["description"]["withheld"] = ours.withheld()

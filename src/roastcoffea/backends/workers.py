@@ -132,7 +132,8 @@ class Workers:
         """Take our worker plugin's report on its process."""
         address = message.get("worker", "")
         if "cpu_seconds" in message:
-            self._log.write_fields(PROCESS_CPU, self._log.number(address), message["cpu_seconds"])
+            loads = json.dumps(message.get("loads", [])).encode()
+            self._log.write_fields(PROCESS_CPU, self._log.number(address), message["cpu_seconds"], then=loads)
         if "digests" in message:
             counts = {tuple(key): value for key, value in message["digests"]}
             if address in self.here:

@@ -11,6 +11,7 @@ from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATAS
 from roastcoffea.metrics.byte_ledger import ByteLedger, Saving
 from roastcoffea.metrics.phases import METADATA
 from roastcoffea.metrics.requests import Repeated
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.units import BYTE, counted, number
 
 WHOLE_FILES: Final = "one chunk per file"
@@ -49,6 +50,7 @@ TEXTS: Final[Mapping[str, Callable[[Repeated, str], str]]] = {
         f"{amount} were requested again within a chunk, by the processor or the reader: "
         "keep arrays that are used more than once"
     ),
+    OF_TASKS: lambda _, amount: f"{amount} were read again by another function: read each file in one function only",
     METADATA: _metadata,
 }
 
@@ -59,7 +61,10 @@ def savings(repeated: Repeated, total: int) -> list[Saving]:
     found = {**repeated.baskets, METADATA: repeated.metadata}
     worth = {cause: size for cause, size in found.items() if size > (total * WORTH_SAYING if cause == METADATA else 0)}
     order = sorted(worth, key=lambda cause: worth[cause], reverse=True)
-    return [Saving(cause, worth[cause], TEXTS[cause](repeated, BYTE.text(worth[cause]))) for cause in order]
+    return [
+        Saving(cause, worth[cause], TEXTS[repeated.readers(cause)](repeated, BYTE.text(worth[cause])))
+        for cause in order
+    ]
 
 
 def _alignment(repeated: Repeated) -> str:

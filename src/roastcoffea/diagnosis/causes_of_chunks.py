@@ -35,6 +35,7 @@ from roastcoffea.metrics.profile import COLUMNAR
 from roastcoffea.metrics.requests import Repeated
 from roastcoffea.metrics.stacks import Place
 from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 
 BEFORE_TASKS: Final = 0.2
@@ -152,7 +153,7 @@ def _most(evidence: Evidence, rows: Rows) -> Saving:
 def _chunks_again(evidence: Evidence, ledger: ByteLedger, repeated: Repeated, of: int) -> Draft:
     """Baskets of their own files that chunks read again."""
     again, larger = ledger.get(phases.REREAD) or 0, evidence.larger
-    why = max(repeated.baskets, key=lambda one: repeated.baskets[one])
+    why = repeated.readers(max(repeated.baskets, key=lambda one: repeated.baskets[one]))
     how_much = f"{BYTE.text(again)} of {BYTE.text(of)} ({FRACTION.text(again / of)})"
     what = f"{how_much} were read before{BEFORE[why].format(pieces(repeated))}."
     advice, line = AGAIN[why], None
@@ -175,12 +176,14 @@ BEFORE: Final = {
     SAME_DATASET: " by another Runner call",
     OTHER_DATASET: ", as files are listed in two datasets",
     SAME_ATTEMPT: " by the same chunk",
+    OF_TASKS: " by another function",
 }
 AGAIN: Final = {
     SAME_LOOP: "",
     SAME_DATASET: "Process shared files in a single Runner call.",
     OTHER_DATASET: "List each file in one dataset only.",
     SAME_ATTEMPT: "Keep arrays that are used more than once.",
+    OF_TASKS: "Read each file in one function only.",
 }
 """What is said of bytes that were read before, and what to do, by what the readers have in common."""
 

@@ -19,7 +19,7 @@ from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_out
 from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
-from roastcoffea.records.run import FAILED, FINISHED, LOST, Run, RunnerCall
+from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
 from roastcoffea.units import FRACTION, are, counted, number
 
 MOST_NAMED: Final = 3
@@ -69,20 +69,21 @@ def is_interrupt(error: str | None) -> bool:
 
 
 OUTSIDE: Final = re.compile(
-    r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|expired|disconnected"
-    r"|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel",
+    r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|operation expired"
+    r"|disconnected|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel"
+    r"|^ClientResponseError: (429|50[0234])\b",
     re.IGNORECASE,
 )
-"""Words of errors whose cause was neither the analysis nor its files."""
+"""Words of errors whose cause was neither the analysis nor its files, in errors of these types:"""
+
+OF_SYSTEM: Final = re.compile(
+    r"OSError|IOError|gaierror|BrokenPipe|CommClosed|Killed|Client|Server|HTTP|Remote|XRootD|(Future)?Cancelled"
+    r"|\w*(Timeout|Connection)",
+    re.IGNORECASE,
+)
 
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*")
 """Quoted texts and paths in an error, which may have any words."""
-
-FINAL: Final = re.compile(
-    r"(Arithmetic|Assertion|Attribute|FileNotFound|Import|Index|Key|KeyInFile|ModuleNotFound|Name|NotImplemented"
-    r"|Permission|Recursion|Syntax|Type|UnicodeDecode|Value|ZeroDivision)Error\b"
-)
-"""Types of errors that come again whatever their words."""
 
 
 def is_outside(error: str | None) -> bool:
@@ -90,7 +91,7 @@ def is_outside(error: str | None) -> bool:
     if error is None or is_interrupt(error):
         return True
     cause = root_cause(error)
-    return FINAL.match(cause) is None and OUTSIDE.search(NAMES.sub("", cause)) is not None
+    return OF_SYSTEM.match(cause) is not None and OUTSIDE.search(NAMES.sub("", cause)) is not None
 
 
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
@@ -310,13 +311,12 @@ class CaughtErrors(NamedTuple):
 
 
 def caught_errors(run: Run) -> CaughtErrors | None:
-    """Errors of tasks that went on, except of files that were read at another time; None if there are none."""
+    """Errors of tasks that went on, except of files that the same attempt read; None if there are none."""
     if run.chunks is None:
         return None
     errors = pc.and_(pc.equal(run.chunks["outcome"], ERROR), run.chunks["wall_seconds"].is_null())
-    rows = run.chunks.select(["file", "error"]).filter(errors).to_pylist()
-    read = set(run.chunks["file"].filter(pc.not_equal(run.chunks["outcome"], ERROR)).to_pylist()) if rows else set()
-    unopened = [row for row in rows if row["file"] is not None and row["file"] not in read]
+    rows = run.chunks.select(["file", "error", "events"]).filter(errors).to_pylist()
+    unopened = [row for row in rows if row["file"] is not None and row["events"] is None]
     returned = [row["error"] for row in rows if row["file"] is None]
     if not unopened and not returned:
         return None
@@ -339,7 +339,8 @@ def state_of(run: Run, missing: Incompleteness | None) -> str:
         error = missing.run_error if missing is not None and missing.run_error else run.error or ""
         return INTERRUPTED if is_interrupt(error) else BROKEN
     if not run.calls and run.reported is None and not (run.chunks is not None and len(run.chunks)):
-        return NO_RUNNER if run.tasks is not None and len(run.tasks) else NOTHING
+        without = NO_FILE if run.absent.get("chunks") == NO_FILE else NO_RUNNER
+        return without if run.tasks is not None and len(run.tasks) else NOTHING
     return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
 
 

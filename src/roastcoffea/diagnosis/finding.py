@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from roastcoffea.diagnosis.evidence import HIGH
 from roastcoffea.diagnosis.headlines import headline_of
 from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE, Family
+from roastcoffea.records.run import NO_FILE
 from roastcoffea.report.cards import Card
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
@@ -194,6 +195,8 @@ UNMEASURED = (
     "submit roastcoffea.measured(function)."
 )
 
+NOTHING_READ = f"{NO_FILE.capitalize()}: sections (track_time) show what tasks do."
+
 
 class Verdict(list[Finding], Presented):
     """Findings: missing data first, then the largest saving; empty if the run is healthy.
@@ -218,7 +221,7 @@ class Verdict(list[Finding], Presented):
         together: float | None = None,
         elapsed: float = 0.0,
         failed: bool = False,
-        unmeasured: bool = False,
+        unmeasured: str = "",
     ) -> None:
         super().__init__(findings)
         self.absent = absent
@@ -235,7 +238,7 @@ class Verdict(list[Finding], Presented):
     @property
     def conclusion(self) -> str:
         """What fixing all findings saves, or that there is nothing to fix, and what to measure; may be empty."""
-        return " ".join(filter(None, [self._outcome(), UNMEASURED if self._unmeasured else ""]))
+        return " ".join(filter(None, [self._outcome(), self._unmeasured]))
 
     def _outcome(self) -> str:
         """What fixing all findings saves, or that there is nothing to fix; empty for a single finding."""

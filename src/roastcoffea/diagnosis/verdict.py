@@ -18,7 +18,7 @@ from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.failures import FailureEvidence
-from roastcoffea.diagnosis.finding import Verdict
+from roastcoffea.diagnosis.finding import NOTHING_READ, UNMEASURED, Verdict
 from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.outputs import thread_time
 from roastcoffea.diagnosis.savings import Savings
@@ -29,7 +29,7 @@ from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse
 from roastcoffea.metrics.profile import Profile
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics.worker_names import NO_NAMES, Names
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import NO_FILE, Run
 from roastcoffea.units import STRUCTURE, WORD
 
 NOTHING_RAN: Final = "no Runner was called, and no task ran"
@@ -91,6 +91,7 @@ def verdict(  # noqa: PLR0917
         bytes=byte_ledger,
     )
     found, together = conclusions(evidence)
+    unmeasured = NOTHING_READ if run.absent.get("chunks") == NO_FILE else UNMEASURED
     return Verdict(
         found,
         incomplete=time_ledger.certificate.reasons,
@@ -99,7 +100,7 @@ def verdict(  # noqa: PLR0917
         together=together,
         elapsed=evidence.elapsed,
         failed=run.ended_early,
-        unmeasured=bool(run.tasks) and not (run.calls or run.chunks),
+        unmeasured=unmeasured if run.tasks and not (run.calls or run.chunks) else "",
     )
 
 

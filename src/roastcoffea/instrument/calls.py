@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,6 +18,7 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.generations.coffea import captured_error, output_of
 from roastcoffea.instrument.names import name_of_processor
 from roastcoffea.instrument.own_code import Files, files_of_functions
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.run import FAILED, FINISHED, LOST, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
@@ -278,11 +279,13 @@ current: Final[ContextVar[OpenCall | None]] = ContextVar("roastcoffea_call", def
 
 def fingerprint(items: Iterable[Any]) -> str | None:
     """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, independent of chunk size."""
-    with suppress(AttributeError):
+    try:
         files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
         clean = {(*redacted_each(texts), identity) for *texts, identity in files}
         return hashlib.sha256(json.dumps(sorted(clean)).encode()).hexdigest()
-    return None
+    except AttributeError as error:
+        raise_if_interrupted(error)
+        return None
 
 
 def _options(runner: Any) -> dict[str, Any]:

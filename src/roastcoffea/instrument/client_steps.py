@@ -10,11 +10,11 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-from roastcoffea.interrupts import interrupts_held
+from roastcoffea.interrupts import interrupts_held, raise_if_interrupted
 from roastcoffea.records.client import EXECUTOR, MERGE, RESULTS, SUBMIT
 
 Row = dict[str, Any]
@@ -70,10 +70,12 @@ class Steps:
     def sends(self, message: Any) -> None:
         """Note the size of a graph that is sent."""
         if isinstance(message, Mapping) and message.get("op") == UPDATE:
-            with suppress(AttributeError, KeyError, TypeError):  # a version with another form: not known
+            try:
                 frames = message["expr_ser"].frames if "expr_ser" in message else message["graph_frames"]
                 self._sent = (self._sent or 0) + sum(memoryview(frame).nbytes for frame in frames)
                 self._tasks = (self._tasks or 0) + len(message["keys"])
+            except (AttributeError, KeyError, TypeError) as error:  # a version with another form: not known
+                raise_if_interrupted(error)
 
     def rows(self) -> Iterator[Row]:
         """All steps, after the executor call."""

@@ -6,7 +6,6 @@ import gc
 import operator
 import sys
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate, repeat
 from pathlib import Path
@@ -15,6 +14,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.instrument.switching import STATE
+from roastcoffea.interrupts import raise_if_interrupted
 
 MOST_MODULES: Final = 20
 """Most module names kept per attempt."""
@@ -97,13 +97,14 @@ def bytes_of_modules(number: int) -> int:
     """The most that was read to load the modules since there were this many."""
     size = 0
     for name in [*sys.modules][number:] if len(sys.modules) > number else ():
-        # an attribute of a module that is loaded when it is used would load it
-        with suppress(AttributeError):
+        try:
+            # an attribute of a module that is loaded when it is used would load it
             spec = object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
             if spec.cached:
-                with suppress(OSError):
-                    cached = Path(spec.cached)
-                    size += (cached if cached.exists() else Path(spec.origin)).stat().st_size
+                cached = Path(spec.cached)
+                size += (cached if cached.exists() else Path(spec.origin)).stat().st_size
+        except (AttributeError, OSError) as error:
+            raise_if_interrupted(error)
     return size
 
 

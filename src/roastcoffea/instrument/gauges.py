@@ -6,7 +6,6 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from roastcoffea.instrument.shared import joined, leave, lock_of
@@ -44,11 +43,13 @@ def resident_memory() -> int | None:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError) as error:
         raise_if_interrupted(error)
-        with suppress(ImportError):
-            import psutil
+    try:
+        import psutil
 
-            return int(psutil.Process().memory_info().rss)
-    return None
+        return int(psutil.Process().memory_info().rss)
+    except ImportError as error:
+        raise_if_interrupted(error)
+        return None
 
 
 def _of_file(path: str, flags: int, use: Callable[[int, Any], Any], given: Any) -> Any:

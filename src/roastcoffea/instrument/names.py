@@ -8,11 +8,11 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.redaction import redacted_beginning
 
 LONGEST_NAME: Final = 120
@@ -157,9 +157,11 @@ def _attribute(thing: Any, name: str) -> Any:
         return thing.get(name)
     found = inspect.getattr_static(thing, name, None)
     if type(found) is types.MemberDescriptorType:  # a slot
-        with suppress(AttributeError):
+        try:
             return found.__get__(thing)
-        return None
+        except AttributeError as error:
+            raise_if_interrupted(error)
+            return None
     return None if hasattr(type(found), "__get__") and not issubclass(type(found), type) else found
 
 

@@ -238,7 +238,8 @@ class _ChunkWatch(_FileWatch):
         failed = [] if others is None else others.columns_of_failed()
         for each in failed + columns_of_returned(result, failed, added):
             named = {name: redacted(str(each[name]), added) for name in ("file", "error") if name in each}
-            self.records.append(further(record) | each | named)
+            own = {"events": 0} if named.get("file") == record["file"] else {}
+            self.records.append(further(record) | each | named | own)
 
     def returned(self, output: Any) -> None:
         """Mark a failed attempt as skipped if the call still returned, without an output."""

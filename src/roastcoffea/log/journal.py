@@ -30,7 +30,7 @@ import roastcoffea
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.cleaning import without_secrets
-from roastcoffea.log.processes import UNKNOWN, began, locked, machine, remove_files
+from roastcoffea.log.processes import UNKNOWN, began, kernel, locked, machine, remove_files
 
 SCHEMA: Final = 1
 """Number of this form of journals."""
@@ -275,7 +275,7 @@ def _is_at(file: int, path: Path) -> bool:
 def _writer() -> dict[str, Any]:
     """What writes a journal: form, version and process."""
     process = os.getpid()
-    known = {"machine": machine(), "process": process, "began": began(process) or UNKNOWN}
+    known = {"machine": machine(), "kernel": kernel(), "process": process, "began": began(process) or UNKNOWN}
     return {"schema": SCHEMA, "version": roastcoffea.__version__, "host": socket.gethostname(), **known}
 
 

@@ -25,7 +25,7 @@ from roastcoffea.log.journal import (
     files_in,
 )
 from roastcoffea.log.plausible import LATEST
-from roastcoffea.log.processes import is_alive, locked
+from roastcoffea.log.processes import is_alive, kernel, locked
 
 LONGEST_QUIET: Final = 12 * 3600.0
 """Seconds without a sign of life after which a process of which nothing else is known counts as dead."""
@@ -94,10 +94,11 @@ class Journal:
     def is_written(self) -> bool:
         """Whether its writer has it locked.
 
-        Where files cannot be locked, whether the writer's process lives, or had a sign of life within some hours.
+        Where files cannot be locked, whether the writer's process lives, or had a sign of life within some hours: it
+        also counts as one that writes if it did on another host, where some file systems keep its lock to themselves.
         """
         if self.is_locked is not None:
-            return self.is_locked
+            return self.is_locked or (self.header.get("kernel") != kernel() and self.is_recent)
         alive = is_alive(self.header["machine"], self.header["process"], self.header["began"])
         return self.is_recent if alive is None else alive
 
@@ -105,7 +106,7 @@ class Journal:
     def is_locked(self) -> bool | None:
         """Whether its writer has it locked; None where files cannot be locked."""
         if self.header.get("locked") is True:
-            with suppress(OSError), files_in(self.folder)[0].open("rb") as first:
+            with suppress(OSError, IndexError), files_in(self.folder)[0].open("rb") as first:
                 got = locked(first.fileno(), shared=True)
                 return None if got is None else not got
         return None

@@ -135,7 +135,9 @@ DEPARTURE: Final = _declared((("worker", TEXT), ("time", "d")))
 PAUSE: Final = _declared((("worker", TEXT), ("time", "d"), ("paused", "B")))
 """A worker that is paused from that time on, or (0) resumed."""
 
-PROCESS_CPU: Final = _declared((("worker", TEXT), ("cpu_seconds", "d")))
+PROCESS_CPU: Final = _declared(
+    (("worker", TEXT), ("cpu_seconds", "d")), then="first and last load of a worker, as JSON"
+)
 """CPU time of a worker's process, with its last message."""
 
 COUNTED: Final = _declared(

@@ -28,6 +28,14 @@ def machine() -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
 
 
+@cache
+def kernel() -> str:
+    """Equal for processes whose locks of files any file system shows to each other: of one host since its boot."""
+    with suppress(OSError):
+        return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
+    return machine()
+
+
 def began(process: int) -> int | None:
     """Start of a process in the system's units, or UNKNOWN; None if there is no such process."""
     if sys.platform != "linux":

@@ -81,6 +81,8 @@ class WorkerLog:
         self._before: dict[str, Row] = {}
         self.gaps: list[tuple[float, float]] = []
         """Start and end of times of which nothing is known, on the scheduler's clock."""
+        self.loads: list[dict[str, Any]] = []
+        """First and last load (`limits.load`) of workers that left."""
 
     # reading
 
@@ -135,7 +137,9 @@ class WorkerLog:
 
     def _take_last_cpu(self, payload: bytes) -> None:
         """The last message of a departing worker arrives before or after its departure."""
-        row = self._layouts[PROCESS_CPU].row(payload)
+        layout = self._layouts[PROCESS_CPU]
+        row = layout.row(payload)
+        self.loads += json.loads(payload[layout.size :] or b"[]")
         for lifetime in self._of_worker(row["worker"])[-1:]:
             lifetime["cpu_seconds"] = row["cpu_seconds"]
 
@@ -178,6 +182,11 @@ class WorkerLog:
     def here(self) -> int:
         """Workers present now, as far as the log goes."""
         return len(self._present)
+
+    @property
+    def silent(self) -> set[int]:
+        """Processes of workers that left without a last message."""
+        return {row["process"] for row in self._lifetimes if row["stop"] is not None and row["cpu_seconds"] is None}
 
     @property
     def threads(self) -> tuple[int, int] | None:

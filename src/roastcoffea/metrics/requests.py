@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from roastcoffea.generations.uproot import reads_on
 from roastcoffea.metrics import facts, phases
-from roastcoffea.metrics.branches import Reads, split_reads
+from roastcoffea.metrics.branches import OTHER_DATASET, SAME_DATASET, Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
@@ -77,6 +78,12 @@ class Repeated(NamedTuple):
     """The same of files of which no baskets were read, such as histograms."""
     reads_on: bool = False
     """Whether uproot read the basket behind each chunk as well."""
+    of_tasks: bool = False
+    """Whether functions without a Runner read all of it, so that their names stand for datasets."""
+
+    def readers(self, cause: str) -> str:
+        """What the readers have in common by a cause of `baskets`: functions, where no fileset has datasets."""
+        return OF_TASKS if self.of_tasks and cause in {SAME_DATASET, OTHER_DATASET} else cause
 
 
 @dataclass(slots=True)
@@ -181,6 +188,7 @@ class ChunkRequests:
             others=others,
             objects=objects,
             reads_on=reads_on(run.environment.versions.get("uproot")),
+            of_tasks=bool(pc.all(pc.starts_with(counted["call"], OF_TASKS)).as_py()),
         )
 
     def _others_again(self) -> tuple[dict[str, int], dict[str, int]]:

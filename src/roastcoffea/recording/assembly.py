@@ -18,7 +18,7 @@ from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_re
 from roastcoffea.log.profiles import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.run import LOST, OF_CALL, Environment, Run, RunnerCall
+from roastcoffea.records.run import LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import fields_by_name
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored
@@ -221,7 +221,8 @@ class RunRecords:
             number = counted(len(self.running), "Runner call")
             self.chunks_lost(f"{number} still running when the collector was left", call)
         known = [call for call in (*self.calls, *self._functions) if call.id not in self._lost]
-        why = self._why_no_chunks or (None if known else next(iter(self._lost.values()), "no Runner call was recorded"))
+        none = "no Runner call was recorded" if getattr(backend.functions, "stand_in", None) is None else NO_FILE
+        why = self._why_no_chunks or (None if known else next(iter(self._lost.values()), none))
         if why is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), why)
         received = backend.received

@@ -18,6 +18,9 @@ LOST: Final = "lost"
 OUTSIDE: Final = "outside"
 """Key in `absent` of what is excluded from the run on purpose."""
 
+NO_FILE: Final = "no task opened a file with uproot"
+"""Reason for no records of chunks where all tasks were to be measured."""
+
 OF_CALL: Final = "chunks of "
 """Beginning of the key in `absent` of a Runner call whose chunks have no records; its identity follows."""
 

@@ -20,7 +20,7 @@ from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.profile import UserLine
-from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.records.run import FINISHED, NO_FILE, Run
 from roastcoffea.report.cards import percent_of
 from roastcoffea.report.phrases import SHARED
 from roastcoffea.report.summary import amount_of, problems_of_measuring
@@ -135,8 +135,8 @@ class Digest:
     name : str
         Name of the run, else its processors.
     state : str
-        "complete", "incomplete", "failed", "interrupted", "nothing was run", or "no Runner was called" where other
-        tasks ran.
+        "complete", "incomplete", "failed", "interrupted", "nothing was run", or, where other tasks ran, "no Runner was
+        called" or, with `everything`, "no task opened a file with uproot".
     coverage : str
         How much of what was asked for the result has, and how many attempts failed.
     error : str
@@ -191,7 +191,7 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     missing = _missing(metrics)
     fruitless = run.ended_early and not metrics.get("num_chunks")
     state = state_of(run, missing)
-    empty = state in {NOTHING, NO_RUNNER}
+    empty = state in {NOTHING, NO_RUNNER, NO_FILE}
     return Digest(
         name=name_of(run) or f"run {run.id[:8]}",
         state=state,

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from roastcoffea.diagnosis.completeness import COMPLETE, NO_RUNNER, NOTHING
-from roastcoffea.diagnosis.finding import Finding
+from roastcoffea.diagnosis.finding import NOTHING_READ, Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL, Family
 from roastcoffea.metrics.worker_names import ADDRESS
+from roastcoffea.records.run import NO_FILE
 from roastcoffea.report.cards import percent_of
 from roastcoffea.report.digest import ELAPSED, Bar, Digest, Share, Tile
 from roastcoffea.report.terminal import verbatim
@@ -163,7 +164,7 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Ma
 
 
 def _print_blocks(out: Writer, digest: Digest, places: Places, names: Mapping[str, str]) -> None:
-    if digest.state in {NOTHING, NO_RUNNER}:
+    if digest.state in {NOTHING, NO_RUNNER, NO_FILE}:
         out.print(*_without_runner(out, digest))
         return
     for room in ROOMS:
@@ -197,6 +198,8 @@ def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
     third = "Call the Runner inside the `with` block of the MetricsCollector."
     if digest.state == NO_RUNNER:
         third = "No Runner? Use MetricsCollector(client, everything=True) or measured(function)."
+    elif digest.state == NO_FILE:
+        third = NOTHING_READ
     for line in (second, third):
         yield from out.lines(line, out.width, 1)
 
@@ -356,8 +359,9 @@ def cells_of(shares: Sequence[Share], width: int) -> list[int]:
 
 
 def _findings(out: Writer, digest: Digest, names: Mapping[str, str], room: Room) -> Iterator[Text]:
-    """Findings with their saving and remedy; missing data has a paragraph of its own."""
-    found = [one for one in digest.findings if not one.incomplete]
+    """Findings with their saving and remedy; what the result lacks has a paragraph of its own."""
+    told = digest.lacking
+    found = [one for one in digest.findings if told is None or not one.incomplete or told.what not in one.what]
     if not found:
         yield from out.lines(digest.verdict, out.width) if digest.verdict else ()
         return

@@ -375,6 +375,22 @@ def test_files_that_chunks_could_not_open_on_dask(files: Path, tmp_path: Path) -
         caught_in_chunks(files, tmp_path, DaskExecutor(client=client, status=False), client)
 
 
+def test_files_that_a_chunk_opened_in_the_end_are_not_missing(files: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late.root"
+
+    def patient(events: Any) -> Any:
+        if not late.exists():
+            with pytest.raises(FileNotFoundError):
+                uproot.open(late)
+            late.write_bytes((files / "friend.root").read_bytes())
+        with uproot.open(late) as file:
+            return float(ak.sum(file["Events"]["p0"].array()))
+
+    measurement = run(files, patient)
+    assert measurement.failed["file"].tolist() == [str(late)]
+    assert [one for one in measurement.verdict if one.severity == "incomplete result"] == []
+
+
 def test_exceptions_that_chunks_return_are_counted(files: Path) -> None:
     measurement = run(files, lambda events: {"x": LookupError("planted"), "n": len(events)})
     assert measurement.failed["error"].tolist() == ["LookupError: planted"] * (EVENTS // CHUNK)

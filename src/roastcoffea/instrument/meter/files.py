@@ -354,10 +354,11 @@ class FilesMeter(Meter):
         return dict(zip(OTHER, (requested, received), strict=False)) | {"other_files": names, **lists}
 
     def columns_of_failed(self) -> list[dict[str, Any]]:
-        """The same for files that could not be opened."""
+        """The same for files that could not be opened; those that were read after all lack no events."""
         return [
             {"file": file.path, "outcome": ERROR, "error": file.error, "bytes_transferred": file.transferred}
             | {"bytes_requested": file.requested, "source": ", ".join(file.kinds) or None}
+            | {"events": 0 if file.path in self.files else None}
             for file in self.failed
         ]
 
