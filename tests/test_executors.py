@@ -327,9 +327,8 @@ def test_the_cache_of_workers_is_no_reading(sample: dict[str, Any], client: Clie
 
 
 @needs_results
-@pytest.mark.parametrize("kind", ["iterative", "threads"])  # on Dask, futures of the run stay alive with the error
-def test_an_error_as_a_result_is_a_failed_call(kind: str, sample: dict[str, Any]) -> None:
-    with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
+def test_an_error_as_a_result_is_a_failed_call(sample: dict[str, Any]) -> None:
+    with ExitStack() as stack, executor_of("iterative", stack, retries=1) as executor:
         runner = runner_with(executor, use_result_type=True, skipbadfiles=(ZeroDivisionError,))
         plain = runner(sample, processor_instance=Raising(entry=0))
         with MetricsCollector() as collector:
