@@ -327,13 +327,11 @@ def test_the_cache_of_workers_is_no_reading(sample: dict[str, Any], client: Clie
 
 
 @needs_results
-@pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
-def test_an_error_as_a_result_is_a_failed_call(kind: str, sample: dict[str, Any], client: Client) -> None:
-    on_dask = client if kind == "dask" else None
-    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=1) as executor:
+def test_an_error_as_a_result_is_a_failed_call(sample: dict[str, Any]) -> None:
+    with ExitStack() as stack, executor_of("iterative", stack, retries=1) as executor:
         runner = runner_with(executor, use_result_type=True, skipbadfiles=(ZeroDivisionError,))
         plain = runner(sample, processor_instance=Raising(entry=0))
-        with MetricsCollector(on_dask) as collector:
+        with MetricsCollector() as collector:
             result = runner(sample, processor_instance=Raising(entry=0))
     assert (result.is_err(), type(result.exception)) == (True, type(plain.exception))
     measurement = collector.measurement
