@@ -50,7 +50,7 @@ from another file, sections and values; with FuturesExecutor; and tasks without 
 REAL = os.environ.get("ROASTCOFFEA_TEST_DATA")
 STORED = {
     **{name: DATA / "contract" / name for name in RECORDED},
-    **{f"schema{number}": DATA / f"schema{number}" for number in range(1, 14)},
+    **{f"schema{number}": DATA / f"schema{number}" for number in range(1, 15)},
     **({"0.1.2": Path(REAL, "measurement-0.1.2")} if REAL else {}),
 }
 FORMATS = ("csv", "parquet", "json", "openmetrics", "perfetto", "speedscope", "collapsed")

@@ -166,7 +166,9 @@ RENAMED: Final = {
     "peak_memory_bytes": "memory_peak",
 }
 UNCHANGED: Final = ("dataset", "file", "uuid", "entry_start", "entry_stop", "worker", "attempt", "outcome")
-NO_PHASES: Final = tuple(f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process"))
+NO_PHASES: Final = tuple(
+    f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process", "other_read")
+)
 """Durations of a chunk that are not in its dictionary under their own names."""
 
 WRITTEN: Final = {

@@ -38,7 +38,7 @@ from roastcoffea.storage.tables import (
     worker_span_table,
 )
 
-SCHEMA: Final = 14
+SCHEMA: Final = 15
 LAST_TAGGED: Final = 7
 """The last schema with values of `compat.tagged_json` in `run.json`."""
 
