@@ -152,6 +152,31 @@ def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(idle: float
     assert finding.remedy == f"dask worker ... {' '.join(f'--preload {name}' for name in preloaded)}"
 
 
+@pytest.mark.parametrize("imports", [False, True])
+def test_start_up_names_the_line_that_took_the_time_where_imports_did_not(imports: bool) -> None:
+    """A table that functools.cache keeps in each worker loads modules as well, in next to no time."""
+    evidence = evidence_of_start_up()
+    assert evidence.counted is not None
+    rows = evidence.counted.sort_by("start").to_pylist()
+    for row in rows:
+        row["process_seconds"] = 1.0
+    rows[0]["process_seconds"] = 8.0
+    own = (Place("P.process", "/home/p.py", 14), Place("table", "/home/p.py", 6))
+    loading = Place("get_data", "<frozen importlib._bootstrap_external>", 9)
+    below = (*own, loading) if imports else own
+    states = {"core": 7.0, "contention": 0.0, "blocked": 0.0, "unknown": 0.0}
+    profile = Profile([Stack("data", below, 70, 7.0, states, rows[0]["id"])])
+    started = [StartUp(rows[0]["worker"], 7.0, 0.0, ("numba",))]
+    chunks = table_of_rows(CHUNK_COLUMNS, rows)
+    evidence = dataclasses.replace(evidence, started=started, counted=chunks, profile=profile)
+    (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
+    assert ("numba" in finding.what, finding.remedy is not None) == (imports, imports)
+    assert (
+        "table" in finding.what,
+        ("function", str(own[1])) in {(one.kind, one.name) for one in finding.culprits},
+    ) == ((not imports, not imports))
+
+
 @pytest.mark.parametrize(
     ("pool", "asks"), [("ProcessPoolExecutor", True), ("ThreadPoolExecutor", False), (None, False)]
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.advice import pieces
@@ -240,12 +242,15 @@ def start_up(evidence: Evidence) -> Draft | None:
         return None
     found = sorted(evidence.started, key=lambda one: -one.seconds)
     workers = tuple(Culprit("worker", one.worker, one.seconds) for one in found[: culprits.NAMED])
-    modules = list(dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS)))[:4]
-    imports = f"; they imported {', '.join(modules)}" if modules else ""
-    how_many = counted(len(found), "new worker")
-    what = f"Start-up takes {share_of(evidence, 'start-up')} of thread time on {how_many}{imports}."
     # a worker imports coffea while it unpickles its first task, and what process() imports in its first chunk
     before = sum(one.idle_seconds for one in found) >= BEFORE_TASKS * sum(one.seconds for one in found)
+    once = None if before else _once(evidence)
+    modules = list(dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS)))[:4]
+    imports = f"; they imported {', '.join(modules)}" if modules else ""
+    if once is not None:
+        imports = f": {once} takes most of the time of a first chunk"
+    how_many = counted(len(found), "new worker")
+    what = f"Start-up takes {share_of(evidence, 'start-up')} of thread time on {how_many}{imports}."
     preloaded = [*(["coffea.processor"] if before or not modules else []), *modules]
     advice = f"Import {', '.join(preloaded)} in a preload of the workers."
     if evidence.local:
@@ -254,7 +259,39 @@ def start_up(evidence: Evidence) -> Draft | None:
         if line:
             advice = f"Keep the processes from step to step, and from run to run: {line}."
         return Draft(what, advice, workers, line)
+    if once is not None:
+        advice = f"Keep the workers from run to run, or store what {once} makes in a file that loads faster."
+        return Draft(what, advice, (*workers, Culprit("function", str(once))))
     return Draft(what, advice, workers, remedy=f"dask worker ... {' '.join(f'--preload {one}' for one in preloaded)}")
+
+
+def _once(evidence: Evidence) -> Place | None:
+    """Line that takes the time of a worker's first chunk; None where that are imports, or where the profile lacks it.
+
+    The profile has the stacks of the longest attempt apart, which is a first one where these take long.
+    """
+    chunks, profile = evidence.counted, evidence.profile
+    if chunks is None or profile is None:
+        return None
+    seconds = {one.worker: one.seconds for one in evidence.started}
+    usual = float(np.median(amounts(chunks, "process_seconds")))
+    first: dict[str, tuple[int, float]] = {}
+    ordered = chunks.select(["id", "worker", "process_seconds"]).take(pc.sort_indices(chunks["start"]))
+    for identity, worker, took in zip(*(column.to_pylist() for column in ordered.columns), strict=True):
+        first.setdefault(worker, (identity, (took or 0.0) - usual))
+    in_process = {one for worker, (one, excess) in first.items() if 2 * excess > seconds.get(worker, math.inf)}
+    stacks = [stack for stack in profile.stacks if stack.chunk in in_process]
+    imports = [stack.seconds for stack in stacks if any(place.file.startswith(IMPORTS) for place in stack.places)]
+    if not stacks or sum(imports) > OF_IMPORTS * sum(stack.seconds for stack in stacks):
+        return None
+    call, (share, _) = next(iter(profile.calls(stacks[0].chunk).items()))
+    return call.place if share > 0.5 else None
+
+
+IMPORTS: Final = "<frozen importlib"
+"""Begin of the files of Python's own code that imports."""
+OF_IMPORTS: Final = 0.25
+"""Share of a first chunk's time in process() from which imports are a reason that it takes long."""
 
 
 def _pool_that_stays(evidence: Evidence) -> str | None:
