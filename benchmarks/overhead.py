@@ -1,6 +1,7 @@
 """What measuring costs: the same analysis without a collector, with one, and with Dask's `performance_report`.
 
-Run it on a quiet machine: `python benchmarks/overhead.py --json overhead.json`.
+Run it on a quiet machine: `python benchmarks/overhead.py --json overhead.json`. With `--challenge` the analysis is a
+program in the shape of the Integration Challenge's, each time in new processes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import gc
 import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,6 +60,20 @@ MANY_CHUNKS: Final = 400
 
 LONGEST_LEAVE: Final = 0.1
 """Seconds that leaving the collector may take in the median."""
+
+PROGRAM: Final = Path(__file__).with_name("challenge.py")
+IN_CHALLENGE: Final[Mapping[str, str]] = {
+    "workers": "CPU of the workers",
+    "client": "CPU of the client, importing included",
+    "import": "  of which importing",
+    "scheduler": "CPU of the scheduler",
+    "wall": "wall time",
+    "tables": "CPU of get_metrics(), afterwards",
+}
+MOST_IN_CHALLENGE: Final[Mapping[str, float]] = {"client": 0.5, "import": 0.5}
+"""Seconds that a collector may add in the median."""
+MOST_OF_WORKERS: Final = 0.02
+"""Share of the workers' CPU that it may add in the median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +208,14 @@ def values(timings: Sequence[Timing], arm: str, quantity: str) -> np.ndarray[Any
 
 def ratio(timings: Sequence[Timing], arm: str, quantity: str, seed: int) -> Ratio:
     """How an arm compares with the plain runs of the same rounds; the interval comes from resampled rounds."""
-    ratios = values(timings, arm, quantity) / values(timings, PLAIN, quantity)
-    rounds = np.random.default_rng(seed).integers(len(ratios), size=(RESAMPLES, len(ratios)))
-    low, high = np.quantile(np.median(ratios[rounds], axis=1), [0.025, 0.975])
-    return Ratio(float(np.median(ratios)), float(low), float(high))
+    return median_of(values(timings, arm, quantity) / values(timings, PLAIN, quantity), seed)
+
+
+def median_of(figures: np.ndarray[Any, Any], seed: int) -> Ratio:
+    """Median of a figure of each round, and its 95 % interval."""
+    rounds = np.random.default_rng(seed).integers(len(figures), size=(RESAMPLES, len(figures)))
+    low, high = np.quantile(np.median(figures[rounds], axis=1), [0.025, 0.975])
+    return Ratio(float(np.median(figures)), float(low), float(high))
 
 
 def summary(timings: Sequence[Timing], seed: int) -> dict[str, Any]:
@@ -261,6 +282,51 @@ def kept(true: bool) -> str:
     return "kept" if true else "MISSED"
 
 
+def of_challenge(python: str, folder: str, *given: str) -> dict[str, Any]:
+    """What `challenge.py` prints in the environment of this Python; as after an installation, modules are compiled."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [python, "-W", "ignore", str(PROGRAM), folder, *given]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+    return dict(json.loads(done.stdout.splitlines()[-1])) if done.stdout else {}
+
+
+def challenge(pythons: Mapping[str, str], rounds: int, seed: int) -> dict[str, list[tuple[Any, Any]]]:
+    """Runs without and with the collector of each environment, as many as there are rounds, after one of each."""
+    found: dict[str, list[tuple[Any, Any]]] = {name: [] for name in pythons}
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory(prefix="roastcoffea-overhead-") as folder:
+        of_challenge(sys.executable, folder, "--write")
+        for _ in range(rounds + 1):
+            for name, python in pythons.items():
+                order = random.permutation(2).tolist()
+                runs = {way: of_challenge(python, folder, *["--measured"] * way) for way in order}
+                if not np.allclose(runs[0]["sums"], runs[1]["sums"], rtol=1e-9):
+                    sys.exit(f"outputs differ with the collector of {python}")
+                found[name].append((runs[0], runs[1]))
+    return {name: pairs[1:] for name, pairs in found.items()}
+
+
+def print_challenge(name: str, pairs: Sequence[tuple[Any, Any]], seed: int) -> bool:
+    """Print what a collector added, in the median of the rounds; return whether the goals were kept."""
+    print(f"\n{name + ', seconds':44}{'without':>9}{'with':>9}    added [95 %]")
+    added = {}
+    for quantity, meaning in IN_CHALLENGE.items():
+        without, measured_too = (np.array([pair[way][quantity] for pair in pairs]) for way in (0, 1))
+        added[quantity] = median_of(measured_too - without, seed)
+        print(f"  {meaning:42}{np.median(without):9.2f}{np.median(measured_too):9.2f}    {added[quantity]}")
+    share = median_of(np.array([after["workers"] / before["workers"] - 1 for before, after in pairs]), seed)
+    goals = [(f"share added to {IN_CHALLENGE['workers']}", share, MOST_OF_WORKERS)]
+    goals += [
+        (f"added to {IN_CHALLENGE[quantity].strip()}", added[quantity], most)
+        for quantity, most in MOST_IN_CHALLENGE.items()
+    ]
+    for what, figure, most in goals:
+        print(f"{what}: {figure}, at most {most:g}: {kept(figure.median <= most)}")
+    return all(figure.median <= most for _, figure, most in goals)
+
+
 def environment() -> dict[str, Any]:
     """On what was measured; a load above zero before the start is noise."""
     packages = ("roastcoffea", "coffea", "distributed", "dask", "uproot", "awkward")
@@ -275,14 +341,21 @@ def environment() -> dict[str, Any]:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10, help="rounds, each with every arm (default 10, at least 2)")
+    parser.add_argument(
+        "--pairs", type=int, help="rounds, each with every arm (default 10, with --challenge 8, at least 2)"
+    )
     parser.add_argument(
         "--chunks", type=int, nargs="+", default=[40, 400], help="chunks of the analysis (default 40 400)"
     )
     parser.add_argument("--events", type=int, default=1000, help="events in a chunk: its work (default 1000)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms and of the intervals (default 1)")
     parser.add_argument("--json", type=Path, help="file for all timings and the summary")
+    parser.add_argument(
+        "--challenge", action="store_true", help="run a program in the shape of the Integration Challenge's instead"
+    )
+    parser.add_argument("--other", metavar="PYTHON", help="with --challenge, a Python with another collector installed")
     options = parser.parse_args()
+    options.pairs = options.pairs or (8 if options.challenge else 10)
     if options.pairs < 2:
         parser.error("--pairs must be at least 2")
     if options.events < 1 or any(chunks < 1 or chunks % CHUNKS_PER_FILE for chunks in options.chunks):
@@ -296,6 +369,14 @@ def main() -> None:
     results = []
     seen = environment()
     print(", ".join(f"{name} {value}" for name, value in seen.items()))
+    if options.challenge:
+        pythons = {"roastcoffea": sys.executable} | ({"the other collector": options.other} if options.other else {})
+        pairs = challenge(pythons, options.pairs, options.seed)
+        verdicts = [print_challenge(name, some, options.seed) for name, some in pairs.items()]
+        print(f"load afterwards: {os.getloadavg()[0]:.1f}")
+        if options.json:
+            options.json.write_text(json.dumps({"environment": seen, "pairs": pairs}, indent=1) + "\n")
+        sys.exit(not verdicts[0])
     with (
         tempfile.TemporaryDirectory(prefix="roastcoffea-overhead-") as scratch,
         local_client(WORKERS, 1, scratch) as client,
