@@ -34,7 +34,7 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 
 from roastcoffea.log.journals import journals_in
 from roastcoffea.log.marks import METADATA_KEY
-from roastcoffea.recording.facility.journaled import is_cluster, recorded_in, run_of
+from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 sys.path.append(str(Path(__file__).parent))

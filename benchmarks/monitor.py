@@ -22,7 +22,7 @@ import watching
 from distributed import Client, as_completed
 
 from roastcoffea import TaskMonitor
-from roastcoffea.cli.demonstration import local_client
+from roastcoffea.cli.sample import local_client
 
 WORKERS: Final = 2
 RESAMPLES: Final = 10_000

@@ -28,8 +28,7 @@ from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, Runner
 from distributed import Client, performance_report
 
-from roastcoffea.cli.demonstration import local_client
-from roastcoffea.cli.sample import TREE, DijetProcessor, write_sample
+from roastcoffea.cli.sample import TREE, DijetProcessor, local_client, write_sample
 from roastcoffea.collector import MetricsCollector
 
 WORKERS: Final = 2

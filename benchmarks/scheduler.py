@@ -33,8 +33,7 @@ from roastcoffea.log.packing import packed_records
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
+from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.storage.store import load_run, save_run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

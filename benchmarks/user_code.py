@@ -28,7 +28,7 @@ from plants import Ground, cluster, measured, spinning
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.digest import digest_of
-from roastcoffea.report.first_look import look_of
+from roastcoffea.report.screen import look_of
 
 CLOSE: Final = 0.15
 """Relative error of the promised CPU seconds in the median of the pairs."""

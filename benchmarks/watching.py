@@ -22,7 +22,7 @@ from distributed import Client, as_completed
 
 from roastcoffea import TaskMonitor
 from roastcoffea.backends.connection import Connection
-from roastcoffea.monitor import looks
+from roastcoffea.monitor import shown as looks
 
 WORKERS: Final = 2
 MOMENTS: Final = 40

@@ -26,13 +26,12 @@ from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from shared_storage import Rates, shared_storage
 
-from roastcoffea.cli.demonstration import local_client
-from roastcoffea.cli.sample import TREE, DijetProcessor, write_sample
+from roastcoffea.cli.sample import TREE, DijetProcessor, local_client, write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.replay.changes import AS_RECORDED
 from roastcoffea.replay.cluster import Cluster, Load, replayed
-from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.engine import Costs
 from roastcoffea.studies.what_if.what_if import what_if
 
 MEDIAN_ERROR: Final = 0.05

@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 import roastcoffea
-from roastcoffea.cli.demonstration import run_demo
+from roastcoffea.cli.sample import run_demo
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -13,12 +13,13 @@ from roastcoffea.compat.shapes import run_without_records
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILIES, TIME_CLASSES, WAIT
 from roastcoffea.metrics.time_ledger import MEANINGS
-from roastcoffea.monitor import joined, tables
+from roastcoffea.monitor import tables
+from roastcoffea.monitor import tables as joined
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
-from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.report.glossary import GROUPS, glossary
+from roastcoffea.report.tables import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
 from roastcoffea.visualization.registry import Plot
 

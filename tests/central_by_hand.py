@@ -7,10 +7,9 @@ from typing import Any
 from handmade import T, call, handmade_run
 
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import SAMPLING_COLUMNS
+from roastcoffea.records.workers import CLIENT_STEP_COLUMNS, SAMPLING_COLUMNS
 
 
 def sample(second: int, cpu: float, **changes: Any) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import Any
 
 import roastcoffea.diagnosis  # noqa: F401  # its metrics are in the catalogue as well
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
+from roastcoffea.records.run import ASKED_COLUMNS, FAILED, FINISHED, PREPROCESSING_COLUMNS, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roastcoffea.studies.history.entries import BYTES, CPU, RATE, Entry
+from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry
 
 T = 1_700_000_000.0
 DAY = 86_400.0

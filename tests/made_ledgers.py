@@ -9,9 +9,8 @@ from handmade import BRANCH_READS, CHUNKS, PREPROCESSINGS, TASKS, handmade_run
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import ByteLedger, Metrics
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-from roastcoffea.records.run import RunnerCall
+from roastcoffea.records.run import PREPROCESSING_COLUMNS, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
 
 Rows = list[dict[str, Any]]

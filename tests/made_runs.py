@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 from handmade import T, chunk, handmade_run
 
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.run import FINISHED, Environment, Host, Run, RunnerCall
+from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, PREPROCESSING_COLUMNS, Environment, Host, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 

@@ -4,8 +4,8 @@ from handmade import T, chunk, handmade_run, phases, task
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.run import ASKED_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS
 

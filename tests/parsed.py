@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roastcoffea.report.page.packing import ESCAPE
+from roastcoffea.report.page.charts import ESCAPE
 
 NAMES = ["<script>alert(1)</script>", "$$x$$", "a&b", '"><img src=x onerror=alert(1)>', r"\(y\)"]
 SPREADSHEET = ["=1+1", "+cmd|' /C calc'!A0", "-dy", "@SUM(A1)", "\tx", "\rx", "\nx", "'quoted"]

@@ -15,13 +15,20 @@ from killed_saves import START
 
 from roastcoffea.compat import legacy
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.client import CLIENT_STEP_COLUMNS
-from roastcoffea.records.profile import PROFILE_COLUMNS
-from roastcoffea.records.run import FAILED, Environment, Host, MergedRun, Run, RunnerCall
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.run import (
+    ASKED_COLUMNS,
+    FAILED,
+    PREPROCESSING_COLUMNS,
+    Environment,
+    Host,
+    MergedRun,
+    Run,
+    RunnerCall,
+)
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import (
+    CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
     SAMPLE_COLUMNS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.replay.changes import Chunks, Parts
 from roastcoffea.replay.cluster import Cluster, Load, replayed
-from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.parts import Chunks, Parts
+from roastcoffea.replay.engine import Costs
 
 FREE = Costs(steal=0.0)
 """A cluster that adds nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.scheduler import ClusterPlugin
-from roastcoffea.log.writer import LOG_CAP
+from roastcoffea.log.kinds import LOG_CAP
 from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, OK
 
 NAME = "roastcoffea-stand-in"

@@ -32,8 +32,8 @@ from coffea.processor import IterativeExecutor, Runner
 from made_runs import made_run, plan, waiting_in
 from roastcoffea import Measurement, MetricsCollector, compare, load, what_if
 from roastcoffea.demo import DijetProcessor, write_sample
-from roastcoffea.report.reference import metric_reference
-from roastcoffea.visualization.colours import OF_PHASES, OF_TIME
+from roastcoffea.report.glossary import metric_reference
+from roastcoffea.visualization.draw import OF_PHASES, OF_TIME
 
 folder = Path(tempfile.mkdtemp())
 fileset = write_sample(folder / "sample", files=1, events=1000, baskets=1)

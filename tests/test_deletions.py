@@ -19,8 +19,7 @@ from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.log.journal import JournalWriter
-from roastcoffea.log.journals import journals_in
-from roastcoffea.log.unsaved import hold, saved
+from roastcoffea.log.journals import hold, journals_in, saved
 from roastcoffea.recording.black_box import remove_old
 from roastcoffea.storage.store import save_run
 

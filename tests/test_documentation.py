@@ -211,7 +211,7 @@ def test_pages_that_are_written_are_up_to_date(page: str, references: dict[str, 
 def test_every_column_is_described(references: dict[str, Any], measured: dict[str, Any]) -> None:
     page = references["columns.md"]()
     measurement = measured["collector"].measurement
-    for name in roastcoffea.report.frames.TABLES:
+    for name in roastcoffea.report.tables.TABLES:
         section = page.partition(f"## `measurement.{name}`\n")[2].partition("\n## ")[0]
         rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
         described = {row[1].strip(" `"): row[2].strip() or None for row in rows}

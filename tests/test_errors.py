@@ -16,7 +16,7 @@ PACKAGE = Path(roastcoffea.__file__).parent
 BROAD = {"Exception", "BaseException"}
 
 LAST_RESORTS = {
-    ("cli/commands/compare.py", "command"),
+    ("cli/studying.py", "command"),
     ("errors.py", "_own_text"),
     ("studies/branches/branch_study.py", "pickled_size"),
 }

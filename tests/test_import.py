@@ -29,7 +29,7 @@ DOCUMENTED_BEFORE = {
     "studies.compare": "Comparison",
     "studies.scaling": "Scaling",
     "studies.what_if": "WhatIf",
-    "visualization.colours": "OF_TIME",
+    "visualization.draw": "OF_TIME",
     "visualization.plots": "extract_per_task_metrics plot_time_ledger",
     "visualization.registry": "PlotFunction",
 }

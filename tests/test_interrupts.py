@@ -463,9 +463,9 @@ NOT_OF_THE_USER = {
     "recording/facility/observer.py": "the scheduler's event loop",
     "recording/facility/recorder.py": "the scheduler's event loop",
     "monitor/views.py": "a worker's event loop",
-    "monitor/transitions.py": "a thread of its own",
+    "monitor/task_monitor.py": "a thread of its own",
     "instrument/sampler.py": "a thread of its own",
-    "cli/commands/compare.py": "prints what came, and ends",
+    "cli/studying.py": "prints what came, and ends",
 }
 """Modules that go on after any error, and why no handler can have raised it there."""
 

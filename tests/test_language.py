@@ -20,7 +20,7 @@ import roastcoffea
 from roastcoffea.cli import command_line
 from roastcoffea.metrics.catalogue import CATALOGUE
 from roastcoffea.metrics.phases import BYTE_CLASSES, OLDER_NAMES, PHASES, TIME_CLASSES
-from roastcoffea.report.frames import TABLES
+from roastcoffea.report.tables import TABLES
 from roastcoffea.visualization import plots
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,7 @@ from limited_runs import LIMITED, verdict_of
 from roastcoffea.diagnosis.causes import CAUSES
 from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.diagnosis.removals import PARTS
+from roastcoffea.diagnosis.savings import PARTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIZE = re.compile(r"chunksize=([\d_]+)")

@@ -20,8 +20,7 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.instrument.measured import measured
-from roastcoffea.instrument.track import track_bytes, track_memory, track_metrics, track_time
-from roastcoffea.instrument.values import record
+from roastcoffea.instrument.track import record, track_bytes, track_memory, track_metrics, track_time
 from roastcoffea.monitor.task_monitor import TaskMonitor
 
 TESTS = Path(__file__).parent

@@ -35,8 +35,8 @@ from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.journal import ENDING
+from roastcoffea.log.kinds import LONGEST_TEXT
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor import views
 from roastcoffea.monitor.watch import Watch

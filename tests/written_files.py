@@ -20,7 +20,7 @@ from roastcoffea.log.journal import ENDING, LOG, RECORDS
 from roastcoffea.log.journals import Entry, journal_in
 from roastcoffea.log.packing import unpacked_records
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.exports.formats import FORMATS
+from roastcoffea.report.exports.metrics_json import FORMATS
 
 BASE64 = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
 

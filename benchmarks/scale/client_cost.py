@@ -15,10 +15,10 @@ from benchmarks.scale.figures import Figure, Timed, Watched, timed, tried, watch
 from benchmarks.scale.scheduler_cost import MEGABYTE, PATIENCE
 from benchmarks.scheduler import BEGINNING, CALL, Load, runner_call
 
-from roastcoffea.backends.replayed import ReplayedCluster
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.journal import LOG
 from roastcoffea.measurement import load
+from roastcoffea.recording.recovery import ReplayedCluster
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from benchmarks.scheduler import ANNOTATIONS, BEGINNING, PREFIX, Load, chunk_rec
 
 from roastcoffea.backends import attempts, scheduler, workers
 from roastcoffea.backends.deployment import DRAIN_BYTES
+from roastcoffea.log.kinds import BLOCK, LOG_CAP
 from roastcoffea.log.marks import METADATA_KEY
-from roastcoffea.log.writer import BLOCK, LOG_CAP
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 from stand_ins import NAME, Scheduler, Task, started_plugin

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector as MetricsCollector
+    from roastcoffea.compat.measurements import format_chunk_metrics_table as format_chunk_metrics_table
+    from roastcoffea.compat.measurements import format_event_processing_table as format_event_processing_table
+    from roastcoffea.compat.measurements import format_fine_metrics_table as format_fine_metrics_table
+    from roastcoffea.compat.measurements import format_resources_table as format_resources_table
+    from roastcoffea.compat.measurements import format_throughput_table as format_throughput_table
+    from roastcoffea.compat.measurements import format_timing_table as format_timing_table
     from roastcoffea.compat.measurements import load_measurement as load_measurement
     from roastcoffea.compat.measurements import save_measurement as save_measurement
-    from roastcoffea.compat.tables import format_chunk_metrics_table as format_chunk_metrics_table
-    from roastcoffea.compat.tables import format_event_processing_table as format_event_processing_table
-    from roastcoffea.compat.tables import format_fine_metrics_table as format_fine_metrics_table
-    from roastcoffea.compat.tables import format_resources_table as format_resources_table
-    from roastcoffea.compat.tables import format_throughput_table as format_throughput_table
-    from roastcoffea.compat.tables import format_timing_table as format_timing_table
     from roastcoffea.errors import ComparisonError as ComparisonError
     from roastcoffea.errors import MeasurementError as MeasurementError
     from roastcoffea.errors import MissingMeasurementError as MissingMeasurementError
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
     from roastcoffea.errors import UnreadableMeasurementError as UnreadableMeasurementError
     from roastcoffea.instrument.measured import measured as measured
+    from roastcoffea.instrument.track import record as record
     from roastcoffea.instrument.track import track_bytes as track_bytes
     from roastcoffea.instrument.track import track_memory as track_memory
     from roastcoffea.instrument.track import track_metrics as track_metrics
     from roastcoffea.instrument.track import track_time as track_time
-    from roastcoffea.instrument.values import record as record
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
     from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
     from roastcoffea.studies.branches.branch_study import branch_study as branch_study
-    from roastcoffea.studies.compare.compare import compare as compare
-    from roastcoffea.studies.compare.compare import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.compare.comparison import compare as compare
+    from roastcoffea.studies.compare.comparison import compare_scenarios as compare_scenarios
     from roastcoffea.studies.history.history import history as history
     from roastcoffea.studies.merging import merge as merge
     from roastcoffea.studies.scaling.scaling import scaling as scaling
@@ -55,17 +55,17 @@ _MODULES: Final = {
     for module, names in (
         ("collector", "MetricsCollector"),
         ("compat.measurements", "load_measurement save_measurement"),
-        ("compat.tables", _TABLES),
+        ("compat.measurements", _TABLES),
         ("errors", "ComparisonError MeasurementError MissingMeasurementError MissingMetricError"),
         ("errors", "RoastcoffeaError UnreadableMeasurementError"),
         ("instrument.measured", "measured"),
         ("instrument.track", "track_bytes track_memory track_metrics track_time"),
-        ("instrument.values", "record"),
+        ("instrument.track", "record"),
         ("measurement", "Measurement load"),
         ("monitor.task_monitor", "TaskMonitor"),
         ("recording.importers", "measurement_from_report"),
         ("studies.branches.branch_study", "branch_study"),
-        ("studies.compare.compare", "compare compare_scenarios"),
+        ("studies.compare.comparison", "compare compare_scenarios"),
         ("studies.merging", "merge"),
         ("studies.history.history", "history"),
         ("studies.scaling.scaling", "scaling"),

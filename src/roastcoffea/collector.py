@@ -31,7 +31,7 @@ from roastcoffea.redaction import redacted_values
 
 if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
-    from roastcoffea.report.progress import Progress
+    from roastcoffea.report.live import Progress
 
 NO_END: Final = "the journal could not be ended"
 
@@ -228,7 +228,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
-        from roastcoffea.report.progress import Progress
+        from roastcoffea.report.live import Progress
 
         take_new_records()
         return Progress(
@@ -315,7 +315,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def _repr_html_(self) -> str:
         """Page of the measurement, or the state of the collector."""
-        from roastcoffea.report.notebook import html
+        from roastcoffea.report.markup import html
         from roastcoffea.report.summary import state_of_collector
 
         found = self._made()

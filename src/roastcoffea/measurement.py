@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.diagnosis import Verdict
-from roastcoffea.log.unsaved import saved
+from roastcoffea.log.journals import saved
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
-from roastcoffea.metrics.facts import elapsed_seconds
+from roastcoffea.metrics.facts import elapsed_seconds, known_names
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
-from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
-from roastcoffea.report.frames import NAMES, frame_named
+from roastcoffea.report.tables import NAMES, frame_named
 from roastcoffea.storage.sharing import shared
 from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
 from roastcoffea.units import SECOND
@@ -278,7 +277,7 @@ class Measurement:
         MeasurementError
             If the format is unknown, the path exists, or it cannot be written.
         """
-        from roastcoffea.report.exports.writing import export
+        from roastcoffea.report.exports.tables import export
 
         one = self.share() if share else self
         return export(one.run, one.metrics, lambda: one.tables, Path(path), file_format, overwrite)
@@ -311,7 +310,7 @@ class Measurement:
     def _repr_html_(self) -> str:
         """The first look at it, for notebooks."""
         from roastcoffea.report.digest import digest_of
-        from roastcoffea.report.first_look import notebook_look
+        from roastcoffea.report.screen import notebook_look
         from roastcoffea.report.summary import heading
 
         return notebook_look(digest_of(self.run, self.metrics), heading(self.run))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.backends.client_loop import ClientLoop
+from roastcoffea.backends.dask import ClientLoop
 
 
 class Loop:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from coffea.processor.executor import FileMeta, WorkItem, _reduce
 
-from roastcoffea.backends.coffea_tasks import CoffeaTasks, chunk_of
+from roastcoffea.backends.attempts import CoffeaTasks, chunk_of
 from roastcoffea.records.tasks import KINDS
 
 ITEM = WorkItem("qcd", "a.root", "Events", 0, 100, "uuid")

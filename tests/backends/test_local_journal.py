@@ -4,8 +4,15 @@ import json
 import os
 from typing import Any
 
-from roastcoffea.backends.local_journal import PROCESSES, ProcessJournal, remember
-from roastcoffea.backends.processes import ProcessTree, Sample, Step, WatchedProcess
+from roastcoffea.backends.processes import (
+    PROCESSES,
+    ProcessJournal,
+    ProcessTree,
+    Sample,
+    Step,
+    WatchedProcess,
+    remember,
+)
 
 
 def process(pid: int) -> Any:

@@ -5,8 +5,8 @@ import json
 from log_entries import WORKER
 
 from roastcoffea.backends.logged import LoggedPeriod
-from roastcoffea.backends.replayed import ReplayedCluster
 from roastcoffea.log.reader import ClusterLog
+from roastcoffea.recording.recovery import ReplayedCluster
 
 
 def test_facts_of_a_cluster_go_through_a_journal() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roastcoffea.backends.parsl_log import managers_in, managers_of
+from roastcoffea.backends.parsl import managers_in, managers_of
 
 LOG = Path(__file__).parent.parent / "data" / "parsl" / "interchange.log"
 """What an interchange of Parsl 2026.10.26 logged, with other names of hosts and fewer packages."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from roastcoffea.backends.replayed import ReplayedCluster, ReplayedProcesses, replayed
+from roastcoffea.recording.recovery import ReplayedCluster, ReplayedProcesses, replayed
 
 
 def test_each_kind_has_a_recorder_that_records_nothing_itself() -> None:

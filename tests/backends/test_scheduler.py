@@ -19,9 +19,9 @@ from stand_ins import CLIENT, NAME, TOKEN, Scheduler, Task, Worker, started_plug
 
 from roastcoffea.backends import workers
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.log import writer
+from roastcoffea.log import kinds as writer
+from roastcoffea.log.kinds import BLOCK, MOST_PROBLEMS
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.log.writer import BLOCK, MOST_PROBLEMS
 from roastcoffea.records.tasks import (
     ERROR,
     OTHER,

@@ -11,7 +11,7 @@ from command_line import PATIENCE
 from distributed.protocol.pickle import dumps
 
 from roastcoffea.backends.connection import Connection
-from roastcoffea.backends.survey import ask_workers, described
+from roastcoffea.backends.stay import ask_workers, described
 
 
 async def broadcast(msg: dict[str, Any], workers: list[str], on_error: str) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from coffea.processor import IterativeExecutor, Runner, TaskVineExecutor
 from ports import free_port
 
 from roastcoffea import MetricsCollector
-from roastcoffea.backends.taskvine import TaskVineLogs
-from roastcoffea.backends.taskvine_log import TransactionLog
+from roastcoffea.backends.taskvine import TaskVineLogs, TransactionLog
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 

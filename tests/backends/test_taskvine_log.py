@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roastcoffea.backends.taskvine_log import TransactionLog
+from roastcoffea.backends.taskvine import TransactionLog
 
 FOLDER = Path(__file__).parent.parent / "data" / "taskvine"
 """What a manager of cctools 8.0.0 logged: its transactions without transfers of files, its statistics at the end."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roastcoffea.backends.usage import usage
+from roastcoffea.backends.limits import usage
 
 
 def test_it_is_what_the_system_counts() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roastcoffea.compat.tagged_json import untagged
+from roastcoffea.compat.legacy import untagged
 
 STORED = json.loads((Path(__file__).parents[1] / "data" / "tagged.json").read_text())
 """What the last version that wrote such JSON made of the values below."""

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from roastcoffea.diagnosis.blame import Blame, Parts, blamed
-from roastcoffea.diagnosis.levels import Levels
+from roastcoffea.diagnosis.blame import Blame, Levels, Parts, blamed
 
 PLACES = np.arange(120)
 

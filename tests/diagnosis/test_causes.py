@@ -19,8 +19,7 @@ from roastcoffea.diagnosis.causes import CAUSES, conclusions, together
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.diagnosis.removals import PARTS, Taken
-from roastcoffea.diagnosis.savings import Saving, Savings
+from roastcoffea.diagnosis.savings import PARTS, Saving, Savings, Taken
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.run import Run

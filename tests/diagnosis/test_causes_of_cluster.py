@@ -17,9 +17,8 @@ from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import ASKED_COLUMNS, Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 

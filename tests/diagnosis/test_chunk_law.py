@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roastcoffea.diagnosis.chunk_law import predicted, typical_seconds
+from roastcoffea.diagnosis.slowness import predicted, typical_seconds
 
 
 def traits_of(events: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from limited_runs import verdict_of
 
 from roastcoffea.diagnosis.causes import CAUSES
-from roastcoffea.diagnosis.headlines import HEADLINES, headline_of
+from roastcoffea.diagnosis.finding import HEADLINES, headline_of
 
 
 def test_every_cause_has_one_and_it_fits_a_line_with_its_saving() -> None:

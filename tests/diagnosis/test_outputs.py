@@ -9,7 +9,7 @@ import pytest
 from handmade import TASKS, handmade_run
 from limited_runs import merged
 
-from roastcoffea.diagnosis.outputs import large_output, mean_output, merged_output, mostly_moved, thread_time
+from roastcoffea.diagnosis.causes_of_cluster import large_output, mean_output, merged_output, mostly_moved, thread_time
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.tasks import TASK_COLUMNS

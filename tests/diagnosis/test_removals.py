@@ -9,13 +9,13 @@ import pytest
 from made_runs import made_run, plan
 from savings_of import savings_of
 
-from roastcoffea.diagnosis.removals import PARTS, Taken
+from roastcoffea.diagnosis.savings import PARTS, Taken
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.cluster import Merging
-from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.engine import Costs
 
 
 def with_overhead(run: Run, seconds: float) -> Run:

@@ -20,8 +20,7 @@ from savings_of import savings_of
 
 from roastcoffea import load
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.diagnosis.removals import PARTS, Taken
-from roastcoffea.diagnosis.savings import Savings
+from roastcoffea.diagnosis.savings import PARTS, Savings, Taken
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import CATALOGUE
 from roastcoffea.records.run import Run

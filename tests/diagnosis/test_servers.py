@@ -9,7 +9,7 @@ import pytest
 from limited_runs import edited, with_rows
 from made_runs import made_run, plan
 
-from roastcoffea.diagnosis.servers import VECTORS, answering, slower_than_others
+from roastcoffea.diagnosis.culprits import VECTORS, answering, slower_than_others
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.endpoints import SERVER_COLUMNS, XCACHE
 from roastcoffea.records.arrow import table_of_rows

@@ -6,7 +6,7 @@ import pytest
 from handmade import T
 from jobs_by_hand import life, measured
 
-from roastcoffea.diagnosis.time_limits import LIFETIME, WALLTIME, Ended, ended_by_limits
+from roastcoffea.diagnosis.causes_of_cluster import LIFETIME, WALLTIME, Ended, ended_by_limits
 
 
 def test_a_worker_is_missing_until_another_arrives() -> None:

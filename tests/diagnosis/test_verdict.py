@@ -12,8 +12,8 @@ from made_runs import made_run, plan
 from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.causes_of_cluster import thread_time
 from roastcoffea.diagnosis.evidence import WORDS
-from roastcoffea.diagnosis.outputs import thread_time
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 

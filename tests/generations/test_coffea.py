@@ -16,7 +16,7 @@ from releases import RELEASE, Processor
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.generations.coffea import UNMARKED, captured_error, marker_of_opening, output_of, with_options
+from roastcoffea.generations import UNMARKED, captured_error, marker_of_opening, output_of, with_options
 
 
 class Reading(Processor):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from distributed import Client
 from distributed.protocol.serialize import Serialize, Serialized, serialize
 
-from roastcoffea.generations.distributed import event_topics, unwrapped
+from roastcoffea.generations import event_topics, unwrapped
 
 
 def test_topics_with_events_are_those_of_the_scheduler(client: Client) -> None:

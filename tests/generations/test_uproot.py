@@ -13,7 +13,7 @@ from releases import Processor
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.generations.uproot import READS_ON, column_readers
+from roastcoffea.generations import READS_ON, column_readers
 from roastcoffea.measurement import Measurement
 
 

@@ -12,8 +12,8 @@ from analyses import Jets, runner_for
 from distributed import Client
 
 from roastcoffea import MetricsCollector
-from roastcoffea.instrument.client_steps import MOST_SUBMITS, recorded_steps
-from roastcoffea.metrics.client import CLASSES
+from roastcoffea.instrument.hook import MOST_SUBMITS, recorded_steps
+from roastcoffea.metrics.central import CLASSES
 
 METHODS = {"map", "submit", "sync", "_send_to_scheduler"}
 FRAMES = SimpleNamespace(frames=[b"12345", bytearray(5), memoryview(b"12")])

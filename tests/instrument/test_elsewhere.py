@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.instrument.elsewhere import task_of
+from roastcoffea.instrument.channels import task_of
 from roastcoffea.instrument.gauges import process_name
 from roastcoffea.log.marks import PARSL, TASKVINE
 from roastcoffea.log.packing import packed_records

@@ -23,8 +23,7 @@ import pytest
 from metered import outcome
 from stored import write_tree
 
-from roastcoffea.instrument.garbage import MOST_MODULES, Garbage, modules_since
-from roastcoffea.instrument.switching import STATE
+from roastcoffea.instrument.switching import MOST_MODULES, STATE, Garbage, modules_since
 
 
 @contextmanager

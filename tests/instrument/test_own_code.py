@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 from profiled import packed_of
 
-from roastcoffea.instrument.own_code import files_of_functions
+from roastcoffea.instrument.names import files_of_functions
 from roastcoffea.log.profiles import SENT, ReceivedProfiles, with_files
 
 SCRIPT = """

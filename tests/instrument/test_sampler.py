@@ -39,7 +39,7 @@ from roastcoffea.instrument.switching import COLLECTS_FOR_FRAMES
 from roastcoffea.log import stacks
 from roastcoffea.log.byvalue import packed_by_value
 from roastcoffea.log.stacks import place_of
-from roastcoffea.records.profile import DEEPER, NOT_SAMPLED, OTHER
+from roastcoffea.records.chunks import DEEPER, NOT_SAMPLED, OTHER
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 

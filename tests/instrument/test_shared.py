@@ -11,8 +11,15 @@ import threading
 from pathlib import Path
 
 from roastcoffea.instrument.shared import joined, leave, lock_of, made_once, name_here
-from roastcoffea.instrument.track import OpenChunk, open_chunk, track_bytes, track_memory, track_metrics, track_time
-from roastcoffea.instrument.values import record
+from roastcoffea.instrument.track import (
+    OpenChunk,
+    open_chunk,
+    record,
+    track_bytes,
+    track_memory,
+    track_metrics,
+    track_time,
+)
 
 NAME = "_roastcoffea_test"
 

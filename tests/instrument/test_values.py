@@ -23,8 +23,7 @@ from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, R
 from distributed import Client
 
 from roastcoffea import Measurement, MetricsCollector, load, record
-from roastcoffea.instrument.track import OpenChunk, open_chunk
-from roastcoffea.instrument.values import MOST_VALUES, packed_values
+from roastcoffea.instrument.track import MOST_VALUES, OpenChunk, open_chunk, packed_values
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from evidence import stolen
 
 from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.instrument.meter.tally import Tally
-from roastcoffea.instrument.switching import prompt
-from roastcoffea.instrument.waits import Waits
+from roastcoffea.instrument.switching import Waits, prompt
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 

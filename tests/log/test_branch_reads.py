@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roastcoffea.log.branch_reads import MOST_BETWEEN, table_of_branches
+from roastcoffea.log.batches import MOST_BETWEEN, table_of_branches
 from roastcoffea.log.packing import BRANCH_INTEGERS, BRANCH_SECONDS, PackedBranches
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
 

@@ -13,7 +13,7 @@ import pytest
 import roastcoffea
 from roastcoffea.instrument.shared import portable
 from roastcoffea.log.byvalue import ByValue, packed_by_value
-from roastcoffea.log.counts import added_up
+from roastcoffea.log.marks import added_up
 
 LOADING = """
 import pickle, sys

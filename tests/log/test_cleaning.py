@@ -6,8 +6,8 @@ import struct
 from log_entries import HOST, PREFIX, WORKER
 
 from roastcoffea.log import kinds
-from roastcoffea.log.cleaning import without_secrets
-from roastcoffea.log.writer import LogWriter
+from roastcoffea.log.journal import without_secrets
+from roastcoffea.log.kinds import LogWriter
 from roastcoffea.redaction import MASK, add_pattern
 
 

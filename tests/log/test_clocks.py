@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from roastcoffea.log.clocks import ClockBounds, offset_within
+from roastcoffea.log.attempts import ClockBounds, offset_within
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ from roastcoffea.log.completeness import Losses, attempts_without_record, chunks
 from roastcoffea.log.received import numbered_attempts
 from roastcoffea.measurement import load
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.run import FINISHED, RunnerCall
+from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.units import counted
 

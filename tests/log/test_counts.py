@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roastcoffea.log.counts import added_up, difference, has_all, of_spans
+from roastcoffea.log.marks import added_up, difference, has_all, of_spans
 
 CPU = ("execute", "span-1", "Jets", "thread-cpu", "seconds")
 OTHER = ("execute", "span-2", "Jets", "thread-cpu", "seconds")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.log.plausible import MOST_BYTES, MOST_CORES, impossible_times, impossible_values
+from roastcoffea.log.batches import MOST_BYTES, MOST_CORES, impossible_times, impossible_values
 
 
 @pytest.mark.parametrize(

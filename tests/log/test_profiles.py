@@ -11,7 +11,7 @@ from roastcoffea.log import profiles
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.records.profile import OTHER
+from roastcoffea.records.chunks import OTHER
 
 PACKED: list[Any] = [
     ["process", "/a.py", "spin"],

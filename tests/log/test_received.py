@@ -14,8 +14,8 @@ from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import Growing, ReceivedRecords
 from roastcoffea.records import arrow
 from roastcoffea.records.arrow import row_codes, table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import ASKED_COLUMNS
 
 
 def chunk(identity: int, **values: Any) -> dict[str, Any]:

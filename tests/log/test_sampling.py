@@ -10,7 +10,7 @@ from stand_ins import Scheduler, Worker, started_plugin
 
 from roastcoffea.backends import workers
 from roastcoffea.backends.scheduler import ClusterPlugin
-from roastcoffea.log import sampling
+from roastcoffea.log import attempts as sampling
 from roastcoffea.log.kinds import SAMPLING
 from roastcoffea.log.reader import ClusterLog
 

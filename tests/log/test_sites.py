@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.log.sites import MAP, sites_of
+from roastcoffea.log.completeness import MAP, sites_of
 
 FILE = "root://eos.example.org//store/a.root"
 OTHER = "root://dtn.example.org//store/b.root"

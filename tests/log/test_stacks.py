@@ -5,7 +5,7 @@ from __future__ import annotations
 from profiled import rows_of
 
 from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, packed_stacks
-from roastcoffea.records.profile import DEEPER, NOT_SAMPLED
+from roastcoffea.records.chunks import DEEPER, NOT_SAMPLED
 
 
 def outer() -> None: ...

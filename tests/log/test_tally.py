@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.log.tally import Tally
+from roastcoffea.log.completeness import Tally
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 

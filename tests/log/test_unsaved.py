@@ -12,8 +12,7 @@ from conftest import wait_until
 
 from roastcoffea.log import journal as journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
-from roastcoffea.log.journals import journals_in
-from roastcoffea.log.unsaved import hold, journal_of, saved
+from roastcoffea.log.journals import hold, journal_of, journals_in, saved
 
 
 class Owner:
@@ -81,7 +80,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 HELD = """
 import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
-from roastcoffea.log import journal as journals, unsaved
+from roastcoffea.log import journal as journals, journals as unsaved
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass

@@ -7,21 +7,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from roastcoffea.log import kinds, writer
+from roastcoffea.log import kinds
+from roastcoffea.log import kinds as writer
 from roastcoffea.log.kinds import (
+    BLOCK,
     CHUNK,
     DEPARTURE,
     HEADER,
     HEADER_SIZE,
+    LONGEST_TEXT,
+    MOST_PROBLEMS,
     NO_STRING,
     PROBLEM,
     SAMPLE,
     STRING,
     TASK,
     Kind,
+    LogWriter,
+    Problems,
 )
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.log.writer import BLOCK, LONGEST_TEXT, MOST_PROBLEMS, LogWriter, Problems
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roastcoffea.metrics.bins import axes, spread
+from roastcoffea.metrics.statistics import axes, spread
 
 ONE = np.zeros(1, np.int64)
 

@@ -11,8 +11,8 @@ from made_ledgers import runner_call
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import LOST, TASK_COLUMNS
 
 OPENING = {"worker": "A", "start": T + 1, "stop": T + 3, "wall_seconds": 2.0}

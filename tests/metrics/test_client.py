@@ -9,11 +9,11 @@ from central_by_hand import LOOP, STEPS, central_run, loop, step
 from handmade import T, call
 
 from roastcoffea.metrics import Metrics, evaluate
-from roastcoffea.metrics.client import CLASSES
+from roastcoffea.metrics.central import CLASSES
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import CLIENT_STEP_COLUMNS
 
 
 def with_steps(*rows: dict[str, Any], **changes: Any) -> Run:

@@ -20,9 +20,8 @@ from roastcoffea.metrics.endpoints import (
     service,
 )
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
 
 URL = "root://redirector//store/{}.root"
 TOLD: dict[str, Any] = {

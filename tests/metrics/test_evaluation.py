@@ -29,8 +29,8 @@ from roastcoffea.metrics.catalogue import (
     metric,
 )
 from roastcoffea.metrics.evaluation import UNDER_PYTEST, Evaluator
-from roastcoffea.report import frames
-from roastcoffea.report.markdown import markdown
+from roastcoffea.report import tables as frames
+from roastcoffea.report.markup import markdown
 from roastcoffea.report.summary import summary
 from roastcoffea.units import BYTE, STRUCTURE
 

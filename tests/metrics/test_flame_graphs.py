@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from profiled import profile_table
 
-from roastcoffea.metrics.flame_graphs import collapsed, speedscope
-from roastcoffea.metrics.stacks import Place, Stack, stacks_of
+from roastcoffea.metrics.stacks import Place, Stack, collapsed, speedscope, stacks_of
 
 
 def test_collapsed_stacks_have_microseconds() -> None:

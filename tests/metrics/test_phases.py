@@ -43,7 +43,7 @@ ENTRIES = {
         "    TimeClass(READ,": TIME_ENTRY,
         "    ByteClass(METADATA,": BYTE_ENTRY,
     },
-    "records/phases.py": {'    Phase("compute",': PHASE_ENTRY},
+    "records/chunks.py": {'    Phase("compute",': PHASE_ENTRY},
 }
 """What is put before which line of which module."""
 
@@ -58,10 +58,10 @@ from roastcoffea.diagnosis import evidence, stragglers
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.report.reference import metric_reference
-from roastcoffea.studies.compare.factors import DRIVERS
-from roastcoffea.studies.compare.factors import DRIVEN
-from roastcoffea.visualization import colours
+from roastcoffea.report.glossary import metric_reference
+from roastcoffea.studies.compare.explanation import DRIVERS
+from roastcoffea.studies.compare.explanation import DRIVEN
+from roastcoffea.visualization import draw as colours
 from roastcoffea.visualization.stream import SHOWN
 
 measurement = Measurement(handmade_run(chunks=table_of_rows(

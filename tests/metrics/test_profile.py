@@ -22,7 +22,7 @@ from roastcoffea.instrument.sampler import PERIOD
 from roastcoffea.metrics.profile import is_own
 from roastcoffea.metrics.stacks import STATE_SECONDS, Place
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.profile import PROFILE_COLUMNS
+from roastcoffea.records.chunks import PROFILE_COLUMNS
 
 
 def by_hand() -> Measurement:

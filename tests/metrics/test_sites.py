@@ -15,10 +15,10 @@ from stored import write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.sites import with_sites
+from roastcoffea.metrics.endpoints import with_sites
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import ASKED_COLUMNS
 
 
 def test_attempts_have_the_site_of_their_file_and_dataset() -> None:

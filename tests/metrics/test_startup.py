@@ -14,9 +14,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.startup import _median
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 

@@ -9,7 +9,7 @@ from handmade import handmade_run
 from pictures import synthetic_run
 
 from roastcoffea.metrics import evaluate
-from roastcoffea.metrics.worker_names import Names, natural, short_names
+from roastcoffea.metrics.facts import Names, natural, short_names
 from roastcoffea.records.run import Environment
 
 

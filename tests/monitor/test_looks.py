@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from roastcoffea.monitor import looks as module
-from roastcoffea.monitor.looks import counts_now, looks
+from roastcoffea.monitor import shown as module
+from roastcoffea.monitor.shown import counts_now, looks
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roastcoffea.monitor import pace
+from roastcoffea.monitor import shown as pace
 
 
 def test_a_tick_comes_each_interval_and_late_ones_are_left_out(monkeypatch: Any) -> None:

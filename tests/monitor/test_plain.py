@@ -9,8 +9,8 @@ import dask
 import pytest
 from distributed import Client
 
-from roastcoffea.monitor.plain import LONGEST_LIST, LONGEST_TEXT, plain
 from roastcoffea.monitor.task_monitor import TaskMonitor
+from roastcoffea.monitor.views import LONGEST_LIST, LONGEST_TEXT, plain
 
 MOST_BYTES = 4 * LONGEST_TEXT
 """Bytes of JSON that a plain value may have, with marks of what was cut."""

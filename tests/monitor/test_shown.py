@@ -15,7 +15,7 @@ from distributed import Client, Event
 from roastcoffea import TaskMonitor, plot_task_stream
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATES
 from roastcoffea.monitor.history import History, Named
-from roastcoffea.monitor.saved import DTYPE
+from roastcoffea.monitor.recorded import DTYPE
 from roastcoffea.monitor.shown import states_over_time
 
 

@@ -11,7 +11,7 @@ from conftest import wait_until
 from distributed import Client
 
 from roastcoffea import TaskMonitor
-from roastcoffea.monitor.transitions import caller_of
+from roastcoffea.monitor.task_monitor import caller_of
 
 
 def test_every_transition_is_passed_on_in_the_scheduler_s_order(client: Client) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from roastcoffea.monitor.plain import LONGEST_LIST
-from roastcoffea.monitor.views import freed_of_shift, keys_of, send_views, type_name
+from roastcoffea.monitor.views import LONGEST_LIST, freed_of_shift, keys_of, send_views, type_name
 
 
 def test_times_are_on_the_worker_s_clock() -> None:

@@ -15,7 +15,7 @@ from handmade import handmade_run
 from scripts_run import MEASURED, PYTHON, START, TOLD, own_words, printed, run_in, saved_in
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.recording import script
+from roastcoffea.recording import auto as script
 
 ENDS = [
     "",

@@ -9,8 +9,7 @@ from made_runs import made_run, plan
 from roastcoffea.records.run import Run
 from roastcoffea.replay import calibrated
 from roastcoffea.replay.calibrated import Calibrated, Removal
-from roastcoffea.replay.changes import Scenario
-from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.changes import Chunks, Scenario
 from roastcoffea.replay.recorded import Known, recorded_with
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from schedules import parts
 
-from roastcoffea.replay.changes import AS_RECORDED, bracket, by_law, cut, law_of, scenarios
+from roastcoffea.replay.changes import AS_RECORDED, Chunks, Parts, bracket, by_law, cut, law_of, scenarios
 from roastcoffea.replay.cluster import Load, Merging
-from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.parts import Chunks, Parts
+from roastcoffea.replay.engine import Costs
 
 ONE, ROWS = np.ones(3), np.arange(3)
 CHUNKS = Chunks(

@@ -7,7 +7,7 @@ import pytest
 
 from roastcoffea.replay import cluster as clusters
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed, tree
-from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.engine import Costs
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from schedules import chunks_of
 
-from roastcoffea.replay.crowding import RUN_SCATTER, UNUSUAL, crowding_of, doublings_of
-from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.changes import Chunks
+from roastcoffea.replay.fitted_storage import RUN_SCATTER, UNUSUAL, crowding_of, doublings_of
 
 
 def increase_of(*runs: Chunks) -> float:

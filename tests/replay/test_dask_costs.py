@@ -13,7 +13,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.replay.dask_costs import (
+from roastcoffea.replay.stages import (
     IDLE_TASKS,
     MOST_IDLE,
     TYPICAL_GAP,

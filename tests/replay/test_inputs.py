@@ -9,7 +9,7 @@ import pytest
 from schedules import FREE, on, seconds, work
 
 from roastcoffea.replay.cluster import Cluster, Load, replayed
-from roastcoffea.replay.inputs import STEAL_SECONDS, Costs
+from roastcoffea.replay.engine import STEAL_SECONDS, Costs
 
 
 def test_without_costs_there_is_only_what_chunks_take() -> None:

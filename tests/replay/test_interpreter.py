@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from schedules import chunks_of
 
-from roastcoffea.replay.interpreter import (
+from roastcoffea.replay.changes import Chunks
+from roastcoffea.replay.fitted_storage import (
     Interpreter,
     blocked_per_event,
     interpreter_of,
@@ -15,7 +16,6 @@ from roastcoffea.replay.interpreter import (
     with_least_lock,
     with_threads,
 )
-from roastcoffea.replay.parts import Chunks
 
 
 def chunks(lock: float, wait: float = 0.0, number: int = 8) -> Chunks:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from made_runs import made_run, plan
 
-from roastcoffea.replay.parts import Chunks, chunks_in_parts
+from roastcoffea.replay.changes import Chunks, chunks_in_parts
 
 
 def parts_of(*plans: Mapping[str, Any], seconds: float = 10.0, stragglers: pa.Table | str = "none") -> Chunks:

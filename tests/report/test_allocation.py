@@ -10,7 +10,7 @@ from handmade import MIB, T, handmade_run
 from jobs_by_hand import life, measured
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.allocation import allocation, memory_note
+from roastcoffea.report.tables import allocation, memory_note
 
 
 def test_classes_add_up_to_what_is_charged() -> None:

@@ -16,15 +16,13 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS, PROFILE_COLUMNS
 from roastcoffea.records.columns import Column
-from roastcoffea.records.profile import PROFILE_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import ASKED_COLUMNS, Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.report.digest import Digest, Hot, digest_of
-from roastcoffea.report.first_look import notebook_look
+from roastcoffea.report.screen import notebook_look
 from roastcoffea.report.sheets import Heading
 
 

@@ -10,7 +10,7 @@ from made_runs import made_run, plan, with_call
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
-from roastcoffea.report.failures import failures
+from roastcoffea.report.tables import failures
 
 
 def lines(run: Run) -> dict[str, list[str]]:

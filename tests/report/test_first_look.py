@@ -11,11 +11,10 @@ from handmade import empty_run, handmade_run
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING, TROUBLE
-from roastcoffea.report.cards import Card
 from roastcoffea.report.digest import Digest, digest_of
-from roastcoffea.report.first_look import look_of, notebook_look, palette
-from roastcoffea.report.sheets import Heading
-from roastcoffea.visualization.colours import luminance
+from roastcoffea.report.screen import look_of, notebook_look, palette
+from roastcoffea.report.sheets import Card, Heading
+from roastcoffea.visualization.draw import luminance
 
 
 @pytest.fixture(scope="module")

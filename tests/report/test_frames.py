@@ -7,11 +7,11 @@ from handmade import A, empty_run, handmade_run, run_without_tables
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
-from roastcoffea.report.frames import BREAKDOWNS, NAMES, TABLES
+from roastcoffea.report.tables import BREAKDOWNS, NAMES, TABLES
 
 FRAMES = {
     "chunks": CHUNK_COLUMNS,

@@ -28,9 +28,9 @@ from command_line import PATIENCE
 from conftest import ServedPool, wait_until
 
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.report import live, progress
-from roastcoffea.report.live import LiveLine, fitted
-from roastcoffea.report.progress import NOTHING, Progress
+from roastcoffea.report import live
+from roastcoffea.report import live as progress
+from roastcoffea.report.live import NOTHING, LiveLine, Progress, fitted
 
 ROWS, WIDTH = 12, 90
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roastcoffea.report.markdown import markdown, plain
+from roastcoffea.report.markup import markdown, plain
 from roastcoffea.report.sheets import Column, Heading, Reason, Sheet
 from roastcoffea.units import SECOND
 

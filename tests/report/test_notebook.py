@@ -16,7 +16,7 @@ from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.ledger import LABELS_OF
 from roastcoffea.metrics.phases import FAMILIES, Family
 from roastcoffea.report.digest import digest_of
-from roastcoffea.report.notebook import html
+from roastcoffea.report.markup import html
 from roastcoffea.report.sheets import Column, Reason, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from roastcoffea.log.tally import Tally
-from roastcoffea.report.progress import NOTHING, Progress, Rates, line_of
+from roastcoffea.log.completeness import Tally
+from roastcoffea.report.live import NOTHING, Progress, Rates, line_of
 
 
 def after(seconds: float, progress: Progress) -> Rates:

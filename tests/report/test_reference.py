@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.report.reference import metric_reference, print_reference
+from roastcoffea.report.glossary import metric_reference, print_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -40,6 +40,6 @@ def test_it_prints_in_80_columns(monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_alone_knows_what_diagnosis_adds() -> None:
-    code = "from roastcoffea.report.reference import metric_reference; print(metric_reference())"
+    code = "from roastcoffea.report.glossary import metric_reference; print(metric_reference())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "### `verdict`" in done.stdout

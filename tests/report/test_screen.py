@@ -22,8 +22,7 @@ from rich.console import Console
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
 from roastcoffea.report.digest import Share, digest_of
 from roastcoffea.report.screen import (
     BLOCKS,

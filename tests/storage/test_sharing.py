@@ -14,8 +14,7 @@ from planted_names import ORIGINALS, planted_run
 from saved_runs import a_run
 
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import ASKED_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.storage.document import fields_by_name
 from roastcoffea.storage.sharing import HOSTS, PLACES, URL, USERS, Pseudonyms, any_of, is_address, is_telling, shared

@@ -7,7 +7,7 @@ import pytest
 from handmade import handmade_run
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.studies.sources import measurement_of, name_of
+from roastcoffea.studies.merging import measurement_of, name_of
 
 
 def test_whatever_stands_for_a_measurement_is_taken(tmp_path: Path) -> None:

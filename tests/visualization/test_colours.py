@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF
-from roastcoffea.report.cards import ink_on
-from roastcoffea.visualization.colours import DARK, LIGHT, Scheme, luminance, scheme_of
+from roastcoffea.report.sheets import ink_on
+from roastcoffea.visualization.draw import DARK, LIGHT, Scheme, luminance, scheme_of
 
 SIGHTS = {
     "no defect": np.eye(3),

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from roastcoffea.visualization import distributions, plots
-from roastcoffea.visualization.colours import LIGHT
+from roastcoffea.visualization.draw import LIGHT
 
 
 @pytest.fixture

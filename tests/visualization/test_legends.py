@@ -16,7 +16,7 @@ from pictures import synthetic_run
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import FAMILY_OF, TIME_NAMES
 from roastcoffea.visualization import plots
-from roastcoffea.visualization.legends import Layer, by_family, family_labels, legend, name_layers
+from roastcoffea.visualization.draw import Layer, by_family, family_labels, legend, name_layers
 from roastcoffea.visualization.plots import PLOTS
 from roastcoffea.visualization.registry import figure_alone
 

@@ -6,8 +6,8 @@ import numpy as np
 from handmade import T
 from matplotlib.figure import Figure
 
-from roastcoffea.visualization.lines import MOST_LINES, worker_lines
-from roastcoffea.visualization.series import Series
+from roastcoffea.visualization.draw import MOST_LINES, worker_lines
+from roastcoffea.visualization.inputs import Series
 
 
 def series(number: int) -> Series:

@@ -34,7 +34,7 @@ from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.digest import digest_of
 from roastcoffea.storage.store import save_run
 from roastcoffea.visualization import plots, registry
-from roastcoffea.visualization.colours import DARK, LIGHT
+from roastcoffea.visualization.draw import DARK, LIGHT
 from roastcoffea.visualization.plots import PLOTS
 from roastcoffea.visualization.registry import Drawn, figure_alone
 

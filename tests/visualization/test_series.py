@@ -11,7 +11,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
-from roastcoffea.visualization.series import (
+from roastcoffea.visualization.inputs import (
     Series,
     amounts_in_bins,
     busy_in_pixels,

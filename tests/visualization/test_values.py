@@ -19,8 +19,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
-from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
-from roastcoffea.visualization.legends import by_family
+from roastcoffea.visualization.draw import OF_BYTES, OF_TIME, by_family
 from roastcoffea.visualization.plots import extract_per_task_metrics
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Self
@@ -12,25 +12,71 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 import roastcoffea
-from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
-from roastcoffea.backends.client_loop import ClientLoop
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment, Plugins
 from roastcoffea.backends.display import Display
 from roastcoffea.backends.hosts import differing_versions, hosts_of, versions_on, with_more, with_others
-from roastcoffea.backends.limits import load, versions_of
-from roastcoffea.backends.logged import LoggedCluster
-from roastcoffea.backends.past_spans import leave_spans
+from roastcoffea.backends.limits import Usage, load, usage, versions_of
+from roastcoffea.backends.logged import AskedJobs, LoggedCluster
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.backends.survey import metrics_of_span
+from roastcoffea.backends.stay import leave_spans, metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.byvalue import is_registered, packed_by_value
 from roastcoffea.log.journal import LOG
+from roastcoffea.records.workers import LOOP, SHARED_LOOP
 from roastcoffea.units import counted
+
+
+class ClientLoop:
+    """Takes samples of a client's event loop when asked to: CPU time since the previous one, and its lag.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    take : callable
+        Receives each sample.
+    """
+
+    def __init__(self, client: Any, take: Callable[[dict[str, Any]], None]) -> None:
+        self._client = client
+        self._take = take
+        self._asked: float | None = None
+        self._before: tuple[float, Usage] | None = None
+
+    def look(self) -> None:
+        """Ask for a sample, unless the event loop has not come to the previous one."""
+        if self._asked is None:
+            self._asked = time.time()
+            with suppress(RuntimeError):  # it was closed
+                self._client.loop.add_callback(self._sample)
+
+    def _sample(self) -> None:
+        """Take a sample, on the thread of the event loop."""
+        now, used = time.time(), usage()
+        late = now - (now if self._asked is None else self._asked)
+        before, self._before, self._asked = self._before, (now, used), None
+        if before is not None:
+            self._take(
+                {
+                    "step": SHARED_LOOP if self._is_of_scheduler() else LOOP,
+                    "start": before[0],
+                    "stop": now,
+                    "cpu_seconds": used.loop_cpu - before[1].loop_cpu,
+                    "process_cpu_seconds": used.process_cpu - before[1].process_cpu,
+                    "late_seconds": max(late, 0.0),
+                }
+            )
+
+    def _is_of_scheduler(self) -> bool:
+        """Whether a scheduler in this process has the same event loop, as in a LocalCluster."""
+        scheduler = getattr(getattr(self._client, "cluster", None), "scheduler", None)
+        return getattr(scheduler, "loop", None) is self._client.loop
+
 
 SHORTEST_INTERVAL: Final = 0.05
 """Shortest interval between samples in seconds: the scheduler takes them itself, along with its other work."""

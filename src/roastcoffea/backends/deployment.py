@@ -20,12 +20,12 @@ import roastcoffea
 from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, pickled, silent
 from roastcoffea.backends.logged import LoggedPeriod
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register, remove_plugin
-from roastcoffea.backends.survey import survey
+from roastcoffea.backends.stay import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, signal_waits
+from roastcoffea.log.attempts import ClockBounds
 from roastcoffea.log.byvalue import ByValue
-from roastcoffea.log.clocks import ClockBounds
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.units import counted, moment
 

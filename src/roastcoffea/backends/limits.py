@@ -1,17 +1,15 @@
-"""Resources that a process may use on its host, and throttling by its control groups (cgroups).
-
-This module may be pickled by value. It uses only the standard library, dask and distributed.
-"""
+"""Resources that a process may use on its host, what it uses of them, and throttling by control groups."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 GROUPS_OF_PROCESS = "/proc/self/cgroup"
 ALL_GROUPS = "/sys/fs/cgroup"
@@ -162,3 +160,31 @@ def _text(path: str) -> str:
     with suppress(OSError, UnicodeDecodeError), open(path) as file:  # noqa: PTH123  (as cheap as it can be)
         return file.read()
     return ""
+
+
+OF_THREAD = "/proc/thread-self/schedstat"
+LONGEST_LINE = 256
+
+
+class Usage(NamedTuple):
+    """CPU time of this thread, time that it was runnable without a core, and CPU time of the process, so far."""
+
+    loop_cpu: float
+    loop_queue: float
+    process_cpu: float
+
+
+def usage() -> Usage:
+    """Usage of this thread and its process so far; NaN if the system does not report it."""
+    return Usage(time.thread_time(), _queued(), time.process_time())
+
+
+def _queued(of_thread: str = OF_THREAD) -> float:
+    """Seconds for which this thread was runnable and had no core."""
+    with suppress(OSError, IndexError, ValueError):
+        file = os.open(of_thread, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, LONGEST_LINE).split()[1]) * 1e-9
+        finally:
+            os.close(file)
+    return math.nan

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of, with_others
 from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
-from roastcoffea.backends.local_journal import ProcessJournal
 from roastcoffea.backends.parsl import ParslManagers
-from roastcoffea.backends.processes import ProcessTree, Step, WatchedProcess, pool_size
+from roastcoffea.backends.processes import ProcessJournal, ProcessTree, Step, WatchedProcess, pool_size
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported

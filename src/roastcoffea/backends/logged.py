@@ -3,23 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from roastcoffea.backends.asked_jobs import AskedJobs
 from roastcoffea.backends.hosts import with_withheld
 from roastcoffea.backends.limits import Withheld
 from roastcoffea.backends.recorder import Period, Recorder
 from roastcoffea.log.journal import CLIENT, LOG
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.client import CLIENT_STEP_COLUMNS
 from roastcoffea.records.run import Run
+from roastcoffea.records.workers import CLIENT_STEP_COLUMNS
 from roastcoffea.storage.reading import check_fields
 from roastcoffea.units import counted, were
+
+
+class AskedJobs:
+    """Jobs of a cluster object that asks a batch system for them, as those of dask-jobqueue do.
+
+    The cluster keeps no times, so it is looked at again and again.
+
+    Parameters
+    ----------
+    cluster
+        Cluster of a client; None, or one of another kind, has no jobs.
+    """
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.known: dict[str, float | None] = dict.fromkeys(self._jobs())
+        """Times by job; None for jobs that were asked for earlier."""
+
+    def look(self) -> None:
+        """Note the jobs that are new since the last look."""
+        now = time.time()
+        for job in self._jobs():
+            self.known.setdefault(job, now)
+
+    def in_lifetimes(self, lifetimes: pa.Table) -> pa.Table:
+        """Lifetimes with the time at which each job was asked for, where its batch system does not tell it."""
+        rows = lifetimes.select(["job", "job_queued"]).to_pylist()
+        known = [row["job_queued"] or self.known.get(row["job"]) for row in rows]
+        place = lifetimes.schema.get_field_index("job_queued")
+        return lifetimes.set_column(place, "job_queued", pa.array(known, lifetimes.schema.types[place]))
+
+    def _jobs(self) -> Iterator[str]:
+        workers = getattr(self._cluster, "workers", None)
+        for worker in list(workers.values()) if isinstance(workers, dict) else ():
+            job = getattr(worker, "job_id", None)
+            if job:
+                yield str(job)
 
 
 @dataclass(eq=False)

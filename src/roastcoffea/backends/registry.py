@@ -1,14 +1,192 @@
-"""Backends by name. A new one is a module with its class, and an entry here."""
+"""Backends by name, and recording with a user's backend through its five documented methods."""
 
 from __future__ import annotations
 
+import math
 import pkgutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
 from typing import Any, Final
 
-from roastcoffea.backends.adapted import AdaptedRecorder
+import pyarrow as pa
+
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.local import LocalMetricsBackend, host_and_process
 from roastcoffea.backends.recorder import Recorder
+from roastcoffea.compat.shapes import COUNTS, SAMPLED, SERIES, seconds
+from roastcoffea.compat.shapes import samples_of as samples_of_tracking
+from roastcoffea.errors import reported
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, SAMPLING_COLUMNS
+
+CORES: Final = "worker_cores"
+WHOLE_NUMBERS: Final = {
+    column.name for column in (*SAMPLE_COLUMNS, *LIFETIME_COLUMNS, *SAMPLING_COLUMNS) if column.kind == "integer"
+}
+
+AT_THE_EDGES: Final = 2.0
+"""Intervals between the start of the run and a worker's first sample within which it was present from the start."""
+
+Series = dict[str, list[tuple[float, Any]]]
+
+
+class AdaptedRecorder(Recorder):
+    """Recorder for a backend that has only the documented methods.
+
+    Failures of the backend are noted, and leave data missing for that reason: they must not fail the analysis.
+    """
+
+    def __init__(self, backend: AbstractMetricsBackend) -> None:
+        self._backend = backend
+        self._called = type(backend).__name__
+        self.elsewhere = f"{self._called} has no records of a Dask cluster; measure it with MetricsCollector(client)"
+        self.kind = str(getattr(backend, "kind", self._called))
+        super().__init__()
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.absent["span_metrics"] = f"{self._called} has no fine metrics"
+        self.absent["worker_states"] = f"{self._called} does not sample a scheduler: its series are in the samples"
+        self.absent["sampling"] = f"{self._called} returned no {COUNTS}"
+        self._counts: list[tuple[float, int]] = []
+        self._series: dict[str, Series] = {}
+        self._interval: float | None = None
+        self._tracks = False
+        self._span: dict[str, Any] | None = None
+
+    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
+        self._begin()
+        self._period.is_open = self._period.was_open = True
+        self._began, self._interval = time.time(), interval
+        if interval is None:
+            self._without_workers("track_workers=False")
+        else:
+            with reported(self._without_scheduler_state, f"{self._called}.start_tracking() failed", Exception):
+                self._backend.start_tracking(interval)
+                self._tracks = True
+        with reported(self._without_fine_metrics, f"{self._called} opened no span", Exception):
+            if self._backend.supports_fine_metrics():
+                opened = dict(self._backend.create_span("roastcoffea"))
+                opened["id"] = opened["context"].__enter__()
+                self._span = opened
+
+    def leave_span(self) -> None:
+        if self._span is not None:
+            with reported(self.note, f"{self._called} did not close its span", Exception):
+                self._span["context"].__exit__(None, None, None)
+
+    def close(self) -> None:
+        if not self.is_open:
+            return
+        self._period.is_open = False
+        if self._tracks:
+            with reported(self._without_scheduler_state, f"{self._called}.stop_tracking() failed", Exception):
+                self._take(self._backend.stop_tracking())
+        if self._span is not None:
+            with reported(self._without_fine_metrics, f"{self._called}.get_span_metrics() failed", Exception):
+                self.span_metrics = checked_metrics(self._backend.get_span_metrics(self._span))
+                self.absent.pop("span_metrics")
+
+    def reaches(self, executor: Any) -> bool:
+        """Whether this is an executor without a Dask client, whose records arrive with the output."""
+        return not hasattr(executor, "client")
+
+    def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
+        return None if name in self.absent else super().table(name, chunks, start, stop)
+
+    def samples(self) -> pa.Table:
+        return samples_of_tracking({name: series for name, series in self._series.items() if name != CORES}).sort_by(
+            "time"
+        )
+
+    def sampling(self) -> pa.Table:
+        """Number of workers over time, as counted by the backend."""
+        rows = ({"time": moment, "workers": workers} for moment, workers in self._counts)
+        return table_of_rows(SAMPLING_COLUMNS, rows)
+
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        """Workers from their first to their last sample, with their threads in the last one.
+
+        A worker sampled soon after the start of the run counts as present from the start, and one sampled shortly
+        before the end as present to the end: samples cannot show more.
+        """
+        moments: dict[str, list[float]] = {}
+        for series in self._series.values():
+            for worker, points in series.items():
+                moments.setdefault(worker, []).extend(moment for moment, _ in points)
+        threads = {worker: points[-1][1] for worker, points in self._series.get(CORES, {}).items() if points}
+        near = AT_THE_EDGES * (self._interval or 0.0)
+        rows = []
+        for worker, times in moments.items():
+            first, last = (min(max(moment, start), stop) for moment in (min(times), max(times)))
+            host, process = host_and_process(worker)
+            row = {"worker": worker, "host": host, "process": process, "threads": threads.get(worker)}
+            row["start"] = start if first - start <= near else first
+            row["stop"] = stop if stop - last <= near else last
+            rows.append(row)
+        return table_of_rows(LIFETIME_COLUMNS, rows)
+
+    # reading what the backend returned
+
+    def _take(self, tracked: Any) -> None:
+        """Take the backend's samples; a series that cannot be read is left out, and noted."""
+        if not isinstance(tracked, Mapping):
+            raise TypeError(f"it returned {type(tracked).__name__}, not a mapping of series")
+        columns = dict(SERIES)
+        for name, series in tracked.items():
+            if name in columns:
+                with reported(self.note, f"{name} of {self._called} could not be read", Exception):
+                    read = {str(worker): list(_points(points, columns[name])) for worker, points in series.items()}
+                    self._series[name] = {worker: points for worker, points in read.items() if points}
+            elif name == COUNTS:
+                with reported(self._without_counts, f"{COUNTS} of {self._called} could not be read", Exception):
+                    self._counts = list(_points(series.items(), "workers"))
+                    self.absent.pop("sampling", None)
+            else:
+                known = ", ".join((COUNTS, *columns))
+                self.note(f"{self._called} returned {name!r}; the series are {known}")
+        if not any(self._series.values()):
+            self._without_workers(f"{self._called}.stop_tracking() returned no sample of a worker")
+        elif not any(self._series.get(name) for name, _ in SAMPLED):
+            self.absent["samples"] = f"{self._called} returned no series but {CORES}"
+
+    def _without_workers(self, reason: str) -> None:
+        self.absent |= dict.fromkeys(("samples", "lifetimes"), reason)
+
+    def _without_counts(self, problem: str) -> None:
+        self.note(problem)
+        self.absent["sampling"] = problem
+
+    def _without_scheduler_state(self, problem: str) -> None:
+        self.note(problem)
+        self._without_workers(problem)
+
+    def _without_fine_metrics(self, problem: str) -> None:
+        self.note(problem)
+        self.absent["span_metrics"] = problem
+
+
+def _points(points: Iterable[tuple[Any, Any]], column: str) -> Iterator[tuple[float, Any]]:
+    """Sorted moments and values of a series; unmeasured values are left out."""
+    for moment, value in sorted((seconds(moment), value) for moment, value in points if value is not None):
+        if column == "last_seen":
+            yield moment, seconds(value)
+        elif isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"a value is {type(value).__name__}, not a number")
+        elif math.isfinite(value):
+            yield moment, round(value) if column in WHOLE_NUMBERS else float(value)
+
+
+def checked_metrics(metrics: Any) -> dict[tuple[Any, ...], float]:
+    """Fine metrics by tuple; TypeError for anything else."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"it returned {type(metrics).__name__}, not a mapping")
+    for key, amount in metrics.items():
+        if not (isinstance(key, tuple) and key) or isinstance(amount, bool) or not isinstance(amount, Real):
+            raise TypeError(f"it returned {key!r}: {amount!r}, not an amount by a tuple such as (..., 'seconds')")
+    return {key: float(amount) for key, amount in metrics.items()}
+
 
 BACKENDS: Final[dict[str, type[AbstractMetricsBackend] | str]] = {
     "dask": "roastcoffea.backends.dask:DaskMetricsBackend",

@@ -17,12 +17,9 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
-from roastcoffea.backends.past_spans import forget_span
-from roastcoffea.backends.stay import Stay, clear_tasks
-from roastcoffea.backends.survey import ask_workers, described, metrics_of_span
+from roastcoffea.backends.stay import Stay, ask_workers, clear_tasks, described, forget_span, metrics_of_span
 from roastcoffea.backends.workers import ENDED_BY_NANNY, Workers
-from roastcoffea.log.kinds import CHUNK, RESUMED
-from roastcoffea.log.writer import LogWriter, Problems
+from roastcoffea.log.kinds import CHUNK, RESUMED, LogWriter, Problems
 
 LAST_REPORT = 2.0
 """Seconds to wait at the end for the last reports of retired workers."""

@@ -1,7 +1,4 @@
-"""How long a plugin stays on a scheduler, and how it restores scheduler and workers when it leaves.
-
-This module may be pickled by value.
-"""
+"""The plugin's stay on a scheduler: it asks workers for facts and counts, and restores everything when it goes."""
 
 from __future__ import annotations
 
@@ -9,12 +6,207 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, Protocol
 
-from roastcoffea.backends.past_spans import forget_span
-from roastcoffea.generations.distributed import event_topics
-from roastcoffea.log.marks import clear_metadata, forget_record, unmark
+from roastcoffea.backends.limits import load
+from roastcoffea.backends.worker import importable_package
+from roastcoffea.generations import event_topics, unwrapped
+from roastcoffea.log.marks import added_up, clear_metadata, difference, forget_record, has_all, unmark
+
+
+async def ask_workers(
+    scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
+) -> tuple[dict[str, Any], list[str]]:
+    """Run a pickled function on each worker; return the answers, and the workers without one in time."""
+    from distributed.protocol.pickle import dumps
+
+    message = {"op": "run", "function": function, "args": dumps(()), "kwargs": dumps(dict(arguments))}
+    asked = {
+        asyncio.ensure_future(scheduler.broadcast(msg=message, workers=[address], on_error="return")): address
+        for address in list(scheduler.workers)
+    }
+    if not asked:
+        return {}, []
+    done, pending = await asyncio.wait(asked, timeout=timeout)
+    for question in pending:
+        question.cancel()
+    replies = {}
+    for question in done:
+        address = asked[question]
+        reply = question.result()[address]
+        if isinstance(reply, dict) and reply.get("status") == "OK":
+            replies[address] = unwrapped(reply["result"])
+    return replies, sorted(set(asked.values()) - set(replies))
+
+
+def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:
+    """Facts about workers by address under `workers`; those that did not answer under `silent`; the `load` here."""
+    workers = {address: reply["description"] for address, reply in replies.items()}
+    return {"workers": workers, "silent": silent, "load": load()}
+
+
+async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> dict[str, Any]:
+    """Have the workers report their counts so far and their facts.
+
+    Returns
+    -------
+    dict
+        `package` (our version that the scheduler can import, or None), `time` (this clock), and the result of
+        `described`.
+    """
+    package = importable_package()
+    if package is not None:  # else the event loop would wait for it as it unpickles the plugin
+        with suppress(ImportError):  # of another version, which is not used
+            await asyncio.to_thread(import_module, "roastcoffea.backends.display")
+    described_workers = described(*await ask_workers(dask_scheduler, flush, {}, timeout))
+    return described_workers | {"package": package, "time": time.time()}
+
+
+async def metrics_of_span(  # noqa: PLR0917
+    flush: bytes,
+    span: str | None,
+    timeout: float,
+    dask_scheduler: Any = None,
+    elsewhere: Mapping[str, Mapping[Any, float]] | None = None,
+    plugin: str | None = None,
+) -> dict[str, Any]:
+    """Have every worker report now, and return the cumulative metrics of a span.
+
+    Parameters
+    ----------
+    flush : bytes
+        Pickled function that makes a worker report.
+    span : str or None
+        Identity of the span.
+    timeout : float
+        Seconds to wait for all workers.
+    elsewhere : mapping, optional
+        Other spans with tasks of this one, and their counts from before; the difference is added.
+    plugin : str, optional
+        Name of the worker plugin that knows running tasks and counts.
+
+    Returns
+    -------
+    dict
+        `span`: [(key, value)], or None if no task ran in the span; `complete`: whether the spans have all counts of the
+        workers that answered; `spans`: identities of the span, those inside it, and the others; `running`: running
+        tasks with their times, by worker, and `counted`: its counts; and the result of `described`.
+    """
+    deadline = time.monotonic() + timeout
+    known = dask_scheduler.extensions["spans"].spans
+    found = known.get(span)
+    before = elsewhere or {}
+    inside = [] if found is None else [child.id for child in found.traverse_spans()]
+    while True:
+        spans = [*inside, *before]
+        left = max(deadline - time.monotonic(), 0.05)
+        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": spans, "plugin": plugin}, left)
+        counted = added_up(known[identity]._cumulative_worker_metrics for identity in spans)
+        complete = has_all(counted, added_up(dict(reply["digests"]) for reply in replies.values()))
+        if complete or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.01)
+    own = [] if found is None else [found.cumulative_worker_metrics]
+    since = [difference(known[identity]._cumulative_worker_metrics, counts) for identity, counts in before.items()]
+    return described(replies, silent) | {
+        "span": list(added_up([*own, *since]).items()) if own or since else None,
+        "spans": [*inside, *before],
+        "complete": complete,
+        "running": {address: reply["running"] for address, reply in replies.items()},
+        "counted": {
+            address: dict(reply["counted"]) for address, reply in replies.items() if reply["counted"] is not None
+        },
+    }
+
+
+OURS = "roastcoffea"
+"""Tag of the spans of runs."""
+
+PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds before each attempt to remove a span: a task of it may still run, or be kept."""
+
+PATIENCE = 5.0
+"""Seconds for workers to answer."""
+
+UNTIL_GONE = 600.0
+"""Seconds for which the scheduler still knows an empty span: it stops workers whose heartbeat has counts of unknown
+spans, and forgets those without a heartbeat for half as long."""
+
+
+async def forget_span(scheduler: Any, identity: str, leave: bytes) -> None:
+    """Remove the span of a run, as soon as none of its tasks is left.
+
+    It stays if spans of the user's are in it or around it, or if its tasks are kept for long.
+
+    Parameters
+    ----------
+    leave
+        Pickle of `leave_spans`.
+    """
+    for pause in PAUSES:
+        await asyncio.sleep(pause)
+        tree = _tree(scheduler, identity)
+        if tree is None:
+            return
+        if _in_use(scheduler, tree):
+            continue
+        answers, silent = await ask_workers(scheduler, leave, {"spans": list(tree)}, PATIENCE)
+        if all(answers.values()) and not silent and not _in_use(scheduler, tree):
+            _empty(scheduler, tree)
+            asyncio.get_running_loop().call_later(UNTIL_GONE, _remove, scheduler, tree)
+            return
+
+
+def leave_spans(spans: Iterable[str], dask_worker: Any = None) -> bool:
+    """Remove the counts of these spans from a worker; False if it has tasks of them."""
+    if any(task.span_id in spans for task in dask_worker.state.tasks.values()):
+        return False
+    for key in list(dask_worker.digests_total):
+        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
+            del dask_worker.digests_total[key]
+    return True
+
+
+def _tree(scheduler: Any, identity: str) -> dict[str, Any] | None:
+    """A span and all spans in it, by identity; None if it is gone or not to be removed."""
+    span = scheduler.extensions["spans"].spans.get(identity)
+    if span is None or span.parent is not None:
+        return None
+    tree = {each.id: each for each in span.traverse_spans()}
+    return tree if all(set(each.name) == {OURS} for each in tree.values()) else None
+
+
+def _in_use(scheduler: Any, tree: dict[str, Any]) -> bool:
+    """Whether a task or a collector belongs to one of the spans, or another collector counts tasks in it."""
+    for plugin in scheduler.plugins.values():
+        counted = getattr(getattr(plugin, "attempts", None), "elsewhere", ())
+        if getattr(getattr(plugin, "run", None), "span", None) in tree or not tree.keys().isdisjoint(counted):
+            return True
+    return any(group.span_id in tree for group in scheduler.task_groups.values())
+
+
+def _empty(scheduler: Any, tree: dict[str, Any]) -> None:
+    """Remove spans from all lists, and what is in them."""
+    extension = scheduler.extensions["spans"]
+    for span in tree.values():
+        listed = [extension.root_spans, *(extension.spans_search_by_tag[tag] for tag in span.name)]
+        for spans in [*listed, extension.spans_search_by_name[span.name]]:
+            if span in spans:
+                spans.remove(span)
+        for content in (span.children, span.groups, span._code, span._cumulative_worker_metrics):
+            content.clear()
+
+
+def _remove(scheduler: Any, tree: dict[str, Any]) -> None:
+    """Forget empty spans; one that was used again stays."""
+    known = scheduler.extensions["spans"].spans
+    for identity, span in tree.items():
+        if known.get(identity) is span and not span.groups:
+            del known[identity]
+
 
 TICK = 1.0
 """Seconds between checks if no worker is sampled."""

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from roastcoffea.backends.limits import Withheld, limits, load, versions_of, withheld, withheld_since
-from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.jobs import age_of, job
-from roastcoffea.log.marks import clear_metadata, is_measured, mark_of, unmark
+from roastcoffea.log.marks import added_up, clear_metadata, difference, is_measured, mark_of, unmark
 
 PUSH_SECONDS = 5.0
 """Seconds between a worker's messages with its counts, and the most that is missing for a killed one."""

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roastcoffea.backends.usage import usage
+from roastcoffea.backends.limits import usage
 from roastcoffea.log.kinds import (
     ARRIVAL,
     CLOSING,
@@ -30,9 +30,10 @@ from roastcoffea.log.kinds import (
     SAMPLING,
     USAGE,
     WORKER_STATE_FIELDS,
+    LogWriter,
+    Problems,
     packing,
 )
-from roastcoffea.log.writer import LogWriter, Problems
 
 LOST_AFTER = 30.0
 """Seconds after its departure in which a retired worker may still send its last message."""

@@ -1,25 +1,32 @@
-"""The command `roastcoffea`: each module of `commands` is a subcommand."""
+"""The command `roastcoffea`: its subcommands are imported as they are called."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import click
 
 from roastcoffea import __version__
-from roastcoffea.cli import commands, shell
+from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError, unknown
+
+MODULES: Final[Mapping[str, Sequence[str]]] = {
+    "measuring": ("demo", "facility", "recover", "run", "watch"),
+    "reading": ("export", "list", "metrics", "plot", "redact", "report", "show"),
+    "studying": ("compare", "history", "merge", "scaling", "what-if"),
+}
+"""Modules of this package with their commands: `what-if` is `what_if_command`."""
 
 
 class Commands(click.Group):
-    """Group of commands in a package, each in a module with a `command`, imported on request."""
+    """The commands, each imported on request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         """Names of all commands, in order."""
-        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
+        return sorted(name for names in MODULES.values() for name in names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
@@ -27,8 +34,9 @@ class Commands(click.Group):
             if ctx.resilient_parsing:  # a shell asks what can follow
                 return None
             raise click.UsageError(unknown("command", cmd_name, known), ctx)
-        module = importlib.import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+        place = next(module for module, names in MODULES.items() if cmd_name in names)
+        module = importlib.import_module(f"{__name__}.{place}")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
 

@@ -64,7 +64,7 @@ def overwrite(what: str = "an existing file") -> Option:
 
 def paths_of(words: Sequence[str]) -> list[Path]:
     """Folders of the measurements from paths, patterns or names with repeats, without duplicates."""
-    from roastcoffea.studies.compare.sides import paths_of as paths_of_word
+    from roastcoffea.studies.compare.observations import paths_of as paths_of_word
 
     return list(dict.fromkeys(path.resolve() for word in words for path in paths_of_word(word, RUNS_FOLDER)))
 

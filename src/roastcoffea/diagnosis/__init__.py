@@ -3,7 +3,9 @@
 from roastcoffea.diagnosis import stragglers
 
 # isort: split
-from roastcoffea.diagnosis import advice, balance, completeness, memory
+from roastcoffea.diagnosis import completeness, memory
+from roastcoffea.diagnosis import evidence as advice
+from roastcoffea.diagnosis import stragglers as balance
 
 # isort: split
 from roastcoffea.diagnosis import failures, savings, verdict

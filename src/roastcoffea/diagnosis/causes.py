@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import ENOUGH, LEFT, Evidence
 from roastcoffea.diagnosis.finding import CAUSED_IDLE, Culprit, Finding, Rows
-from roastcoffea.diagnosis.removals import PARTS, Taken
-from roastcoffea.diagnosis.savings import Saving
+from roastcoffea.diagnosis.savings import PARTS, Saving, Taken
 from roastcoffea.metrics import phases
 
 

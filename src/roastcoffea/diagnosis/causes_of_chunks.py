@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis import culprits
-from roastcoffea.diagnosis.advice import pieces
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.completeness import named
+from roastcoffea.diagnosis.culprits import answering, slower_than_others
 from roastcoffea.diagnosis.evidence import (
     CERTAIN,
     DOMINATES,
@@ -24,12 +24,11 @@ from roastcoffea.diagnosis.evidence import (
     SHORTEST,
     SUPPORTS,
     Evidence,
+    pieces,
 )
 from roastcoffea.diagnosis.finding import Culprit, Rows
-from roastcoffea.diagnosis.removals import Taken
-from roastcoffea.diagnosis.savings import Saving
-from roastcoffea.diagnosis.servers import answering, slower_than_others
-from roastcoffea.generations.uproot import READS_ON
+from roastcoffea.diagnosis.savings import Saving, Taken
+from roastcoffea.generations import READS_ON
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.byte_ledger import ByteLedger
@@ -37,7 +36,7 @@ from roastcoffea.metrics.profile import COLUMNAR
 from roastcoffea.metrics.requests import Repeated
 from roastcoffea.metrics.stacks import Place
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.records.calls import OF_TASKS
+from roastcoffea.records.run import OF_TASKS
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 
 BEFORE_TASKS: Final = 0.2

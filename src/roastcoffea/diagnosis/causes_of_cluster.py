@@ -1,21 +1,151 @@
-"""Causes around chunks: time that threads spend on Dask, the client and other workers."""
+"""Causes around chunks: time that threads spend on Dask, the client, other workers, large outputs and batch jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import pyarrow.compute as pc
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.causes_of_chunks import share_of
 from roastcoffea.diagnosis.completeness import caught_errors
-from roastcoffea.diagnosis.evidence import LEAST_OF_CLIENT, MORE_AT_ONCE, Evidence
+from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, LEAST_OF_CLIENT, MORE_AT_ONCE, WORDS, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
-from roastcoffea.diagnosis.outputs import HANDLED, large_output, merged_output, mostly_moved
-from roastcoffea.diagnosis.removals import Taken
+from roastcoffea.diagnosis.savings import Taken
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records import tasks as task_records
+from roastcoffea.records.run import Run
 from roastcoffea.units import BYTE, SECOND, counted, number
+
+WALLTIME: Final = "the walltime of their jobs"
+LIFETIME: Final = "their --lifetime"
+
+BEFORE: Final = 5.0
+"""Seconds before the limit at which a job may be ended: its start is that of its first process."""
+AFTER: Final = 60.0
+"""Seconds after the limit within which a worker has gone: it finishes its task, or is killed after a warning."""
+
+
+class Ended(NamedTuple):
+    """Workers that one kind of limit ended.
+
+    Thread time is missing from each departure to the arrival of a replacement, otherwise to the end of the run.
+    """
+
+    limit: str
+    workers: int
+    after: float
+    """Median time from the start of the job, otherwise from arrival, to departure."""
+    missing: float
+
+
+def ended_by_limits(run: Run) -> list[Ended]:
+    """Workers that left at a limit before the end of a run, by limit."""
+    if run.lifetimes is None:
+        return []
+    lives = [life for life in run.lifetimes.to_pylist() if None not in (life["start"], life["stop"], life["threads"])]
+    arrivals = sorted(life["start"] for life in lives)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for life in sorted(lives, key=lambda one: one["stop"]):
+        limit = _limit(life) if life["stop"] < run.stop else None
+        if limit is not None:
+            back = next((moment for moment in arrivals if moment >= life["stop"]), run.stop)
+            if back in arrivals:
+                arrivals.remove(back)
+            age = life["stop"] - (life["start"] if life["job_start"] is None else life["job_start"])
+            found.setdefault(limit, []).append((age, life["threads"] * (back - life["stop"])))
+    return [
+        Ended(limit, len(each), median(age for age, _ in each), sum(missing for _, missing in each))
+        for limit, each in found.items()
+    ]
+
+
+def _limit(life: dict[str, Any]) -> str | None:
+    """What ended a worker when it left; None if it was none of these."""
+    closes, start, most = life["lifetime_end"], life["job_start"], life["job_limit"]
+    closed = life["stop"] if life["closing"] is None else life["closing"]
+    if closes is not None and -BEFORE <= closed - closes <= AFTER:
+        return LIFETIME
+    if start is not None and most is not None and -BEFORE <= life["stop"] - start - most <= AFTER:
+        return WALLTIME
+    return None
+
+
+ADVICE: Final = "Request a longer walltime"
+LINE: Final = 'worker_extra_args=["--lifetime", "{minutes}m", "--lifetime-stagger", "{stagger}m"]'
+MARGIN: Final = 0.9
+"""Share of the walltime that a --lifetime may last, so that workers finish their task."""
+
+
+@cause("time limit")
+def time_limit(evidence: Evidence) -> Iterator[Draft]:
+    """Workers ended by a time limit while there was work."""
+    workers = 0 if evidence.run.lifetimes is None else len(evidence.run.lifetimes)
+    for ended in ended_by_limits(evidence.run):
+        what = (
+            f"{number(ended.workers)} of {counted(workers, 'worker')} end after {SECOND.text(ended.after)}: "
+            f"{ended.limit}. Until others replace them, {SECOND.text(ended.missing)} of thread time are missing."
+        )
+        line, advice = None, f"{ADVICE}, and a --lifetime a little shorter."
+        minutes = int(MARGIN * ended.after / 60)
+        if ended.limit == WALLTIME and minutes:
+            line = LINE.format(minutes=minutes, stagger=max(minutes // 10, 1))
+            advice = f"{ADVICE}, or let workers finish their task and leave before it: {line}"
+        yield Draft(what, advice, remedy=line, rows={"ended by a time limit": ended.missing})
+
+
+HANDLED: Final = (phases.OVERHEAD, phases.TRANSFER)
+"""Classes in which large outputs are compressed and moved, besides being merged."""
+
+WAITED_FOR: Final[Mapping[str, str]] = {task_records.MERGE: "merge", task_records.PREPROCESSING: "preprocessing"}
+"""Cause that idle threads wait for, by the kind of the tasks that are left."""
+
+
+def mean_output(run: Run) -> float | None:
+    """Mean size of a chunk's result in bytes; None if unknown."""
+    if run.tasks is None:
+        return None
+    sizes = run.tasks["nbytes"].filter(pc.equal(run.tasks["kind"], task_records.PROCESSOR))
+    mean: float | None = pc.mean(sizes).as_py() if len(sizes) else None
+    return mean
+
+
+def large_output(run: Run) -> float:
+    """Mean output of a chunk in bytes; 0 if unknown or small."""
+    size = mean_output(run) or 0.0
+    return size if size >= LARGE_OUTPUT else 0.0
+
+
+def mostly_moved(ledger: TimeLedger) -> bool:
+    """Whether moving outputs takes longer than compressing and merging them."""
+    handled = sum(ledger.get(name, 0.0) for name in (phases.OVERHEAD, phases.MERGE))
+    return ledger.get(phases.TRANSFER, 0.0) > handled
+
+
+def merged_output(run: Run, ledger: TimeLedger) -> float:
+    """Mean output of a chunk in bytes if handling it belongs to merging; 0 if it does not."""
+    return 0.0 if mostly_moved(ledger) else large_output(run)
+
+
+def thread_time(run: Run, ledger: TimeLedger) -> dict[str, float]:
+    """Thread seconds by cause, as the causes claim them, largest first."""
+    of_merging = HANDLED if merged_output(run, ledger) else ()
+    amounts: dict[str, float] = {}
+    for name, own in WORDS.items():
+        word = "merge" if name in of_merging else own
+        if name in ledger:
+            amounts[word] = amounts.get(word, 0.0) + ledger[name]
+    for kind, word in WAITED_FOR.items():
+        waited = ledger.tail_of.get(kind, 0.0)
+        if waited and "tail" in amounts:
+            amounts["tail"] -= waited
+            amounts[word] = amounts.get(word, 0.0) + waited
+    return dict(sorted(amounts.items(), key=lambda item: -item[1]))
+
 
 LEAST_OUTSIDE: Final = 0.005
 """Share of a chunk's fixed cost outside process() that is worth a word."""

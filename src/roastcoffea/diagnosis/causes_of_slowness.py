@@ -11,12 +11,11 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.blame import ENDPOINT
 from roastcoffea.diagnosis.causes import Draft, Says, cause
-from roastcoffea.diagnosis.chunk_law import SMALLEST
+from roastcoffea.diagnosis.culprits import answering, redirector_of, slower_than_others
 from roastcoffea.diagnosis.evidence import DOMINATES, Evidence
 from roastcoffea.diagnosis.finding import Culprit
-from roastcoffea.diagnosis.removals import Taken
-from roastcoffea.diagnosis.servers import answering, redirector_of, slower_than_others
-from roastcoffea.diagnosis.slowness import DATASET, Slow
+from roastcoffea.diagnosis.savings import Taken
+from roastcoffea.diagnosis.slowness import DATASET, SMALLEST, Slow
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.statistics import amounts
 from roastcoffea.units import SECOND, counted, number

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.replay.calibrated import Calibrated, Removal
-from roastcoffea.replay.changes import ChunkLaw, Scenario, by_law, cut, law_of
-from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.parts import Chunks, Parts
+from roastcoffea.replay.changes import ChunkLaw, Chunks, Parts, Scenario, by_law, cut, law_of
+from roastcoffea.replay.engine import Costs
 from roastcoffea.units import number
 
 GRID: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)

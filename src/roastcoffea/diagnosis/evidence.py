@@ -1,13 +1,9 @@
-"""Evidence for the causes, and the thresholds of findings, each with its meaning.
-
-Thresholds of what this module is made of stand with their methods: `levels.py`, `blame.py`, `chunk_law.py` and
-`slowness.py` (who is slow), `chunk_size.py`, `failures.py`, `memory.py`, `savings.py`.
-"""
+"""Evidence for the causes, the thresholds of findings, and how to request fewer bytes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,16 +17,20 @@ from roastcoffea.diagnosis.failures import FailureEvidence
 from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
+from roastcoffea.generations import READS_ON
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.byte_ledger import ByteLedger
-from roastcoffea.metrics.facts import elapsed_seconds
+from roastcoffea.metrics.byte_ledger import Saving as ByteSaving
+from roastcoffea.metrics.facts import NO_NAMES, Names, elapsed_seconds
+from roastcoffea.metrics.phases import METADATA
 from roastcoffea.metrics.profile import Call, Profile, process_cpu
+from roastcoffea.metrics.requests import Repeated
 from roastcoffea.metrics.startup import StartUp
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.metrics.worker_names import NO_NAMES, Names
-from roastcoffea.records.run import Run
-from roastcoffea.units import FRACTION
+from roastcoffea.records.run import OF_TASKS, Run
+from roastcoffea.units import BYTE, FRACTION, counted, number
 
 LEAST: Final = 0.05
 """Share of the wall time that a finding must save: repeated runs differ by about as much."""
@@ -285,3 +285,65 @@ class Evidence:
         if fit is None:
             return None
         return Memory(base=fit.baseline, per_event=fit.bytes_per_event, limit=fit.limit, threads=fit.threads)
+
+
+WHOLE_FILES: Final = "one chunk per file"
+MEMORY: Final = ", at the cost of more memory"
+"""The price of one chunk per file. Which chunk size pays is weighed by the verdict alone."""
+
+
+def pieces(repeated: Repeated) -> str:
+    """What a format reads at once."""
+    return "row groups" if repeated.parquet else "baskets"
+
+
+def _chunks_of_a_file(repeated: Repeated, amount: str) -> str:
+    return (
+        f"{amount} were read again because {pieces(repeated)} span chunk boundaries: {WHOLE_FILES} reads each once"
+        f"{MEMORY}{_alignment(repeated)}"
+    )
+
+
+def _metadata(repeated: Repeated, amount: str) -> str:
+    return (
+        f"{amount} of metadata were read again, as each chunk of a file reads them: {WHOLE_FILES} reads "
+        f"them once per file, in {counted(repeated.files, 'chunk')} instead of {number(repeated.chunks)}{MEMORY}"
+    )
+
+
+TEXTS: Final[Mapping[str, Callable[[Repeated, str], str]]] = {
+    SAME_LOOP: _chunks_of_a_file,
+    SAME_DATASET: lambda _, amount: (
+        f"{amount} were read again by another Runner call: process shared files in a single call"
+    ),
+    OTHER_DATASET: lambda _, amount: (
+        f"{amount} were read again because a file is listed in two datasets: list it in one only"
+    ),
+    SAME_ATTEMPT: lambda _, amount: (
+        f"{amount} were requested again within a chunk, by the processor or the reader: "
+        "keep arrays that are used more than once"
+    ),
+    OF_TASKS: lambda _, amount: f"{amount} were read again by another function: read each file in one function only",
+    METADATA: _metadata,
+}
+
+
+@ByteLedger.advised_by
+def savings(repeated: Repeated, total: int) -> list[ByteSaving]:
+    """Changes that would save bytes, largest saving first."""
+    found = {**repeated.baskets, METADATA: repeated.metadata}
+    worth = {cause: size for cause, size in found.items() if size > (total * WORTH_SAYING if cause == METADATA else 0)}
+    order = sorted(worth, key=lambda cause: worth[cause], reverse=True)
+    return [
+        ByteSaving(cause, worth[cause], TEXTS[repeated.readers(cause)](repeated, BYTE.text(worth[cause])))
+        for cause in order
+    ]
+
+
+def _alignment(repeated: Repeated) -> str:
+    """Alternative for TTrees: chunks that end where clusters do; Parquet has none, and once on it helps no more."""
+    if repeated.parquet or repeated.aligned:
+        return ""
+    if repeated.reads_on:
+        return f"; {READS_ON}"
+    return "; align_clusters=True in the Runner also reads each once, if the files hold TTrees"

@@ -8,27 +8,22 @@ from typing import Final
 
 import pyarrow as pa
 
-from roastcoffea.diagnosis import (  # noqa: F401  (they fill the table of causes)
-    causes_of_chunks,
-    causes_of_cluster,
-    causes_of_jobs,
-    causes_of_slowness,
-)
+from roastcoffea.diagnosis import causes_of_chunks, causes_of_cluster, causes_of_slowness  # noqa: F401  (they fill the table of causes)
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
+from roastcoffea.diagnosis.causes_of_cluster import thread_time
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.failures import FailureEvidence
 from roastcoffea.diagnosis.finding import NOTHING_READ, UNMEASURED, Verdict
 from roastcoffea.diagnosis.memory import MemoryEvidence
-from roastcoffea.diagnosis.outputs import thread_time
 from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.diagnosis.slowness import Slowness
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
+from roastcoffea.metrics.facts import NO_NAMES, Names
 from roastcoffea.metrics.profile import Profile
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import NO_FILE, Run
 from roastcoffea.units import STRUCTURE, WORD
 

@@ -1,6 +1,6 @@
 """The import path of version 0.1.2."""
 
-from roastcoffea.compat.tables import (
+from roastcoffea.compat.measurements import (
     format_chunk_metrics_table,
     format_event_processing_table,
     format_fine_metrics_table,

@@ -13,16 +13,22 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.garbage import Garbage, bytes_of_modules, modules_since
 from roastcoffea.instrument.gauges import BytesRead, CoreWait, Interval, process_name
 from roastcoffea.instrument.meter.files import FilesMeter
-from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.sampler import Stacks
-from roastcoffea.instrument.track import OpenChunk, open_chunk
-from roastcoffea.instrument.values import packed_values
-from roastcoffea.instrument.waits import LOCK, Waits, longest_wait, switches
+from roastcoffea.instrument.switching import (
+    LOCK,
+    Garbage,
+    Waits,
+    bytes_of_modules,
+    longest_wait,
+    modules_since,
+    switches,
+)
+from roastcoffea.instrument.track import OpenChunk, open_chunk, packed_values
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted

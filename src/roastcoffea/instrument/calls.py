@@ -15,12 +15,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import error_text, reported
-from roastcoffea.generations.coffea import captured_error, output_of
-from roastcoffea.instrument.names import name_of_processor
-from roastcoffea.instrument.own_code import Files, files_of_functions
+from roastcoffea.generations import captured_error, output_of
+from roastcoffea.instrument.names import Files, files_of_functions, name_of_processor
 from roastcoffea.interrupts import raise_if_interrupted
-from roastcoffea.records.calls import OF_TASKS
-from roastcoffea.records.run import FAILED, FINISHED, LOST, RunnerCall
+from roastcoffea.records.run import FAILED, FINISHED, LOST, OF_TASKS, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
 
 if TYPE_CHECKING:

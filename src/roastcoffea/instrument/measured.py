@@ -1,4 +1,4 @@
-"""Functions that users hand to tasks themselves, without a Runner: wrapped so that what they read is measured."""
+"""Functions that users hand to tasks themselves, or run without Dask: wrapped so that what they do is recorded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from operator import getitem
 from typing import Any, Final, TypeVar, overload
 
 from roastcoffea.errors import reported
-from roastcoffea.instrument.channels import CarriedFunction, Packed
+from roastcoffea.instrument.calls import Watchers, is_watched, watchers
+from roastcoffea.instrument.channels import CarriedFunction, DaskTask, Packed, dask_worker
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.instrument.tasks import MeasuredTask, Settings, call_measured
+from roastcoffea.instrument.tasks import Home, MeasuredTask, Settings, call_measured, home_of_task
 from roastcoffea.log.marks import IS_MEASURED
+from roastcoffea.log.packing import packed_records
 from roastcoffea.redaction import added_patterns
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -41,7 +43,6 @@ class Measured:
         setattr(self, IS_MEASURED, True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from roastcoffea.instrument.local import find_home
 
         return call_measured(self._function, args, kwargs, self._events, find_home)
 
@@ -179,3 +180,33 @@ OTHER_FUNCTIONS: Final = (
     inspect.isgeneratorfunction,
 )
 """Whether what a function does comes after it has returned."""
+
+
+class LocalHome:
+    """Collectors of this process as those to whom records go."""
+
+    def __init__(self, reached: Watchers, name: str) -> None:
+        self.settings = Settings(
+            added_patterns(), any(one.profile for one in reached), any(one.peak_memory for one in reached)
+        )
+        self.task = DaskTask()
+        self.name = name
+        self.complain = reached.note
+        self._reached = reached
+
+    def take(self, records: list[dict[str, Any]], *, failed: bool) -> None:  # noqa: ARG002  (there is one way)
+        """Hand records over."""
+        packed = packed_records(records)
+        for watcher in self._reached:
+            watcher.take_records(packed)
+
+
+def find_home(function: Any) -> Home | LocalHome | None:
+    """Where records of a function go that runs here; None where nobody waits for them."""
+    if dask_worker() is not None:
+        return home_of_task(function)
+    if not is_watched():
+        return None
+    reached = Watchers(watcher for watcher in watchers() if watcher.out_of_reach(None) is None)
+    name = getattr(function, "__name__", type(function).__name__)
+    return LocalHome(reached, name) if reached else None

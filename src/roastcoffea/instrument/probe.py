@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
-from roastcoffea.generations.coffea import marker_of_opening, with_options
+from roastcoffea.generations import marker_of_opening, with_options
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.files import OTHER, FilesMeter
-from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.instrument.tasks import columns_of_returned, further
@@ -90,7 +90,7 @@ class Probe:
         """The task that runs on this thread."""
         if self.channel.system is None:
             return DaskTask(self.channel.topics)
-        from roastcoffea.instrument.elsewhere import task_of  # Dask's workers, which may lack the package, need it not
+        from roastcoffea.instrument.channels import task_of  # Dask's workers, which may lack the package, need it not
 
         return task_of(self.channel.system)
 

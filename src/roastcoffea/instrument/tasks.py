@@ -18,8 +18,8 @@ from roastcoffea.instrument.track import is_in_chunk
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.log.packing import PROBLEMS, packed_records
-from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.chunks import ERROR
+from roastcoffea.records.run import OF_TASKS
 from roastcoffea.redaction import Added, redacted
 
 LOST: Final = "a record was lost on a worker"

@@ -1,9 +1,10 @@
-"""Records of attempts that become columns many at a time, straight from the bytes in which they travelled."""
+"""Records of attempts that become columns many at a time, where their values are plausible."""
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -26,10 +27,88 @@ from roastcoffea.log.packing import (
     NUMBERS,
     OF_TEXTS,
     TEXTS,
+    PackedBranches,
 )
-from roastcoffea.log.plausible import impossible_rows
-from roastcoffea.records.arrow import ARROW_TYPES, arrow_schema
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.arrow import ARROW_TYPES, arrow_schema, table_of_columns
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PHASE_COLUMNS
+
+MOST_CORES: Final = 4096
+"""Most cores that one process can use."""
+
+CLOCK_SLACK: Final = 0.1
+"""Seconds, and share of the wall time, by which clocks of one process may differ."""
+
+LATEST: Final = 253_402_300_800.0
+"""Unix time of the year 10000; a host without a clock may start at 0."""
+
+WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", "gc_seconds", *(column.name for column in PHASE_COLUMNS))
+"""Times of one thread within an attempt."""
+
+OF_PROCESS: Final = ("helper_cpu_seconds", "process_cpu_seconds")
+"""CPU times of several threads within an attempt."""
+
+AMOUNTS: Final = ("memory_before", "memory_after", "memory_peak", "bytes_requested", "bytes_payload", "file_bytes")
+"""Sizes, in bytes."""
+
+MOST_BYTES: Final = 1 << 60
+
+
+def impossible_times(record: Mapping[str, Any]) -> str | None:
+    """Impossible start, stop or duration of an attempt, in words; None if all are possible."""
+    start, stop, wall = (_number(record.get(name)) for name in ("start", "stop", "wall_seconds"))
+    for name, moment in (("start", start), ("stop", stop)):
+        if moment is not None and not 0 <= moment < LATEST:
+            return f"{name} at {moment:g} s"
+    if start is not None and stop is not None and stop < start:
+        return f"an end {start - stop:g} s before its start"
+    if wall is not None and not 0 <= wall < math.inf:
+        return f"a duration of {wall:g} s"
+    return None
+
+
+def impossible_values(record: Mapping[str, Any]) -> dict[str, str]:
+    """Names of impossible values of an attempt, each with the value.
+
+    Its times are possible. Unmeasured values and non-numbers are skipped.
+    """
+    wall = _number(record.get("wall_seconds"))
+    longest = math.inf if wall is None else wall * (1 + CLOCK_SLACK) + CLOCK_SLACK
+    bounds = dict.fromkeys(WITHIN_WALL, longest) | dict.fromkeys(OF_PROCESS, MOST_CORES * longest)
+    found = {name: f"{name} of {record[name]:g} s" for name in bounds if _outside(record.get(name), bounds[name])}
+    return found | {name: f"{name} of {record[name]} B" for name in AMOUNTS if _outside(record.get(name), MOST_BYTES)}
+
+
+def impossible_rows(
+    numbers: Mapping[str, npt.NDArray[np.float64]], integers: Mapping[str, npt.NDArray[np.int64]]
+) -> npt.NDArray[np.bool_]:
+    """Whether times or values of attempts are impossible, by row of their columns.
+
+    Unmeasured numbers are NaN, unmeasured integers the least of all.
+    """
+    start, stop, wall = (numbers[name] for name in ("start", "stop", "wall_seconds"))
+    with np.errstate(invalid="ignore"):
+        odd: npt.NDArray[np.bool_] = (stop < start) | (wall < 0) | (wall == math.inf)
+        for moment in (start, stop):
+            odd |= (moment < 0) | (moment >= LATEST)
+        longest = np.where(np.isnan(wall), math.inf, wall * (1 + CLOCK_SLACK) + CLOCK_SLACK)
+        for names, cores in ((WITHIN_WALL, 1), (OF_PROCESS, MOST_CORES)):
+            for name in names:
+                odd |= (numbers[name] < -CLOCK_SLACK) | (numbers[name] > cores * longest)
+    unknown = np.iinfo(np.int64).min
+    for name in AMOUNTS:
+        amounts = integers[name]
+        odd |= (amounts > MOST_BYTES) | ((amounts < 0) & (amounts != unknown))
+    return odd
+
+
+def _outside(value: Any, most: float) -> bool:
+    number = _number(value)
+    return number is not None and not -CLOCK_SLACK <= number <= most
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) else None
+
 
 ID: Final = FIGURES.index("id")
 
@@ -201,3 +280,60 @@ def _columns_read(waiting: Sequence[Waiting], lists: Lists) -> pa.Array:
         for deviations, lines in places
     ]
     return pa.array(different, kind).take(pa.array(found, pa.int64()))
+
+
+MOST_BETWEEN: Final = 256
+"""Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
+
+
+def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
+    """Table of the branches of attempts, each with the attempt's identity."""
+    if not records:
+        return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
+    branches = [branches for _, branches in records]
+    counts = [len(one.names) for one in branches]
+    columns = {
+        "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
+        "branch": pa.array([name for one in branches for name in one.names], pa.string()),
+    }
+    for row, name in enumerate(packing.BRANCH_INTEGERS):
+        columns[name] = pa.array(_joined([one.integers[row] for one in branches]))
+    for row, name in enumerate(packing.BRANCH_SECONDS):
+        seconds = np.concatenate([one.seconds[row] for one in branches])
+        columns[name] = pa.array(seconds.astype(np.float64), from_pandas=True)
+    columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
+    return table_of_columns(BRANCH_READ_COLUMNS, columns)
+
+
+def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(integers).astype(np.int64)
+
+
+def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """First and last basket of branches with this many, and sizes from one to the other; 0 if not read."""
+    listed = _joined([one.listed for one in branches])
+    numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
+    order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))
+    numbers, sizes = numbers[order], sizes[order]
+    ends = np.cumsum(listed)
+    some = listed > 0
+    first, last = np.zeros_like(listed), np.zeros_like(listed)
+    first[some], last[some] = numbers[(ends - listed)[some]], numbers[ends[some] - 1]
+    spans = np.where(some, last - first + 1, 0)
+    gaps = np.flatnonzero((listed == baskets) & (listed < spans))
+    if len(gaps):
+        numbers_of, sizes_of = np.split(numbers, ends[:-1]), np.split(sizes, ends[:-1])
+        for row in gaps:
+            if spans[row] - listed[row] > MOST_BETWEEN:
+                sizes_of[row] = sizes_of[row][[0, -1]]
+            else:
+                filled = np.zeros(spans[row], np.int64)
+                filled[numbers_of[row] - first[row]] = sizes_of[row]
+                sizes_of[row] = filled
+        ends, sizes = np.cumsum(list(map(len, sizes_of))), np.concatenate(sizes_of)
+    offsets = np.append(0, ends).astype(np.int32)
+    return {
+        "basket_first": pa.array(first, mask=~some),
+        "basket_last": pa.array(last, mask=~some),
+        packing.BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
+    }

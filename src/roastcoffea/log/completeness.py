@@ -1,24 +1,88 @@
-"""Requests of Runner calls, and their chunks and attempts without a record."""
+"""How much of a run was received: chunks and attempts without a record, and where their files are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.log.sites import sites_of
 from roastcoffea.records.arrow import arrow_schema, row_codes
-from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.chunks import ERROR
-from roastcoffea.records.run import FINISHED, RunnerCall
+from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, PHASES, TRACED
+from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
 from roastcoffea.redaction import redacted_each
 from roastcoffea.units import counted
+
+KEYS: Final = ("site", "sites", "replicas")
+"""Where metadata of a dataset may have them: a site for all files, or files by site, or sites by file."""
+
+MAP: Final = Path(".sites_map.json")
+"""File in which coffea's `rucio_utils` keeps the beginnings of the URLs of each site, in the working directory."""
+
+
+def sites_of(items: Sequence[Any]) -> list[str | None]:
+    """Site of the file of each of coffea's items; None where nothing tells."""
+    prefixes: dict[str, str] | None = None
+    known: dict[tuple[int, str], str | None] = {}
+    found = []
+    for item in items:
+        metadata, file = _metadata(item), str(item.filename)
+        place = id(metadata), file
+        if place not in known:
+            known[place] = _by_metadata(metadata, file)
+            if known[place] is None and "://" in file:
+                prefixes = _prefixes() if prefixes is None else prefixes
+                known[place] = _by_prefix(prefixes, file)
+        found.append(known[place])
+    return found
+
+
+def _metadata(item: Any) -> Any:
+    given = getattr(item, "usermeta", None)
+    return getattr(item, "metadata", None) if given is None else given
+
+
+def _by_metadata(metadata: Any, file: str) -> str | None:
+    """The site that metadata of a dataset name for a file."""
+    for key in KEYS if isinstance(metadata, Mapping) else ():
+        named = metadata.get(key)
+        if isinstance(named, str):
+            return named
+        if isinstance(named, Mapping):
+            if isinstance(named.get(file), str):
+                return str(named[file])
+            for site, files in named.items():
+                if isinstance(files, (list, tuple, set)) and file in files:
+                    return str(site)
+    return None
+
+
+def _prefixes() -> dict[str, str]:
+    """Site by the beginning of its URLs, longest first."""
+    try:
+        sites = json.loads(MAP.read_text(encoding="utf-8"))
+        rules = [(site, rule) for site, given in sites.items() for rule in _rules(given)]
+    except (OSError, ValueError, AttributeError):
+        return {}
+    found = {rule.partition("$")[0]: str(site) for site, rule in rules}
+    return {prefix: found[prefix] for prefix in sorted(found, key=len, reverse=True) if "://" in prefix}
+
+
+def _rules(given: Any) -> list[str]:
+    """Beginnings of URLs of a site: one, or one for each rule of its catalogue."""
+    return [rule for rule in (given.values() if isinstance(given, Mapping) else [given]) if isinstance(rule, str)]
+
+
+def _by_prefix(prefixes: Mapping[str, str], file: str) -> str | None:
+    return next((site for prefix, site in prefixes.items() if file.startswith(prefix)), None)
+
 
 ATTEMPT = ["key", "run_id"]
 """Columns that identify an attempt of a Dask task."""
@@ -180,3 +244,80 @@ def are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
     """For each row, whether another table has it; null equals null."""
     codes = row_codes(pa.concat_tables([rows, others]))
     return np.isin(codes[: len(rows)], codes[len(rows) :])
+
+
+CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
+CLASS_OF_COLUMN: Final = tuple((phase.column, phase.time_class) for phase in PHASES)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
+
+    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time (and
+    the sum of its squares), that of the failed ones, CPU time, and the time in each class of phases.
+    """
+
+    chunks: int = 0
+    events: int = 0
+    failed: int = 0
+    bytes: int | None = None
+    files: int = 0
+    wall_seconds: float = 0.0
+    wall_squares: float = 0.0
+    failed_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
+    """It keeps its size: another thread may copy it meanwhile."""
+
+    def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
+        """Count a record."""
+        gave = record.get("outcome") in (OK, CHECKPOINT)
+        requested = record.get("bytes_requested")
+        if requested is not None:
+            self.bytes = (self.bytes or 0) + requested
+        if record.get("outcome") == TRACED:
+            return
+        self.files += preprocessing and gave
+        self.failed += not gave
+        if gave and not preprocessing:
+            self.chunks += 1
+            self.events += record.get("events") or 0
+        if not preprocessing:
+            self._add_seconds(record, gave=gave)
+
+    def add_table(self, chunks: pa.Table) -> None:
+        """Count records of attempts of chunks."""
+        gave = pc.fill_null(pc.is_in(chunks["outcome"], pa.array([OK, CHECKPOINT])), False)
+        requested = pc.sum(chunks["bytes_requested"]).as_py()
+        if requested is not None:
+            self.bytes = (self.bytes or 0) + requested
+        useful = pc.sum(gave).as_py() or 0
+        self.chunks += useful
+        self.failed += len(chunks) - useful
+        good = chunks if useful == len(chunks) else chunks.filter(gave)
+        self.events += pc.sum(good["events"]).as_py() or 0
+        wall = _total(chunks, "wall_seconds")
+        self.wall_seconds += wall
+        self.wall_squares += pc.sum(pc.multiply(chunks["wall_seconds"], chunks["wall_seconds"])).as_py() or 0.0
+        self.cpu_seconds += _total(chunks, "cpu_seconds") + _total(chunks, "helper_cpu_seconds")
+        self.failed_seconds += wall - _total(good, "wall_seconds") if len(good) < len(chunks) else 0.0
+        for column, time_class in CLASS_OF_COLUMN:
+            self.seconds[time_class] += _total(good, column)
+
+    def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
+        wall = record.get("wall_seconds") or 0.0
+        self.wall_seconds += wall
+        self.wall_squares += wall * wall
+        self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
+        if not gave:
+            self.failed_seconds += wall
+            return
+        for column, time_class in CLASS_OF_COLUMN:
+            self.seconds[time_class] += record.get(column) or 0.0
+
+
+def _total(chunks: pa.Table, column: str) -> float:
+    """Sum of what was measured."""
+    total: float | None = pc.sum(chunks[column]).as_py()
+    return total or 0.0

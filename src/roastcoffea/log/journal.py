@@ -1,8 +1,4 @@
-"""A journal: entries that go to disk at once, so that they survive the process that took them.
-
-A journal is a folder of Arrow IPC streams, numbered in the order of writing. Each has the same header, as JSON in the
-metadata of its schema, and rows of a time, a kind and bytes. `log.journals` reads them.
-"""
+"""A journal: entries that go to disk at once, without secrets, so that they survive the process."""
 
 from __future__ import annotations
 
@@ -29,8 +25,45 @@ import pyarrow as pa
 import roastcoffea
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.log.cleaning import without_secrets
+from roastcoffea.log.kinds import HEADER, HEADER_SIZE, PROBLEM, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.processes import UNKNOWN, began, kernel, locked, machine, remove_files
+from roastcoffea.redaction import redacted
+
+
+def without_secrets(data: bytes) -> bytes:
+    """Entries with the same meaning, as the client's tables have them: complete entries, in order."""
+    parts, at, kept = [], 0, 0
+    while at + HEADER_SIZE <= len(data):
+        code, length = struct.unpack_from(HEADER, data, at)
+        start, end = at + HEADER_SIZE, at + HEADER_SIZE + length
+        if code in _CLEANED:
+            payload = _CLEANED[code](data[start:end])
+            parts += [data[kept:at], struct.pack(HEADER, code, len(payload)), payload]
+            kept = end
+        at = end
+    return b"".join([*parts, data[kept:]]) if parts else data
+
+
+def _text(payload: bytes) -> bytes:
+    return redacted(payload.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
+
+
+def _chunk(payload: bytes) -> bytes:
+    """The chunk of a failed task; one that is damaged has no text, so that it is skipped as it would be."""
+    try:
+        dataset, file, tree, *entries = json.loads(payload)
+    except ValueError:
+        return b""
+    return json.dumps([redacted(str(dataset)), redacted(str(file)), redacted(str(tree)), *entries]).encode()
+
+
+_CLEANED: Final[dict[bytes, Callable[[bytes], bytes]]] = {
+    TASK_ERROR.code: _text,
+    PROBLEM.code: _text,
+    TASK_CHUNK.code: _chunk,
+}
+"""Kinds with texts of the user's, which the scheduler redacts without the user's own patterns, or not at all."""
+
 
 SCHEMA: Final = 1
 """Number of this form of journals."""

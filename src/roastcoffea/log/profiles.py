@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from roastcoffea.log.packing import PROFILE_UNITS
 from roastcoffea.log.stacks import SENT
 from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.profile import OTHER, PROFILE_COLUMNS
+from roastcoffea.records.chunks import OTHER, PROFILE_COLUMNS
 
 MOST_STACKS: Final = 20_000
 """Most distinct stacks kept for a dataset in a Runner call."""

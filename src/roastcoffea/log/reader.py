@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.log.attempts import AttemptLog
+from roastcoffea.log.attempts import AttemptLog, SamplingLog
 from roastcoffea.log.kinds import CHUNK, HEADER, HEADER_SIZE, PROBLEM, STRING, Kind
 from roastcoffea.log.layout import Texts, text_of
 from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.log.sampling import SamplingLog
 from roastcoffea.log.workers import WorkerLog
 
 UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)

@@ -18,14 +18,22 @@ import pyarrow.compute as pc
 from roastcoffea.errors import error_text, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log import packing
-from roastcoffea.log.batches import NO_COLUMNS, Lists, PackedParts, Waiting, batch_of, parts_of
-from roastcoffea.log.branch_reads import table_of_branches
-from roastcoffea.log.plausible import impossible_times, impossible_values
+from roastcoffea.log.batches import (
+    NO_COLUMNS,
+    Lists,
+    PackedParts,
+    Waiting,
+    batch_of,
+    impossible_times,
+    impossible_values,
+    parts_of,
+    table_of_branches,
+)
+from roastcoffea.log.completeness import Tally
 from roastcoffea.log.profiles import ReceivedProfiles
-from roastcoffea.log.tally import Tally
 from roastcoffea.records.arrow import row_codes, table_of_rows
-from roastcoffea.records.calls import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.run import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.units import counted, were
 
 BATCH: Final = 4096

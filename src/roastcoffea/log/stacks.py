@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any, Final
 
 from roastcoffea.log.packing import PROFILE_UNITS
-from roastcoffea.records.profile import DEEPER, NOT_SAMPLED, OTHER
+from roastcoffea.records.chunks import DEEPER, NOT_SAMPLED, OTHER
 from roastcoffea.redaction import Added, redacted_beginning
 
 MOST_BYTES: Final = 16_000

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.log.counts import added_up, of_spans
+from roastcoffea.log.batches import MOST_CORES
 from roastcoffea.log.kinds import (
     ARRIVAL,
     CLOSING,
@@ -28,7 +28,7 @@ from roastcoffea.log.kinds import (
     SAMPLE,
 )
 from roastcoffea.log.layout import Layout, Rows, Texts, inflated
-from roastcoffea.log.plausible import MOST_CORES
+from roastcoffea.log.marks import added_up, of_spans
 from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import facts, phases, startup, statistics
-from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import among, rows_where
 from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, having, moments, places
+from roastcoffea.metrics.statistics import Axes, Integers, Numbers, amounts, axes, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Gaps, Run

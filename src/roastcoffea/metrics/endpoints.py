@@ -1,4 +1,4 @@
-"""Storage endpoints: which server each attempt read from, and how servers answered."""
+"""Storage: which server each attempt read from, how servers answered, and the sites that hold the files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,27 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import refuse_if, table
 from roastcoffea.metrics.facts import FAILED
-from roastcoffea.metrics.sites import with_sites
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
+
+BETWEEN = "\0"
+
+
+def with_sites(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
+    """Attempts with the site of each file, as it was asked for; None where that is not known."""
+    sites = pa.nulls(len(attempts), pa.string())
+    if asked is not None and "site" in asked.column_names and asked["site"].null_count < len(asked):
+        known = asked.filter(asked["site"].is_valid()).group_by(["dataset", "file"]).aggregate([("site", "max")])
+        sites = known["site_max"].take(pc.index_in(_places(attempts), value_set=_places(known).combine_chunks()))
+    return attempts.append_column("site", sites)
+
+
+def _places(table: pa.Table) -> pa.ChunkedArray:
+    """Dataset and file as one text."""
+    return pc.binary_join_element_wise(table["dataset"], table["file"], BETWEEN, null_handling="replace")
+
 
 LOCAL: Final = "local files"
 UNKNOWN: Final = "unknown"

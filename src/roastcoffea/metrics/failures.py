@@ -18,13 +18,12 @@ from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import FAILED, lost_calls, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.statistics import Flags, having, moments
-from roastcoffea.metrics.totals import disagreements
+from roastcoffea.metrics.workflow import disagreements
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Column, picked
-from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
 from roastcoffea.redaction import redacted
 from roastcoffea.units import COUNT, are, counted, were
 

@@ -13,13 +13,24 @@ from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
 from roastcoffea.metrics.facts import lost_calls, with_outcome
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
-from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.chunks import SKIPPED
-from roastcoffea.records.run import FINISHED, Run
-from roastcoffea.report.cards import NAMED, Drawn, Segment, drawn, segment
-from roastcoffea.report.phrases import NOT_MEASURED, UNACCOUNTED, absence
+from roastcoffea.records.run import FINISHED, OF_TASKS, Run
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
+from roastcoffea.report.sheets import (
+    LABELS,
+    NAMED,
+    NOT_MEASURED,
+    UNACCOUNTED,
+    Cell,
+    Column,
+    Drawn,
+    Reason,
+    Segment,
+    Sheet,
+    absence,
+    drawn,
+    segment,
+)
 from roastcoffea.report.sheets import Amount as AmountCell
 from roastcoffea.units import FRACTION, SMALLEST_SHARE, Unit, number, share_text
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.compat import shapes
+from roastcoffea.metrics.byte_ledger import FileRead
 from roastcoffea.metrics.catalogue import RAW, RUN, metric
 from roastcoffea.metrics.chunks import CHUNK_RECORDS
 from roastcoffea.metrics.evaluation import Metrics, evaluate
 from roastcoffea.metrics.facts import aggregated
-from roastcoffea.metrics.file_reads import FileRead
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE
 

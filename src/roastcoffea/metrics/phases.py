@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.phases import *
+from roastcoffea.records.chunks import *
 
 STARTUP: Final = "start-up"
 MERGE: Final = "merge"

@@ -17,17 +17,26 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact, table
 from roastcoffea.metrics.evaluation import Metrics
 from roastcoffea.metrics.facts import recorded
-from roastcoffea.metrics.flame_graphs import collapsed, speedscope
-from roastcoffea.metrics.stacks import ALL_STATES, ROOT, STATE_SECONDS, WORDS, Node, Place, Stack, stacks_of, tree_of
+from roastcoffea.metrics.stacks import (
+    ALL_STATES,
+    ROOT,
+    STATE_SECONDS,
+    WORDS,
+    Node,
+    Place,
+    Stack,
+    collapsed,
+    speedscope,
+    stacks_of,
+    tree_of,
+)
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, STATES
 from roastcoffea.records.columns import Column, picked
-from roastcoffea.records.phases import PHASES
-from roastcoffea.records.profile import NOT_SAMPLED, OTHER, PROFILE_COLUMNS, STATES
 from roastcoffea.records.run import Run
-from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Cell, Sheet
+from roastcoffea.report.sheets import Cell, Sheet, absence
 from roastcoffea.report.sheets import Column as Head
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import FRACTION, SECOND, number

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.generations.uproot import reads_on
+from roastcoffea.generations import reads_on
 from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_DATASET, Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
@@ -18,9 +18,8 @@ from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
-from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
-from roastcoffea.records.run import FINISHED, OUTSIDE, Run, RunnerCall
+from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
 

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from roastcoffea.metrics.bins import MICROSECONDS, Axes, level_before
 from roastcoffea.metrics.phases import (
     CLIENT,
     IDLE,
@@ -22,7 +21,7 @@ from roastcoffea.metrics.phases import (
     UNRECORDED,
     WORKER_OVERHEAD,
 )
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers
+from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, Numbers, level_before
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 SHARED: Final = (QUEUED, MISPLACED, TAIL, CLIENT)

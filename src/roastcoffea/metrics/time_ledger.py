@@ -13,20 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
-from roastcoffea.metrics.endpoints import with_endpoints
+from roastcoffea.metrics.endpoints import with_endpoints, with_sites
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
-from roastcoffea.metrics.sites import with_sites
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Numbers, spread
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import OUTSIDE, Run
-from roastcoffea.report.phrases import TIME_LEDGER
+from roastcoffea.report.sheets import TIME_LEDGER
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 
 if TYPE_CHECKING:

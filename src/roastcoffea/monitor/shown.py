@@ -1,26 +1,28 @@
-"""Displays of a monitor's tasks: live, as a table, as pictures."""
+"""Displays of a monitor's tasks (live, as a table, as pictures), and polling of a cluster from outside."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from roastcoffea.backends.connection import NoAnswerError
+from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor.history import ALL, CHUNK, FINISHED, FORGOTTEN, History
-from roastcoffea.monitor.looks import Look
 from roastcoffea.monitor.tables import FAILED, RELEASED, fate_of, known_total, quotient
 from roastcoffea.monitor.watch import Watch, Watched, attempts_of
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.tasks import CANCELLED, PROCESSOR, TASK_COLUMNS, UNFINISHED
 from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.report.progress import NAME
+from roastcoffea.report.live import NAME
 from roastcoffea.report.sheets import Cell, Column, Heading, Sheet, columns
 from roastcoffea.units import BYTE, COUNT, SECOND, counted, number
 
@@ -29,6 +31,91 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def ticks(interval: float) -> Iterator[None]:
+    """Yield now, and then once per interval; late ticks are skipped."""
+    due = time.monotonic()
+    while True:
+        yield
+        now = time.monotonic()
+        due += interval * max(1, math.ceil((now - due) / interval))
+        time.sleep(max(0.0, due - now))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Tasks by prefix and state at one moment, from the scheduler's own counts.
+
+    Attributes
+    ----------
+    time : float
+        Unix seconds, on the scheduler's clock.
+    num_workers : int
+        Number of workers.
+    prefixes : dict of collections.Counter
+        Number of tasks by prefix and state.
+    finished : dict of int
+        Results computed since the first look, by prefix.
+    """
+
+    time: float
+    num_workers: int
+    prefixes: Mapping[str, Counter[str]]
+    finished: Mapping[str, int]
+
+    @property
+    def timestamp(self) -> datetime:
+        """The moment, with the local time zone."""
+        return datetime.fromtimestamp(self.time, UTC).astimezone()
+
+    @property
+    def states(self) -> Counter[str]:
+        """Number of tasks by state."""
+        return sum(self.prefixes.values(), Counter())
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks."""
+        return self.states.total()
+
+
+def counts_now(dask_scheduler: Any) -> tuple[float, int, dict[str, tuple[dict[str, int], int]]]:
+    """Time, number of workers, and by prefix the tasks in each state and the results so far."""
+    counts = {
+        prefix.name: (dict(prefix.states), prefix.state_counts["memory"])
+        for prefix in dask_scheduler.task_prefixes.values()
+    }
+    return time.time(), len(dask_scheduler.workers), counts
+
+
+def looks(client: Any, interval: float) -> Iterator[Look]:
+    """One look per interval, until the scheduler no longer answers.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A connected, synchronous client.
+    interval : float
+        Seconds between looks; late ones are skipped.
+    """
+    connection, before = Connection(client), None
+    for _ in ticks(interval):
+        try:
+            moment, workers, counts = connection.answer(counts_now, {})
+        except NoAnswerError:
+            return
+        results = {prefix: count for prefix, (_, count) in counts.items()}
+        before = results if before is None else before
+        finished = {prefix: count - before.get(prefix, 0) for prefix, count in results.items()}
+        prefixes = {prefix: known for prefix, (states, _) in counts.items() if (known := _known(states))}
+        yield Look(time=moment, num_workers=workers, prefixes=prefixes, finished=finished)
+
+
+def _known(states: Mapping[str, int]) -> Counter[str]:
+    """Number of tasks by state, of those still known to the scheduler."""
+    return Counter({state: count for state, count in states.items() if count and state != "forgotten"})
+
 
 MOST_LIVE: Final = 6
 """Prefixes with a row of their own in a live display; the others share one."""
@@ -186,9 +273,8 @@ def plot_states(
 def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
     from roastcoffea.metrics.phases import COMPUTING, HANDLING, IDLING, OPENING, TROUBLE
     from roastcoffea.visualization import draw
-    from roastcoffea.visualization.colours import scheme_of
     from roastcoffea.visualization.distributions import stacked
-    from roastcoffea.visualization.legends import legend
+    from roastcoffea.visualization.draw import legend, scheme_of
 
     scheme = scheme_of(ax)
     families = {"released": OPENING, "waiting": IDLING, "queued": HANDLING, "processing": COMPUTING, "erred": TROUBLE}

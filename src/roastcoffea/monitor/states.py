@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from roastcoffea.backends.attempts import UNASSIGNED
-from roastcoffea.backends.coffea_tasks import CoffeaTasks, plain_part
+from roastcoffea.backends.attempts import UNASSIGNED, CoffeaTasks, plain_part
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, packing
 

@@ -13,12 +13,11 @@ from roastcoffea.backends.hosts import differing_versions
 from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES, Recorder
 from roastcoffea.errors import reported
 from roastcoffea.instrument.calls import calls_of_tasks
-from roastcoffea.instrument.own_code import Files
+from roastcoffea.instrument.names import Files
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.profiles import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
-from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.run import LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
+from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import fields_by_name
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored

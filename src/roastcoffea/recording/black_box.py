@@ -17,9 +17,8 @@ from roastcoffea.errors import reported
 from roastcoffea.instrument.hook import take_new_records
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
-from roastcoffea.log.journals import Journal, JournalError, journal_in
+from roastcoffea.log.journals import Journal, JournalError, hold, journal_in, journal_of
 from roastcoffea.log.processes import remove_files
-from roastcoffea.log.unsaved import hold, journal_of
 from roastcoffea.recording.assembly import RunRecords
 from roastcoffea.records.arrow import packed_parts
 from roastcoffea.records.run import Run

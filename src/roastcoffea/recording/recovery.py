@@ -10,7 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 import roastcoffea
-from roastcoffea.backends.replayed import replayed
+from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.logged import LoggedCluster
+from roastcoffea.backends.processes import PROCESSES, remember
+from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import error_text, reported
 from roastcoffea.log.journals import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
@@ -23,6 +26,56 @@ from roastcoffea.storage.document import SCHEMA, body_of, check_body, restored_b
 from roastcoffea.storage.reading import check_times
 from roastcoffea.storage.tables import SPAN_FORMS, TABLES, Tables, tables_of
 from roastcoffea.units import moment
+
+NOT_ASKED: Final = "the client was lost before it asked for them"
+
+
+class _Replayed(Recorder):
+    """A recorder that records nothing itself."""
+
+    def open(self, interval: float | None, span: str | None = None) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+    def reaches(self, executor: Any) -> bool:  # noqa: ARG002  (it records nothing)
+        return False
+
+
+class ReplayedCluster(_Replayed, LoggedCluster):
+    """A Dask cluster from a journal."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.absent["span_metrics"] = NOT_ASKED
+
+
+class ReplayedProcesses(_Replayed, LocalMetricsBackend):
+    """Processes of one host from a journal."""
+
+    def take(self, kind: str, data: bytes) -> None:
+        if kind == PROCESSES:
+            remember(json.loads(data), self.processes.seen, self._steps)
+        else:
+            super().take(kind, data)
+
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        super().learn(facts)
+        if "process" in facts:  # else they are of a backend of the user's
+            self._host, self._process = facts["host"], facts["process"]
+            self._cpu_at_open, self._job = facts["cpu_at_open"], facts["job"]
+            self._withheld = tuple(facts["withheld"])
+
+
+def replayed(kind: str) -> Recorder:
+    """A recorder that takes the entries of a journal, of a backend of this kind."""
+    if kind == ReplayedCluster.kind:
+        return ReplayedCluster()
+    recorder = ReplayedProcesses()
+    recorder.kind = kind
+    return recorder
+
 
 LOST_ERROR: Final = "the client was lost (killed, out of memory, or without power); its journal ends at {}"
 LACKS: Final = (

@@ -1,18 +1,88 @@
-"""Attempts of chunks: the probe's record of each attempt to process a range of events of one file.
+"""Attempts of chunks: the probe's record of each attempt to process a range, its phases, and its sampled stacks."""
 
-An attempt also has the branches it read, with their bytes and the time to turn them into arrays, and the user's named
-sections that it passed through.
-"""
+from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from roastcoffea.records.columns import Column
-from roastcoffea.records.phases import PHASES
+
+COMPUTE: Final = "compute"
+DECOMPRESS: Final = "decompress"
+INTERPRET: Final = "interpret"
+READ: Final = "read"
+CONTENTION: Final = "contention"
+LOCK: Final = "interpreter lock"
+BLOCKED: Final = "blocked"
+WAIT: Final = "wait"
+OPEN: Final = "open"
+CHECKPOINT: Final = "checkpoint"
+OVERHEAD: Final = "task overhead"
+
+Part = Literal["opening", "CPU", "waiting", "saving"]
+"""What an attempt does in a phase: open its file and build events, compute or wait in process(), save the result."""
+
+
+class Phase(NamedTuple):
+    """A part of an attempt's time."""
+
+    name: str
+    time_class: str
+    """Its class of the time ledger."""
+    part: Part
+    recorded: str
+    """What its column in the table of chunks holds, without the prefix for process()."""
+    meaning: str
+
+    @property
+    def column(self) -> str:
+        """Its column in the table of chunks."""
+        return f"{self.name}_seconds"
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it is part of process()."""
+        return self.part in {"CPU", "waiting"}
+
+
+# fmt: off
+PHASES: Final = (
+    Phase("open", OPEN, "opening", "opening the file",
+          "Wall time to open files"),
+    Phase("build", OPEN, "opening", "building tree, schema and events",
+          "Wall time to build trees, schemas and events"),
+    Phase("read", READ, "waiting", "waiting for storage",
+          "Waiting for storage in process(), or as branches are preloaded"),
+    Phase("decompress", DECOMPRESS, "CPU", "CPU time of the thread spent decompressing",
+          "CPU time in process() or preloading spent decompressing, in the chunks' own threads"),
+    Phase("interpret", INTERPRET, "CPU",
+          "CPU time of the thread spent interpreting baskets as arrays",
+          "CPU time in process() or preloading spent interpreting baskets, in the chunks' own threads"),
+    Phase("compute", COMPUTE, "CPU", "other CPU time of the thread",
+          "Other CPU time in process(), in the chunks' own threads"),
+    Phase("contention", CONTENTION, "waiting", "runnable without a free core, also while reading (Linux only)",
+          "Runnable in process() without a free core"),
+    Phase("lock", LOCK, "waiting", "blocked while other threads held the interpreter lock (estimated)",
+          "Blocked in process() while other threads held the interpreter lock (estimated)"),
+    Phase("blocked", BLOCKED, "waiting", "other time off the CPU: sleep, locks, network services",
+          "Other time off the CPU in process(): sleep, locks, network services"),
+    Phase(WAIT, WAIT, "waiting", "contention, interpreter lock and blocked combined",
+          "Contention, interpreter lock and blocked combined"),
+    Phase("checkpoint", CHECKPOINT, "saving", "loading and saving the checkpoint",
+          "Wall time to load and save checkpoints"),
+    Phase("result", OVERHEAD, "saving", "after process(): closing the file, coffea's own metrics",
+          "Wall time after process(): closing the file, coffea's own metrics"),
+)
+"""Phases of an attempt, in order of time; those within process() alternate."""
+# fmt: on
+
+UNSPLIT: Final = f"{WAIT}_seconds"
+"""Sum of the next columns, on platforms or in older versions that do not separate them."""
+SPLIT: Final = tuple(phase.column for phase in PHASES if phase.time_class in {CONTENTION, LOCK, BLOCKED})
+
 
 OK: Final = "ok"
 ERROR: Final = "error"
 SKIPPED: Final = "skipped"
-CHECKPOINT: Final = "checkpoint"
 TRACED: Final = "traced"
 """Outcome of a file that coffea opened to find out which columns the processor reads, to preload them."""
 
@@ -141,3 +211,34 @@ SECTION_COLUMNS: Final[tuple[Column, ...]] = (
     Column("errors", "integer", None, "passes ended by an exception"),
 )
 """One row for each section of an attempt."""
+
+
+OTHER: Final = "(other stacks)"
+"""Placeholder function for stacks beyond the size limit of a record."""
+
+NOT_SAMPLED: Final = "(not sampled)"
+"""Placeholder function for time in which the sampler itself could not run."""
+
+DEEPER: Final = "(more frames)"
+"""Placeholder for the middle frames of a very deep stack."""
+
+STATES: Final = ("core", "contention", "blocked")
+"""State of a sampled thread: on a core, waiting for a core, or waiting for something else."""
+
+PROFILE_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("call", "text", None, "identity of the Runner call"),
+    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("functions", "texts", None, "functions of the stack, from process() down; empty before process() starts"),
+    Column("files", "texts", None, "their files; for installed packages relative to the directory of packages"),
+    Column("lines", "integers", None, "their lines"),
+    Column("samples", "integer", None, "samples of the stack"),
+    Column("seconds", "number", "s", "thread time covered by these samples"),
+    Column("core_seconds", "number", "s", "of these, on a core"),
+    Column("contention_seconds", "number", "s", "of these, runnable without a free core"),
+    Column("blocked_seconds", "number", "s", "of these, blocked: storage, the interpreter lock, sleep, a service"),
+    Column(
+        "chunk", "integer", None, "identity of the attempt, for the longest one of each dataset; none for all others"
+    ),
+)
+"""One row per stack, dataset and Runner call, over all attempts but the longest, which has rows of its own; seconds in
+no state are of unknown state."""

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from roastcoffea.metrics.statistics import Integers, Numbers
-from roastcoffea.replay.changes import UNCHANGED, Scenario
+from roastcoffea.replay.changes import UNCHANGED, Chunks, Scenario
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed
-from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
 

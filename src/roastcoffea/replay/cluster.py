@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from roastcoffea.metrics.statistics import Integers, Numbers
-from roastcoffea.replay.engine import Simulation
-from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
+from roastcoffea.replay.engine import NOTHING, Costs, Hosts, Outcome, Setting, Simulation, Tasks
 
 MANY: Final = 10_000
 """Fewest chunks for which compiling pays off."""

@@ -1,20 +1,196 @@
-"""Event-by-event simulation of a cluster that processes chunks and merges.
-
-Hosts share their cores equally among everything that computes on them (processor sharing): task threads, the workers'
-event loops, and the scheduler if it is there. Waiting takes no core. All readers share storage in the same way: up to
-its number of streams each has its full rate. The scheduler assigns chunks like Dask: a worker
-holds few more than its threads, gets another one for each reported end, and an idle worker steals from those that hold
-too many.
-"""
+"""Event-by-event simulation of a cluster: its inputs and outputs, its clocks, and the storage that readers share."""
 
 from __future__ import annotations
 
 import math
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
-from roastcoffea.replay.shared_storage import INFINITY, SharedStorage
+from roastcoffea.metrics.statistics import Integers, Numbers
+
+INFINITY: Final = np.inf
+
+
+class SharedStorage:
+    """Readers share storage equally; up to `streams` of them, each has its full rate.
+
+    `reader` has their jobs as a heap, by what storage will have `served_to` each stream when they end. `Simulation`
+    sets all attributes, because compiled classes do not call the constructor of another one.
+    """
+
+    streams: float
+    clock: Numbers
+    heap: Integers
+    place: Integers
+    storage_clock: int
+    reader: Integers
+    served_to: Numbers
+    began: Numbers
+    readers: int
+    served: float
+    served_at: float
+    reading: float
+
+    def _set_clock(self, which: int, time: float) -> None:
+        """Set the next moment of a clock: move it up until none above is later, then down until none is earlier."""
+        clock, heap, place = self.clock, self.heap, self.place
+        clock[which] = time
+        at = place[which]
+        while at > 0 and clock[heap[(at - 1) >> 1]] > time:
+            heap[at] = heap[(at - 1) >> 1]
+            place[heap[at]] = at
+            at = (at - 1) >> 1
+        while 2 * at + 1 < len(heap):
+            below = 2 * at + 1
+            if below + 1 < len(heap) and clock[heap[below + 1]] < clock[heap[below]]:
+                below += 1
+            if clock[heap[below]] >= time:
+                break
+            heap[at] = heap[below]
+            place[heap[at]] = at
+            at = below
+        heap[at] = which
+        place[which] = at
+
+    def _serve(self, time: float) -> None:
+        """Let storage serve until now: each reader gets the same."""
+        self.served += (time - self.served_at) * self._stream_share()
+        self.served_at = time
+
+    def _stream_share(self) -> float:
+        """Rate of each reader relative to that of one alone."""
+        return 1.0 if self.readers <= self.streams else self.streams / self.readers
+
+    def _read(self, job: int, seconds: float, time: float) -> None:
+        """Start reading: move the job up in the heap until none above ends later."""
+        self._serve(time)
+        reader, end = self.reader, self.served_to
+        end[job] = self.served + seconds
+        self.began[job] = time
+        at = self.readers
+        self.readers += 1
+        while at > 0 and end[reader[(at - 1) >> 1]] > end[job]:
+            reader[at] = reader[(at - 1) >> 1]
+            at = (at - 1) >> 1
+        reader[at] = job
+        self._look_at_storage()
+
+    def _look_at_storage(self) -> None:
+        """Set when the next reading ends."""
+        time = INFINITY
+        if self.readers > 0:
+            left = self.served_to[self.reader[0]] - self.served
+            time = self.served_at + max(left, 0.0) / self._stream_share()
+        self._set_clock(self.storage_clock, time)
+
+    def _first_reader(self, time: float) -> int:
+        """End the first reading, and return its job: move the last one of the heap down from its place."""
+        self._serve(time)
+        reader, end = self.reader, self.served_to
+        job: int = reader[0]
+        self.readers -= 1
+        last, at = reader[self.readers], 0
+        while 2 * at + 1 < self.readers:
+            below = 2 * at + 1
+            if below + 1 < self.readers and end[reader[below + 1]] < end[reader[below]]:
+                below += 1
+            if end[reader[below]] >= end[last]:
+                break
+            reader[at] = reader[below]
+            at = below
+        reader[at] = last
+        self.reading += time - self.began[job]
+        self._look_at_storage()
+        return job
+
+
+NOTHING: Final = -1
+"""Placeholder for no task, merge or job."""
+
+STEAL_SECONDS: Final = 0.05
+"""Seconds until an idle worker steals: Dask balances every 0.1 s."""
+
+
+class Costs(NamedTuple):
+    """Costs of Dask and of starting processes, in seconds.
+
+    `gap` is between two tasks of a thread, `latency` between an assignment and its start on a free thread; the
+    scheduler takes `scheduler` CPU per task, the event loop of a worker `own`. The first task of a process takes
+    `cold_before`, `cold_wait` and `cold_after` longer: CPU, waiting, CPU. Two are no times: `crowded` is the increase
+    of CPU time for each doubling of the jobs on a core, `idle` the share of a core that a worker process always uses.
+    """
+
+    gap: float = 0.0
+    latency: float = 0.0
+    scheduler: float = 0.0
+    own: float = 0.0
+    cold_before: float = 0.0
+    cold_wait: float = 0.0
+    cold_after: float = 0.0
+    steal: float = STEAL_SECONDS
+    crowded: float = 0.0
+    idle: float = 0.0
+
+
+class Setting(NamedTuple):
+    """Size of a simulation: `chunks` on `workers` with `threads` each.
+
+    Each chunk reads, waits and computes in `turns`. A worker holds at most `limit` tasks. A merge has its inputs
+    `fetch` seconds after its assignment. With `serial` the threads of a process compute serially. Storage serves up to
+    `streams` readers at their full rate; more share it.
+    """
+
+    chunks: int
+    workers: int
+    threads: int
+    turns: int
+    limit: int
+    fetch: float
+    serial: bool
+    streams: float
+
+
+class Tasks(NamedTuple):
+    """Chunks in order of priority, then merges.
+
+    `before`, `read`, `wait` and `after` are seconds of each: CPU, reading with storage of its own, waiting, CPU.
+    `parent` is the merge of its result, or -1;
+    `missing` is the number of results of a merge.
+    """
+
+    before: Numbers
+    read: Numbers
+    wait: Numbers
+    after: Numbers
+    parent: Integers
+    missing: Integers
+
+
+class Hosts(NamedTuple):
+    """Hosts with their `cores`; the jobs of each start at its `first_job` and end before the next one's.
+
+    `others` is how many cores other programs would use there on their own.
+    """
+
+    cores: Numbers
+    others: Numbers
+    first_job: Integers
+
+
+class Outcome(NamedTuple):
+    """Result of a simulation, in seconds.
+
+    `wall` is when the scheduler has handled the last task. `computing` is the time of tasks that would have `computed`
+    that long with a core each; `scheduling` is the scheduler's busy time, `reading` the time of tasks in storage.
+    """
+
+    wall: float
+    computing: float
+    computed: float
+    scheduling: float
+    reading: float
+
 
 BEFORE, READING, WAITING, AFTER, STARTING = range(5)
 """Stages of a task on its thread: computing, reading, waiting, computing, and waiting to start."""

@@ -1,9 +1,4 @@
-"""Storage as a resource that chunks share: how many streams it serves at their full rate, fitted from recorded chunks.
-
-Up to `streams` readers at a time, each has the rate of one alone; more of them share what these get together. Chunks do
-not record when they read: the number of readers is expected from the number of active chunks, and from the share of
-their time in which they read.
-"""
+"""What chunks share: storage with its streams and rate, cores with their caches, and the interpreter."""
 
 from __future__ import annotations
 
@@ -16,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import scipy
 
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, moments
-from roastcoffea.replay.parts import Chunks
+from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbers, amounts, moments
+from roastcoffea.replay.changes import Chunks, Parts, Scenario, ratio
 
 MOMENTS: Final = 4
 """Moments of a chunk at which active ones are counted."""
@@ -266,3 +261,189 @@ def all_readers(pairs: Sequence[tuple[Chunks, Activity]]) -> Readers | None:
 def _renamed(chunks: Chunks, names: Sequence[str]) -> Integers:
     """Index of each chunk's dataset among these names."""
     return np.array([names.index(name) for name in chunks.datasets])[chunks.dataset]
+
+
+FEWEST_CHUNKS: Final = 20
+"""Fewest chunks for a fit."""
+
+VARIED: Final = 0.5
+"""Doublings of the jobs on a core between the least and the most crowded chunks, from which their effect shows."""
+
+CROWDING_CONFIDENCE: Final = 0.95
+"""Confidence with which CPU time has to grow."""
+
+FEWEST_RUNS: Final = 3
+"""Fewest runs that show how much they scatter."""
+
+RUNS_VARIED: Final = 0.25
+"""Doublings between the least and the most crowded runs from which their medians are compared."""
+
+RUN_SCATTER: Final = 0.02
+"""Relative scatter of the CPU time of runs that is assumed at least, as a few runs may agree by chance."""
+
+UNUSUAL: Final = 0.1
+"""Increase for a doubling that is no longer usual."""
+
+COMPARED_CHUNKS: Final = 500
+"""Chunks that are compared, each with each."""
+
+
+def doublings_of(parts: Parts, early: Flags) -> Numbers:
+    """How often the jobs on each chunk's core had doubled; NaN for early tasks, which import and compile.
+
+    A chunk that waited in the run queue as long as it computed had half a core: one doubling.
+    """
+    doublings = np.log2(1 + ratio(parts.contention, parts.computing))
+    return np.where(early | (parts.computing <= 0), np.nan, doublings)
+
+
+def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
+    """Increase of a chunk's CPU time for each doubling of the jobs on its core; 0 if the runs do not show any.
+
+    Parameters
+    ----------
+    runs
+        Runs of the same analysis on the same files: chunks of each stage, and the doublings of each.
+    """
+    pairs = [pair for run in runs for pair in run]
+    if not pairs:
+        return 0.0
+    every = np.concatenate([doublings for _, doublings in pairs])
+    relative = np.concatenate([_of_event(chunks) for chunks, _ in pairs])
+    names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in pairs])
+    number = np.repeat(np.arange(len(runs)), [sum(len(doublings) for _, doublings in run) for run in runs])
+    usable = np.isfinite(every) & (relative > 0)
+    if np.count_nonzero(usable) < FEWEST_CHUNKS or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
+        return 0.0
+    every, relative, names = every[usable], relative[usable], names[usable]
+    for name in dict.fromkeys(names):
+        relative[names == name] /= np.median(relative[names == name])
+    of_runs = _of_runs(every, relative, number[usable])
+    return _slope(every, relative) if of_runs is None else of_runs
+
+
+def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float | None:
+    """Increase according to the medians of runs; None if these are too few, or their contention differs too little.
+
+    Runs scatter more than their chunks tell, because a machine is not always as fast: a slope that may be chance is
+    reduced as if UNUSUAL were the standard deviation of true ones about 0.
+    """
+    rows = [number == each for each in np.unique(number)]
+    crowded, longer = (np.array([np.median(some[own]) for own in rows]) for some in (doublings, relative))
+    spread = float(np.ptp(crowded))
+    if len(rows) < FEWEST_RUNS or spread < RUNS_VARIED:
+        return None
+    line = scipy.stats.linregress(crowded, longer)
+    if not (line.slope > 0 and line.intercept > 0):
+        return 0.0
+    slope, error = line.slope / line.intercept, np.hypot(line.stderr / line.intercept, RUN_SCATTER / spread)
+    return float(slope * UNUSUAL**2 / (UNUSUAL**2 + error**2))
+
+
+def _of_event(chunks: Chunks) -> Numbers:
+    """CPU time of an event of each chunk."""
+    return ratio(chunks.parts.computing, chunks.events)
+
+
+def _slope(doublings: Numbers, relative: Numbers) -> float:
+    """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
+    some = slice(None, None, -(-len(doublings) // COMPARED_CHUNKS))
+    doublings, relative = doublings[some], relative[some]
+    together = scipy.stats.kendalltau(doublings, relative)
+    if not (together.statistic > 0 and together.pvalue < 1 - CROWDING_CONFIDENCE):
+        return 0.0
+    runs, rises = (np.subtract.outer(values, values) for values in (doublings, relative))
+    slope = float(np.median(rises[runs > 0] / runs[runs > 0]))
+    alone = float(np.median(relative - slope * doublings))
+    return slope / alone if slope > 0 and alone > 0 else 0.0
+
+
+INTERPRETER_BLOCKS: Final = 4
+"""Parts of a run, in order of time, whose shares are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """Share of CPU time that needs the interpreter: the most likely one, and the range that the runs leave open."""
+
+    share: float
+    low: float
+    high: float
+
+
+def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> Interpreter | None:
+    """Share of runs with several threads per process; None without any that recorded waiting for the interpreter."""
+    shares = [
+        share_of(chunks.take(rows).parts, threads)
+        for chunks, threads in runs
+        if threads > 1 and chunks.parts.computing.any()
+        for rows in np.array_split(np.arange(len(chunks)), min(INTERPRETER_BLOCKS, len(chunks)))
+    ]
+    if not shares:
+        return None
+    mean, spread = float(np.mean(shares)), OF_90_PERCENT * float(np.std(shares, ddof=1) if len(shares) > 1 else 0.0)
+    return Interpreter(mean, max(mean - spread, 0.0), min(mean + spread, 1.0))
+
+
+def share_of(parts: Parts, threads: int) -> float:
+    """Share of CPU time that needs the interpreter, for which threads wait as long as recorded."""
+    computing, lock, other = _sums(parts)
+    if not lock:
+        return 0.0
+
+    def surplus(share: float) -> float:
+        return waited(share, computing, other, threads) - lock
+
+    return 1.0 if surplus(1.0) <= 0 else float(scipy.optimize.brentq(surplus, 0.0, 1.0, xtol=1e-4))
+
+
+def blocked_per_event(runs: Sequence[Chunks]) -> float | None:
+    """Seconds of an event in which chunks neither computed nor read; None without any."""
+    events = sum(float(chunks.events.sum()) for chunks in runs)
+    return sum(_blocked(chunks.parts) for chunks in runs) / events if events else None
+
+
+def _blocked(parts: Parts) -> float:
+    return float(parts.lock.sum() + parts.wait.sum())
+
+
+def with_least_lock(chunks: Chunks, alone: float | None) -> Chunks:
+    """Chunks that wait for the interpreter no longer than they wait more than with one thread per process.
+
+    What is recorded is the longest that it can have been: a thread that sleeps while others compute waits as well.
+    """
+    parts = chunks.parts
+    if alone is None or not parts.lock.any():
+        return chunks
+    more = max(_blocked(parts) - alone * float(chunks.events.sum()), 0.0)
+    lock = parts.lock * min(more / float(parts.lock.sum()), 1.0)
+    return chunks.with_parts(lock=lock, wait=parts.wait + parts.lock - lock)
+
+
+def _sums(parts: Parts) -> tuple[float, float, float]:
+    """Seconds of computing, of waiting for the interpreter, and of everything else."""
+    computing, lock = float(parts.computing.sum()), float(parts.lock.sum())
+    return computing, lock, max(float(parts.total.sum()) - computing - lock, 0.0)
+
+
+def waited(share: float, computing: float, other: float, threads: int) -> float:
+    """Waiting for the interpreter in the time that a thread computes this long."""
+    demand, apart = share * computing, (1 - share) * computing + other
+    if not demand:
+        return 0.0
+    queue = took = 0.0
+    for number in range(1, threads + 1):
+        took = demand * (1 + queue)
+        queue = number * took / (took + apart)
+    return took - demand
+
+
+def with_threads(share: float, threads: int) -> Scenario:
+    """Chunks that wait for the interpreter as long as this many threads make them."""
+
+    def changed(chunks: Chunks) -> Chunks:
+        computing, _, other = _sums(chunks.parts)
+        each = waited(share, computing, other, threads) / computing if computing else 0.0
+        return chunks.with_parts(lock=chunks.parts.computing * each)
+
+    return Scenario(chunks=changed)

@@ -20,10 +20,9 @@ from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import OK, PROCESSOR
+from roastcoffea.replay.changes import LOCK
 from roastcoffea.replay.cluster import Cluster
-from roastcoffea.replay.dask_costs import costs_of
-from roastcoffea.replay.parts import LOCK
-from roastcoffea.replay.stages import Records, Stage, stages_of
+from roastcoffea.replay.stages import Records, Stage, costs_of, stages_of
 from roastcoffea.units import FRACTION, number
 
 Value = TypeVar("Value")

@@ -1,20 +1,20 @@
-"""The terms that tables and pages use: what each means, and the address of its entry in the published glossary.
-
-Classes, phases and metrics are defined where they are computed; only terms that have no other home are written here.
-"""
+"""The terms that tables and pages use, and the reference of metrics."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Final, NamedTuple
+from itertools import groupby
+from operator import attrgetter
+from typing import IO, Final, NamedTuple
 
 from markupsafe import Markup
 
-from roastcoffea.metrics import CATALOGUE
+import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
+from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, RESIDUAL, TIME_CLASSES
-from roastcoffea.report.phrases import UNACCOUNTED
+from roastcoffea.report.sheets import UNACCOUNTED
 
 DOCUMENTATION: Final = "https://roastcoffea.readthedocs.io/en/latest/"
 """Where the documentation is published; `[project.urls]` of the package has it as well."""
@@ -157,3 +157,45 @@ def _defined(group: str) -> Iterator[tuple[str, str]]:
             for phase in PHASES
             if phase.name not in classes
         )
+
+
+HEADING = """\
+# Metrics
+
+This page is written by `roastcoffea metrics --markdown`; the catalogue in `src/roastcoffea/metrics` is its
+source. What could not be measured in a run is absent, with the reason in
+`measurement.metrics.missing[name]`. Bytes have decimal prefixes where they are shown: 1 kB is 1000 B. A
+formula names other metrics, or columns of the measurement's tables. Attempts "that counted" are those whose
+result was used: the last of each chunk.
+"""
+
+
+def metric_reference() -> str:
+    """Markdown of the whole catalogue: unit, source, alias, meaning and formula of each metric."""
+    lines = [HEADING]
+    for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
+        lines.append(f"## {group.capitalize()}\n")
+        lines += [_entry(metric) for metric in metrics]
+    return "\n".join(lines)
+
+
+def _entry(metric: Metric) -> str:
+    facts = f"unit: {metric.unit}; source: {metric.source}" + (f"; alias: `{metric.alias}`" if metric.alias else "")
+    return f"### `{metric.name}`\n\n{metric.meaning}\n\n- {facts}\n- formula: `{metric.formula}`\n"
+
+
+def print_reference(file: IO[str] | None = None) -> None:
+    """Print the catalogue in readable form, to the terminal or into a file."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from roastcoffea.report.terminal import console_for
+
+    console = console_for(file)
+    for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
+        console.print(Text(f"\n{group.capitalize()}", style="bold"))
+        for metric in metrics:
+            alias = f", also {metric.alias}" if metric.alias else ""
+            console.print(Text.assemble(f"\n{metric.name}", (f" [{metric.unit}]{alias}", "dim")))
+            facts = f"= {metric.formula}\nfrom {metric.source}"
+            console.print(Padding(Text.assemble(" ".join(metric.meaning.split()), ("\n" + facts, "dim")), (0, 0, 0, 4)))

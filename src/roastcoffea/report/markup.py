@@ -1,7 +1,9 @@
-"""HTML from templates, with all text escaped."""
+"""Sheets as HTML from templates with all text escaped, in a notebook, and as Markdown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from roastcoffea.redaction import neutral
+from roastcoffea.report.sheets import Heading, Paint, Sheet, flat, palette
 from roastcoffea.units import number
 
 OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
@@ -51,3 +54,65 @@ def _environment() -> Environment:
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
     environment.filters |= {"e": attribute, "number": number, "prose": prose}
     return environment
+
+
+def html(sheets: Iterable[Sheet]) -> str:
+    """Sheets below each other, with the style that is theirs alone; tables are folded below what is drawn."""
+    shown = list(sheets)
+    paints = _paints(shown)
+    drawn = any(sheet.is_drawn for sheet in shown)
+    if drawn:
+        shown = [replace(one, folded=bool(one.title and one.columns and not one.is_drawn)) for one in shown]
+    palettes = [Markup(palette(paints.values(), scheme)) for scheme in ("light", "dark")]
+    return rendered("notebook.html", sheets=shown, drawn=drawn, palettes=palettes)
+
+
+def _paints(sheets: Iterable[Sheet]) -> dict[str, Paint]:
+    """Colours of what they draw, by name."""
+    every = list(flat(sheets))
+    parts = [part.family for sheet in every for bar in sheet.bars for part in bar.segments]
+    cards = [card.family for sheet in every for card in sheet.cards if card.family is not None]
+    return {paint.name: paint for paint in (*parts, *cards)}
+
+
+SIGNS: Final = "\\`*_[]<>|~$&#"
+"""Characters with a meaning in Markdown."""
+
+
+def markdown(sheets: Iterable[Sheet]) -> str:
+    """Sheets in sequence."""
+    return "\n".join(f"{block}\n" for sheet in flat(sheets) for block in _blocks(sheet))
+
+
+def plain(text: str) -> str:
+    """Text escaped for Markdown, in one line."""
+    line = neutral(" ".join(text.split()))
+    return "".join(f"\\{letter}" if letter in SIGNS else letter for letter in line)
+
+
+def _blocks(sheet: Sheet) -> Iterator[str]:
+    """Blocks to separate by blank lines."""
+    if sheet.title:
+        yield f"{'##' if isinstance(sheet, Heading) else '###'} {plain(sheet.heading)}"
+    yield from map(plain, sheet.lead)
+    if isinstance(sheet, Heading) and sheet.alarm:
+        yield f"**{plain(sheet.alarm)}**"
+    if sheet.items:
+        yield _listed(sheet.items)
+    if sheet.rows:
+        yield _table(sheet)
+    if sheet.left_out:
+        yield f"and {number(sheet.left_out)} more"
+    if sheet.notes:
+        yield _listed(sheet.notes)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {plain(text)}" for text in texts)
+
+
+def _table(sheet: Sheet) -> str:
+    head = [plain(column.name) for column in sheet.columns]
+    rule = [":--" if column.unit is None else "--:" for column in sheet.columns]
+    body = [[plain(cell.text) for cell in row] for row in sheet.cells()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))

@@ -26,12 +26,12 @@ class Presented:
 
     def to_markdown(self) -> str:
         """Markdown with tables, for GitHub and notebooks."""
-        from roastcoffea.report.markdown import markdown
+        from roastcoffea.report.markup import markdown
 
         return markdown(self.sheets())
 
     def _repr_html_(self) -> str:
-        from roastcoffea.report.notebook import html
+        from roastcoffea.report.markup import html
 
         return html(self.sheets())
 

@@ -1,4 +1,4 @@
-"""Saved measurements side by side: what ran, how fast, what limits it, and how it ended."""
+"""Saved measurements and journals side by side: what ran, how fast, what limits it, and how it ended."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rich.cells import cell_len
 
 import roastcoffea
 from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
+from roastcoffea.log.journals import Journal
 from roastcoffea.records.run import FAILED, LOST
 from roastcoffea.report.sheets import Column, Sheet
 from roastcoffea.report.terminal import GAP
 from roastcoffea.storage.reading import json_of
 from roastcoffea.storage.store import METRICS_FILE, StoredRun
-from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, minute, scaled
+from roastcoffea.units import BYTE, KILOHERTZ, SECOND, Unit, counted, minute, scaled
 
 UNREADABLE: Final = "unreadable"
 NO_CALL: Final = "nothing run"
@@ -181,3 +182,19 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
     stale = any(entry.bottleneck is not None and entry.bottleneck.endswith(STALE) for entry in entries)
     return Sheet(lead=lead, columns=heads, rows=rows, notes=[WHY_STALE] if stale else [])
+
+
+RUNNING: Final = "running"
+
+
+def sheet_of_journals(journals: Sequence[Journal]) -> Sheet:
+    """Journals, with the runs that they are of, and whether these go on."""
+    columns = [Column("started"), Column("run"), Column("host"), Column("size", BYTE), Column("state")]
+    return Sheet(columns=columns, rows=[_row(journal) for journal in journals])
+
+
+def _row(journal: Journal) -> list[str | float]:
+    header = journal.header
+    state = f"{RUNNING}, process {header['process']}" if journal.is_written else LOST
+    name = header.get("name") or str(header.get("id", journal.folder.name))[:8]
+    return [minute(header["start"]), str(name), header["host"], float(journal.size), state]

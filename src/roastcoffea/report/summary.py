@@ -16,18 +16,27 @@ from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt
 from roastcoffea.errors import unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, catalogue, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
-from roastcoffea.metrics.facts import elapsed_seconds, name_of
+from roastcoffea.metrics.facts import elapsed_seconds, known_names, name_of
 from roastcoffea.metrics.failures import skipped_data
 from roastcoffea.metrics.phases import TOTAL
-from roastcoffea.metrics.worker_names import known_names
 from roastcoffea.records.run import Run
-from roastcoffea.report.allocation import allocation
-from roastcoffea.report.central import IN_TABLES, central
-from roastcoffea.report.failures import failures
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, SHARED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
-from roastcoffea.report.tables import FIRST_ROWS
+from roastcoffea.report.sheets import (
+    LABELS,
+    NO_PROBLEMS,
+    NOT_MEASURED,
+    SHARED,
+    THREAD_TIME,
+    TRANSFERRED,
+    UNACCOUNTED,
+    Amount,
+    Cell,
+    Column,
+    Heading,
+    Reason,
+    Sheet,
+)
+from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures
 from roastcoffea.units import (
     BYTE,
     COUNT,

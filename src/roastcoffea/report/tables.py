@@ -1,21 +1,72 @@
-"""Sheets of DataFrames."""
+"""Tables of a run as DataFrames, and sheets of them, of batch jobs, of scheduler and client, and of failures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
-from roastcoffea.report.phrases import UNACCOUNTED
-from roastcoffea.report.sheets import Cell, Column, Sheet
-from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, SMALLEST_SHARE, Unit, moment
+from roastcoffea.diagnosis.stragglers import BALANCE_COLUMNS, STRAGGLER_COLUMNS
+from roastcoffea.errors import root_cause
+from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
+from roastcoffea.metrics import byte_ledger as byte_metrics
+from roastcoffea.metrics import time_ledger as time_metrics
+from roastcoffea.metrics.allocation import CLASSES, JOB_COLUMNS
+from roastcoffea.metrics.branches import BRANCH_COLUMNS
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.central import TABLE
+from roastcoffea.metrics.chunks import CUSTOM_TOTALS
+from roastcoffea.metrics.endpoints import SERVER_COLUMNS
+from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS, REPEATED
+from roastcoffea.metrics.fine import MERGE_COLUMNS
+from roastcoffea.metrics.memory import DATASET_MEMORY_COLUMNS, WORKER_MEMORY_COLUMNS
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL, with_sum_of_waits
+from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS
+from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.records import tasks
+from roastcoffea.records.arrow import absent_frame, frame_of
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column as TableColumn
+from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import (
+    CLIENT_STEP_COLUMNS,
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
+from roastcoffea.report.sheets import LABELS, UNACCOUNTED, Amount, Cell, Column, Sheet, absence
+from roastcoffea.units import (
+    BY_SYMBOL,
+    BYTE,
+    COUNT,
+    FRACTION,
+    RATIO,
+    SECOND,
+    SMALLEST_SHARE,
+    Unit,
+    are,
+    counted,
+    moment,
+    number,
+    share_text,
+    three_digits,
+    were,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 FIRST_ROWS: Final = 30
 """Rows of a table in the page itself; scripts show more."""
@@ -117,3 +168,323 @@ def _cell(value: Any) -> Cell:
     if not _is_number(value):
         return str(value)
     return int(value) if isinstance(value, Integral) else float(value)
+
+
+TITLE: Final = "batch jobs: cores x time charged"
+
+USED: Final = 0.5
+"""Share of the requested memory below which the rest is mentioned."""
+SPARE: Final = 1.25
+"""Factor on the peak that leaves room for other chunks."""
+
+
+def allocation(metrics: Metrics) -> Sequence[Sheet]:
+    """Core time of batch jobs by class, and what is said about them; nothing without a job."""
+    try:
+        jobs: pa.Table = metrics.evaluator.value("jobs")
+    except NotMeasuredError:
+        return []
+    rows = jobs.to_pylist()
+    if not rows:
+        return []
+    known = [row for row in rows if row["charged"] is not None]
+    notes = [_who(rows), *_unknown(rows, known), *memory_note(rows)]
+    if not known:
+        return [Sheet(title=TITLE, lead=notes)]
+    total = math.fsum(row["charged"] for row in known)
+    columns = LABELS, Column("core time", SECOND), Column("share", FRACTION, bars=True)
+    names = {**CLASSES, "residual": UNACCOUNTED}
+    amounts = {label: math.fsum(row[name] for row in known) for name, label in names.items()}
+    shown = [
+        (label, amount, _share(amount, total)) for label, amount in amounts.items() if amount or label == UNACCOUNTED
+    ]
+    whole = (TOTAL, total, _share(total, total))
+    return [Sheet(title=TITLE, columns=columns, rows=[*shown, whole], notes=notes, form="plain")]
+
+
+def _share(amount: float, total: float) -> Cell:
+    return Amount(amount / total, FRACTION, share_text(amount / total)) if total else ""
+
+
+def _who(rows: Sequence[dict[str, Any]]) -> str:
+    systems = ", ".join(dict.fromkeys(row["batch_system"] for row in rows))
+    queues = ", ".join(dict.fromkeys(row["queue"] for row in rows if row["queue"]))
+    going = sum(not row["ended"] for row in rows)
+    on = f" in {queues}" if queues else ""
+    still = f"; {going} went on at the end of the run, until which they count" if going else ""
+    return f"{counted(len(rows), 'job')} of {systems}{on}{still}."
+
+
+def _unknown(rows: Sequence[Any], known: Sequence[Any]) -> Sequence[str]:
+    lacking = len(rows) - len(known)
+    return [f"Start or cores of {counted(lacking, 'job')} are unknown: they are left out."] if lacking else []
+
+
+def memory_note(rows: Sequence[dict[str, Any]]) -> Sequence[str]:
+    """What is said where half of the requested memory is never used; nothing otherwise."""
+    known = [row for row in rows if row["job_memory"] and row["memory_peak"] is not None]
+    if len(known) < len(rows):
+        return []
+    peak, least = max(row["memory_peak"] for row in known), min(row["job_memory"] for row in known)
+    if peak > USED * least:
+        return []
+    unused = FRACTION.text(1 - peak / least)
+    what = f"{unused} of the requested memory is never used: jobs have {BYTE.text(least)} and use {BYTE.text(peak)}."
+    return [f"{what} Request {BYTE.text(SPARE * peak)}: smaller jobs often start sooner."]
+
+
+SCHEDULER_TITLE: Final = "scheduler: one core x time"
+CLIENT_TITLE: Final = "client: one core x time"
+MERGES_TITLE: Final = "merges of results on workers"
+
+OF_SCHEDULER: Final[Mapping[str, str]] = {
+    "scheduler_cpu_seconds": "CPU of its event loop",
+    "scheduler_queue_seconds": "CPU contention",
+    "scheduler_idle_seconds": "idle",
+    "scheduler_unaccounted_seconds": UNACCOUNTED,
+}
+OF_CLIENT: Final[Mapping[str, str]] = {f"client_{name}_seconds": texts[0] for name, texts in TABLE.items()}
+"""Metrics whose sum is the wall time, by their names in the table."""
+
+IN_TABLES: Final = frozenset((*OF_SCHEDULER, *OF_CLIENT))
+"""Metrics that have rows of their own."""
+
+SHOWN_OF_MERGES: Final[Mapping[str, Column]] = {
+    "level": Column("level", COUNT),
+    "merges": Column("merges", COUNT),
+    "inputs_max": Column("inputs (max)", COUNT, dispensable=2),
+    "input_bytes": Column("merged", BYTE),
+    "output_bytes": Column("results", BYTE, dispensable=1),
+    "largest_bytes": Column("largest", BYTE),
+    "thread_seconds": Column("thread time", SECOND),
+}
+
+
+def central(metrics: Metrics) -> Iterator[Sheet]:
+    """Tables of the scheduler, the client and merges; the reason where one of the first two was not measured."""
+    yield _ledger(metrics, SCHEDULER_TITLE, OF_SCHEDULER, _of_scheduler(metrics))
+    yield _ledger(metrics, CLIENT_TITLE, OF_CLIENT, _of_client(metrics))
+    yield from merge_sheets(metrics)
+
+
+def _ledger(metrics: Metrics, title: str, names: Mapping[str, str], notes: Sequence[str]) -> Sheet:
+    known = {label: metrics[name] for name, label in names.items() if name in metrics}
+    if not known:
+        return Sheet(title=title, lead=[absence(metrics.missing[next(iter(names))])])
+    total = sum(known.values())
+    rows = [(label, amount, _share(amount, total)) for label, amount in known.items() if amount or label == UNACCOUNTED]
+    columns = LABELS, Column("time", SECOND), Column("share", FRACTION, bars=True)
+    whole = (TOTAL, total, _share(total, total))
+    return Sheet(title=title, columns=columns, rows=[*rows, whole], notes=notes, form="plain")
+
+
+def _of_scheduler(metrics: Metrics) -> list[str]:
+    """What the scheduler's event loop did while tasks were in flight, against what one core can do."""
+    share, peak = (_text(metrics, f"scheduler_core_share{end}", FRACTION) for end in ("", "_peak"))
+    rate, limit = (_text(metrics, f"scheduler_task_{name}", None) for name in ("rate", "rate_limit"))
+    lag, most = (_text(metrics, f"scheduler_lag{end}_seconds", SECOND) for end in ("", "_peak"))
+    notes = []
+    if share and peak:
+        notes.append(f"With tasks in flight: {share} of its core, {peak} in the busiest ten seconds.")
+    if rate and limit:
+        notes.append(f"{rate} tasks/s; one core would do {limit} tasks/s.")
+    if "scheduler_idle_seconds" in metrics and "scheduler_queue_seconds" not in metrics:
+        notes.append("Idle includes CPU contention: the scheduler's system does not report run-queue times.")
+    if most:
+        notes.append(f"Lag of its event loop: {f'{lag} on average, ' if lag else ''}{most} at most.")
+    return notes
+
+
+def _of_client(metrics: Metrics) -> list[str]:
+    notes = []
+    size, tasks = _text(metrics, "graph_bytes", BYTE), _text(metrics, "graph_tasks", COUNT)
+    if size and tasks:
+        notes.append(f"Graphs sent: {size} for {counted(metrics['graph_tasks'], 'task')}.")
+    share = _text(metrics, "client_loop_core_share", FRACTION)
+    most = _text(metrics, "client_loop_lag_peak_seconds", SECOND)
+    if most:
+        shared = f"{share} of a core" if share else "shared with the scheduler"
+        notes.append(f"Its event loop: {shared}, lag {most} at most.")
+    return notes
+
+
+def _text(metrics: Metrics, name: str, unit: Unit | None) -> str:
+    """A metric as text, numbers with three digits; empty where it is missing."""
+    if name not in metrics:
+        return ""
+    return number(three_digits(metrics[name])) if unit is None else unit.text(metrics[name])
+
+
+def merge_sheets(metrics: Metrics) -> Iterator[Sheet]:
+    """Merges by level; nothing where none was recorded."""
+    try:
+        rows = metrics.evaluator.value("merges").to_pylist()
+    except NotMeasuredError:
+        return
+    found = [[row[name] for name in SHOWN_OF_MERGES] for row in rows]
+    yield Sheet(title=MERGES_TITLE, columns=list(SHOWN_OF_MERGES.values()), rows=found, things="levels")
+
+
+MOST_FILES: Final = 10
+LONGEST_LINE: Final = 200
+
+WITHOUT_ERROR: Final = {
+    tasks.LOST: "lost with a worker",
+    tasks.CANCELLED: "cancelled",
+    tasks.UNFINISHED: "unfinished when the run stopped",
+    REPEATED: "repeated: another result of the chunk was used",
+}
+"""What happened to attempts that raised no error, by reason."""
+
+
+def failures(metrics: Metrics) -> Iterator[Sheet]:
+    """Files with errors, and what else failed; nothing where nothing did, or it is not known."""
+    try:
+        files, failed = map(metrics.evaluator.value, ("failed_files", "failed_work"))
+    except NotMeasuredError:
+        return
+    missing = metrics.get("num_missing_chunks") or 0
+    if len(files):
+        yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=list(_of_files(files, missing)))
+        missing = 0
+    others = list(_without_error(failed, missing))
+    if others:
+        yield Sheet(title="other failures" if len(files) else "failures", items=others)
+
+
+def _of_files(files: pa.Table, missing: int) -> Iterator[str]:
+    for row in files.slice(0, MOST_FILES).to_pylist():
+        yield _of_file(row)
+    if len(files) > MOST_FILES:
+        yield f"and {number(len(files) - MOST_FILES)} more"
+    elsewhere = missing - (pc.sum(files["missing"]).as_py() or 0)
+    if elsewhere:
+        yield f"{counted(elsewhere, 'chunk')} of other files {are(elsewhere)} missing as well"
+
+
+def _of_file(row: Mapping[str, Any]) -> str:
+    lacking = "not opened" if row["missing"] is None else f"{counted(row['missing'], 'chunk')} missing"
+    outcome, error = lacking if row["missing"] != 0 else "nothing missing", root_cause(row["error"])[:LONGEST_LINE]
+    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"
+
+
+def _without_error(failed: pa.Table, missing: int) -> Iterator[str]:
+    """Attempts that ended without an error, by reason, and chunks that are missing."""
+    reasons = Counter(failed.filter(pc.is_null(failed["error"]))["reason"].to_pylist())
+    for reason, text in WITHOUT_ERROR.items():
+        if reasons[reason]:
+            yield f"{counted(reasons[reason], 'attempt')} {were(reasons[reason])} {text}"
+    if missing:
+        yield f"{counted(missing, 'chunk')} {are(missing)} missing from the output"
+
+
+class Table(NamedTuple):
+    """A table: its columns, the function that makes it (None if nothing was recorded), and the run's field behind
+    it."""
+
+    columns: Sequence[TableColumn]
+    make: Callable[[Run, Metrics], pa.Table | None]
+    field: str = ""
+
+
+def _recorded(field: str, columns: Sequence[TableColumn]) -> Table:
+    return Table(columns, lambda run, _: getattr(run, field), field)
+
+
+def _derived(name: str, columns: Sequence[TableColumn]) -> Table:
+    """A table from the catalogue of metrics, by its name there."""
+    return Table(columns, lambda _, metrics: metrics.evaluator.value(name))
+
+
+TABLES: Final[Mapping[str, Table]] = {
+    "chunks": Table(CHUNK_COLUMNS, lambda run, _: with_sum_of_waits(run.chunks), "chunks"),
+    "tasks": _recorded("tasks", TASK_COLUMNS),
+    "workers": _recorded("samples", SAMPLE_COLUMNS),
+    "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),
+    "pauses": _recorded("pauses", PAUSE_COLUMNS),
+    "sampling": _recorded("sampling", SAMPLING_COLUMNS),
+    "worker_states": _recorded("worker_states", WORKER_STATE_COLUMNS),
+    "client_steps": _recorded("client_steps", CLIENT_STEP_COLUMNS),
+    "merges": _derived("merges", MERGE_COLUMNS),
+    "branches": _derived("branches", BRANCH_COLUMNS),
+    "custom": _derived("custom_totals", CUSTOM_TOTALS),
+    "sections": _derived("section_totals", SECTION_TOTALS),
+    "functions": _derived("functions", FUNCTION_COLUMNS),
+    "hot_functions": _derived("hot_functions", HOT_COLUMNS),
+    "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),
+    "failed": _derived("failed_work", FAILED_COLUMNS),
+    "failed_files": _derived("failed_files", FAILED_FILE_COLUMNS),
+    "missing": _derived("missing_work", ASKED_COLUMNS),
+    "stragglers": _derived("stragglers", STRAGGLER_COLUMNS),
+    "worker_balance": _derived("worker_balance", BALANCE_COLUMNS),
+    "endpoints": _derived("endpoints", SERVER_COLUMNS),
+    "worker_memory": _derived("worker_memory", WORKER_MEMORY_COLUMNS),
+    "dataset_memory": _derived("dataset_memory", DATASET_MEMORY_COLUMNS),
+    "jobs": _derived("jobs", JOB_COLUMNS),
+}
+"""Tables available as attributes of a measurement."""
+
+
+class Breakdown(NamedTuple):
+    """A ledger, its possible breakdowns, and the meanings of their columns."""
+
+    ledger: type[ByteLedger | TimeLedger]
+    by: Sequence[str]
+    meanings: Mapping[str, str]
+
+
+BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
+    "byte_ledger": Breakdown(ByteLedger, byte_metrics.BREAKDOWNS, byte_metrics.MEANINGS),
+    "time_ledger": Breakdown(TimeLedger, time_metrics.BREAKDOWNS, time_metrics.MEANINGS),
+}
+NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
+"""All tables, including breakdowns of the ledgers."""
+
+
+def frame_named(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
+    """One of the tables; if it is not available, it is empty with the reason in `attrs["absent"]`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such table.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown table {name!r}; see `tables`")
+    ledger, _, what = name.partition("_by_")
+    return _frame(name, run, metrics) if name in TABLES else _breakdown(ledger, what, metrics)
+
+
+def _frame(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
+    columns, make, field = TABLES[name]
+    try:
+        with metrics.computing(name):
+            table = make(run, metrics)
+            return absent_frame(columns, reason_of_absence(run, field)) if table is None else frame_of(table, columns)
+    except NotMeasuredError as reason:
+        return absent_frame(columns, str(reason))
+
+
+def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:
+    """Breakdown of a ledger; if it is not available, it is empty with the reason."""
+    ledger, _, meanings = BREAKDOWNS[name]
+    try:
+        with metrics.computing(f"{name}.by({what!r})"):
+            found = metrics[name] if name in metrics else ledger.not_measured(metrics.missing[name])
+            return _documented(found, what, meanings)
+    except NotMeasuredError as reason:
+        return _documented(ledger.not_measured(str(reason)), what, meanings)
+
+
+def _documented(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[str, str]) -> pd.DataFrame:
+    """Breakdown of a ledger as a table with documented columns."""
+    key = "address" if what == "worker" else what  # "worker" is a class of the time ledger
+    frame = ledger.by(what).rename_axis(index=key).reset_index()
+    amounts = [name for name in frame.columns if name != key]
+    of_amounts = {name: f"{meanings.get(name, name)} [{ledger.unit}]" for name in amounts}
+    frame.attrs = {
+        "columns": {key: f"{key} of the {what}" if key != what else what} | of_amounts,
+        "units": dict.fromkeys(amounts, str(ledger.unit)),
+        **({} if ledger.absent is None else {"absent": ledger.absent}),
+    }
+    return frame

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.compat.legacy import with_python_types
-from roastcoffea.compat.tagged_json import untagged
+from roastcoffea.compat.legacy import untagged, with_python_types
 from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.run import Environment, Gaps, Host, MergedRun, Run, RunnerCall, SpanMetrics

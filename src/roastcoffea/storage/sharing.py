@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from roastcoffea.records.phases import PHASES
+from roastcoffea.records.chunks import PHASES
 from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.records.tasks import KINDS as TASK_KINDS
 from roastcoffea.records.tasks import OUTCOMES

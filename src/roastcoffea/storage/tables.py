@@ -20,14 +20,12 @@ import pyarrow.parquet as pq
 
 from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
-from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.client import CLIENT_STEP_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.columns import Column
-from roastcoffea.records.profile import PROFILE_COLUMNS
-from roastcoffea.records.run import Run, SpanMetrics
+from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run, SpanMetrics
 from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
 from roastcoffea.records.workers import (
+    CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
     SAMPLE_COLUMNS,

@@ -1,4 +1,4 @@
-"""Measurements of independent jobs made into one, as if one collector had watched them all."""
+"""Sources of studies, and measurements of independent jobs made into one, as if one collector had watched them all."""
 
 from __future__ import annotations
 
@@ -10,19 +10,46 @@ from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.metrics.worker_names import OF_WORKERS, on_host
+from roastcoffea.metrics import facts
+from roastcoffea.metrics.facts import OF_WORKERS, on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run, SpanMetrics
 from roastcoffea.storage.store import is_measurement, paths_in
 from roastcoffea.storage.tables import RECORDS, TABLES
-from roastcoffea.studies.sources import Source, measurement_of
 from roastcoffea.units import counted
+
+if TYPE_CHECKING:
+    from roastcoffea.collector import MetricsCollector
+
+
+Source: TypeAlias = "Measurement | MetricsCollector | Run | str | PathLike[str]"
+
+
+def measurement_of(source: Source) -> Measurement:
+    """Measurement from any of the sources."""
+    if isinstance(source, str | PathLike):
+        return load(source)
+    found = getattr(source, "measurement", source)
+    if isinstance(found, Run):
+        return Measurement(found)
+    if isinstance(found, Measurement):
+        return found
+    raise TypeError(f"pass a measurement, a collector, a Run or a path, not {type(source).__name__}")
+
+
+def name_of(source: Source) -> str:
+    """Name of the run: that of its folder, otherwise its own, otherwise its processor's with a part of its identity."""
+    if isinstance(source, str | PathLike):
+        return Path(source).resolve().name
+    run = measurement_of(source).run
+    return run.name or f"{facts.name_of(run)} {run.id[:8]}".strip()
+
 
 Value = TypeVar("Value")
 Key = TypeVar("Key")

@@ -15,9 +15,7 @@ from matplotlib.patches import StepPatch
 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import number, three_digits
-from roastcoffea.visualization.colours import scheme_of
-from roastcoffea.visualization.draw import NAMELESS, entry, whole_numbers
-from roastcoffea.visualization.legends import legend
+from roastcoffea.visualization.draw import NAMELESS, entry, legend, scheme_of, whole_numbers
 
 MOST_GROUPS: Final = 4
 """Datasets that are told apart; of more the smallest are drawn together."""

@@ -1,20 +1,199 @@
-"""What several plots draw: units of axes, words, notes and bars."""
+"""What several plots draw: colours, units of axes, words, legends, notes, bars, and lines of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from textwrap import fill, shorten
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, Family
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.report import sheets as cards
+from roastcoffea.report.sheets import ink_on
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from roastcoffea.visualization.colours import scheme_of
-from roastcoffea.visualization.legends import letters, size_in_points
+from roastcoffea.visualization.inputs import Presence, Series, Span, held, lasting, on_grid, steps_on_grid
+
+MOST_ABOVE: Final = 0.15
+"""Share of the height of axes that a legend within them takes at most; a higher one stands beside them."""
+
+MOST_BESIDE: Final = 0.5
+"""Share of the width that axes give up for a legend beside them, where no layout engine makes room."""
+
+LABEL_WIDTH: Final = 22
+LETTER: Final = 0.58
+"""Mean width of a letter divided by its size."""
+
+POINTS_PER_INCH: Final = 72
+GAPS: Final[dict[str, Any]] = {"columnspacing": 1.0, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
+
+
+class Layer(NamedTuple):
+    """An area between two lines in steps."""
+
+    name: str
+    below: Numbers
+    above: Numbers
+    colour: str
+
+
+def letters(ax: Axes) -> float:
+    """Size of the letters of labels, in points: others are in proportion to it."""
+    return float(ax.xaxis.label.get_fontsize())
+
+
+def size_in_points(ax: Axes) -> tuple[float, float]:
+    """Width and height of axes, before a layout engine moves them."""
+    box, figure = ax.get_window_extent(), ax.get_figure(root=True)
+    points = POINTS_PER_INCH / (figure.dpi if figure is not None else POINTS_PER_INCH)
+    return box.width * points, box.height * points
+
+
+def legend(ax: Axes, most: int | None = None) -> None:
+    """Legend of so many entries: above all that was drawn where it is low, for which the y axis grows, else beside."""
+    if most is not None and most < 0:
+        raise ValueError(f"a legend has 0 entries or more, not {most}")
+    handles, labels = ax.get_legend_handles_labels()
+    handles, labels = handles[:most], labels[:most]
+    if not labels:
+        return
+    (width, height), size = size_in_points(ax), 0.9 * letters(ax)
+    columns = max(1, int(width / (LETTER * size * max(map(len, labels)) + 3.6 * size)))
+    rows = math.ceil(len(labels) / columns)
+    share = (1.3 * rows + 0.7) * size / height
+    if share > MOST_ABOVE:
+        _beside(ax, handles, labels)
+        return
+    _grow(ax, share / (1 - share))
+    look: dict[str, Any] = {"loc": "upper center", "fontsize": size, "frameon": False, "borderaxespad": 0.1}
+    ax.legend(handles, labels, ncols=math.ceil(len(labels) / rows), **look, **GAPS)
+
+
+def _beside(ax: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Legend to the right of the axes; where nothing else makes room, these become narrower."""
+    size = 0.85 * letters(ax)
+    lines = [fill(label, LABEL_WIDTH) for label in labels]
+    figure = ax.get_figure(root=True)
+    if figure is None or figure.get_layout_engine() is None:
+        longest = max(len(line) for label in lines for line in label.split("\n"))
+        share = (LETTER * longest + 4) * size / size_in_points(ax)[0]
+        place = ax.get_position()
+        ax.set_position((place.x0, place.y0, place.width * (1 - min(share, MOST_BESIDE)), place.height))
+    look: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "fontsize": size, "frameon": False}
+    ax.legend(handles, lines, **look, **GAPS | {"labelspacing": 0.6})
+
+
+def _grow(ax: Axes, share: float) -> None:
+    """Move the upper end of the y axis outwards by a share of its length."""
+    transform = ax.yaxis.get_transform()
+    low, high = transform.transform(np.array(ax.get_ylim()))
+    top = transform.inverted().transform(np.array([high + share * (high - low)]))[0]
+    ax.set_ylim(top=top)
+
+
+# Classes
+
+
+def by_family(names: Iterable[str], family_of: Mapping[str, Family] = FAMILY_OF) -> list[str]:
+    """Classes, or phases, in the order in which they are stacked: those of a family next to each other."""
+    return sorted(names, key=lambda name: FAMILIES.index(family_of[name]))
+
+
+def family_labels(names: Mapping[str, str], family_of: Mapping[str, Family] = FAMILY_OF) -> dict[str, str | None]:
+    """Labels of classes, given how each is called: the first of a family names all of it, as they look alike."""
+    labels: dict[str, str | None] = {}
+    for _, group in groupby(by_family(names, family_of), family_of.__getitem__):
+        own = list(group)
+        labels |= dict.fromkeys(own) | {own[0]: ", ".join(names[name] for name in own)}
+    return labels
+
+
+def name_layers(ax: Axes, edges: Numbers, layers: Iterable[Layer]) -> None:
+    """Write the names of layers into them, where there is room."""
+    size, (width, height) = 0.8 * letters(ax), size_in_points(ax)
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    needed = 1.5 * size * (top - bottom) / height
+    for layer in layers:
+        # axes become narrower by labels and legend once they are laid out
+        span = 1.5 * (LETTER * size * len(layer.name) + size) * (right - left) / width
+        bins = math.ceil(span / (edges[1] - edges[0]))
+        if bins > len(layer.above):
+            continue
+        low, high = (
+            extreme(np.lib.stride_tricks.sliding_window_view(line, bins), axis=1)
+            for extreme, line in ((np.max, layer.below), (np.min, layer.above))
+        )
+        best = int(np.argmax(high - low))
+        if high[best] - low[best] >= needed:
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size, "color": ink_on(layer.colour)}
+            ax.text((edges[best] + edges[best + bins]) / 2, (low[best] + high[best]) / 2, layer.name, **look)
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """All colours on a background."""
+
+    dark: bool
+    ground: str
+    """The background itself; thin lines in it separate what has the same colour."""
+    ink: str
+    """Text, and lines that are no class's."""
+    quiet: str
+    """Axes, and lines that something is compared with."""
+    series: tuple[str, ...]
+    """For things without a colour of their own, such as datasets and workers: greens, which stand for no class."""
+    of_time: Mapping[str, str]
+    of_bytes: Mapping[str, str]
+    of_phases: Mapping[str, str]
+
+    def of(self, family: Family) -> str:
+        """Colour of a family."""
+        return family.dark if self.dark else family.light
+
+
+FAMILY_OF_PHASE: Final = {phase.name: FAMILY_OF[phase.time_class] for phase in phases.PHASES}
+
+
+def _scheme(dark: bool, ground: str, ink: str, quiet: str, series: tuple[str, ...]) -> Scheme:
+    of = {family: family.dark if dark else family.light for family in phases.FAMILIES}
+    of_time, of_bytes = (
+        {name: of[FAMILY_OF[name]] for name in names} for names in (phases.TIME_NAMES, phases.BYTE_NAMES)
+    )
+    of_phases = {name: of[family] for name, family in FAMILY_OF_PHASE.items()}
+    return Scheme(dark, ground, ink, quiet, series, of_time, of_bytes, of_phases)
+
+
+LIGHT: Final = _scheme(False, "#FFFFFF", "#1C1C1E", "#5B5B60", ("#005049", "#5F9963", "#212E01", "#546F4E"))
+DARK: Final = _scheme(True, "#17181A", "#E6E6E8", "#A5A5AB", ("#99C8C1", "#03892C", "#DFF7D6", "#839F84"))
+
+OF_TIME: Final = LIGHT.of_time
+OF_BYTES: Final = LIGHT.of_bytes
+OF_PHASES: Final = LIGHT.of_phases
+
+
+def scheme_of(ax: Axes) -> Scheme:
+    """Colours for these axes: what is labelled in a light colour has a dark background, transparent or not."""
+    return scheme_on(str(ax.xaxis.label.get_color()))
+
+
+def scheme_on(ink: str) -> Scheme:
+    """Colours beside text of this colour."""
+    return DARK if luminance(ink) > cards.MIDDLE else LIGHT
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour, from 0 (black) to 1 (white)."""
+    return cards.luminance(to_rgb(colour))
+
 
 MOST_BARS: Final = 20
 LONGEST_NAME: Final = 30
@@ -156,3 +335,119 @@ def pooled_bars(
     colours = {part: colour for part, (_, colour) in parts.items()}
     bars(ax, shown, dict(zip(parts, drawn * scale.factor, strict=True)), colours)
     ax.set_xlabel(f"{label} ({scale.unit})")
+
+
+MOST_LINES: Final = 7
+"""Workers that have a line each; of more there are bands."""
+
+GRID: Final = 300
+MOST_STEPS: Final = 2000
+"""Moments of values that hold until the next one; of more those on a grid are drawn."""
+
+SOLID: Final = "-"
+DASHED: Final = (0, (3, 1.2))
+DASHES: Final = (SOLID, SOLID, DASHED, DASHED, DASHED, DASHED, SOLID, SOLID)
+"""Of lines whose colours are those of a scheme, twice over."""
+
+
+def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float = 1.0) -> None:
+    """Draw each worker's line; of many workers the median, and bands of 80 % and all."""
+    if len(series.workers) > MOST_LINES:
+        _worker_bands(ax, *_gridded(series), span, scale, None)
+    else:
+        _worker_lines(ax, series, span, scale, "default")
+    _end_of_workers(ax, label)
+
+
+def worker_steps(  # noqa: PLR0917
+    ax: Axes, series: Series, span: Span, label: str, there: Presence, scale: float = 1.0
+) -> None:
+    """Draw what `worker_lines` does of values that hold from sample to sample, the last one until the worker left."""
+    series = held(series, there)
+    if len(series.workers) > MOST_LINES:
+        _worker_bands(ax, *_stepped(series), span, scale, "post")
+    else:
+        _worker_lines(ax, series, span, scale, "steps-post")
+    _end_of_workers(ax, label)
+
+
+def _worker_bands(  # noqa: PLR0917
+    ax: Axes, moments: Numbers, rows: Numbers, span: Span, scale: float, step: Literal["post"] | None
+) -> None:
+    x = time_axis(ax, *span)(moments)
+    low, tenth, middle, ninth, high = scale * np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
+    ink, drawstyle = scheme_of(ax).ink, f"steps-{step}" if step else "default"
+    _band(ax, x, low, high, 0.2, f"all {len(rows)} workers", step)
+    _band(ax, x, tenth, ninth, 0.4, "80 % of them", step)
+    ax.plot(x, middle, color=ink, linewidth=1.4, label="median", drawstyle=drawstyle)
+
+
+def _worker_lines(ax: Axes, series: Series, span: Span, scale: float, drawstyle: str) -> None:
+    axis, names = time_axis(ax, *span), [entry(name) for name in series.names]
+    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
+    for name, times, values, (colour, dashes), more in zip(
+        names, series.times, series.values, _looks(ax), wider, strict=False
+    ):
+        dotted = len(times) < 30 and drawstyle == "default"
+        look: dict[str, Any] = {"marker": "." if dotted else None, "markersize": 4, "drawstyle": drawstyle}
+        width = 1.2 + 0.5 * more
+        ax.plot(axis(times), values * scale, color=colour, linestyle=dashes, label=name, linewidth=width, **look)
+
+
+def _looks(ax: Axes) -> Iterator[tuple[str, Any]]:
+    """Colours and dashes of lines."""
+    return zip(2 * scheme_of(ax).series, DASHES, strict=True)
+
+
+def worker_mean(ax: Axes, series: Series, span: Span, label: str) -> None:
+    """Draw the mean over the workers present, in a band from the least to the most."""
+    grid, rows = _gridded(series)
+    x = time_axis(ax, *span)(grid)
+    if len(rows) > 1:
+        _band(ax, x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
+    ax.plot(x, np.nanmean(rows, axis=0), color=scheme_of(ax).ink, linewidth=1.4, label="mean over workers")
+    _end_of_workers(ax, label)
+
+
+def worker_sum(ax: Axes, series: Series, span: Span, label: str, there: Presence) -> None:
+    """Draw the sum over the workers present; each has its first value from its arrival on."""
+    moments, rows = _stepped(lasting(series, there))
+    x, total = time_axis(ax, *span)(moments), np.nansum(rows, axis=0)
+    colour = scheme_of(ax).series[0]
+    ax.fill_between(x, total, step="post", color=colour, alpha=0.3, linewidth=0)
+    ax.step(x, total, where="post", color=colour, linewidth=1.4)
+    _end_of_workers(ax, label)
+
+
+def _band(  # noqa: PLR0917
+    ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str, step: Literal["post"] | None = None
+) -> None:
+    colour = scheme_of(ax).series[0]
+    ax.fill_between(x, low, high, step=step, color=colour, alpha=alpha, linewidth=0, label=label)
+
+
+def _end_of_workers(ax: Axes, label: str) -> None:
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel(label)
+
+
+def _gridded(series: Series) -> tuple[Numbers, Numbers]:
+    """Moments at which any worker was sampled, and what each had there."""
+    sampled = max(map(len, series.times))
+    number = min(GRID, max(2 * sampled, 2)) if series.end > series.begin else 1
+    grid = np.linspace(series.begin, series.end, number)
+    return _where_known(grid, on_grid(series, grid))
+
+
+def _stepped(series: Series) -> tuple[Numbers, Numbers]:
+    """Moments at which a value changed, and what each worker had from there on."""
+    moments = np.unique(np.concatenate(series.times))
+    if len(moments) > MOST_STEPS:
+        moments = np.linspace(series.begin, series.end, MOST_STEPS)
+    return _where_known(moments, steps_on_grid(series, moments))
+
+
+def _where_known(moments: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Those of the moments at which anything is known of any worker."""
+    known = ~np.isnan(rows).all(axis=0)
+    return moments[known], rows[:, known]

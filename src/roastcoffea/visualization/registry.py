@@ -25,8 +25,7 @@ from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.records.run import Run
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.visualization.colours import DARK, LIGHT, Scheme, scheme_on
-from roastcoffea.visualization.draw import NAMELESS, short
+from roastcoffea.visualization.draw import DARK, LIGHT, NAMELESS, Scheme, scheme_on, short
 from roastcoffea.visualization.inputs import OPTIONS, PLOT_INPUTS, inputs_of
 
 PREFIX: Final = "plot_"

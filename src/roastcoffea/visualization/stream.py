@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import WITH_RESULT, identities
+from roastcoffea.metrics.facts import WITH_RESULT, identities, natural
 from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
-from roastcoffea.metrics.worker_names import natural
 from roastcoffea.records import tasks as task_records
-from roastcoffea.visualization.series import busy_in_pixels
+from roastcoffea.visualization.inputs import busy_in_pixels
 
 SHOWN: Final = (*BUSY, RESIDUAL)
 """Classes; what the ledger cannot place, as nothing tells what went on, is in its residual."""

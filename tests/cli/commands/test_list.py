@@ -10,7 +10,7 @@ from handmade import empty_run, handmade_run
 from made_runs import made_run, plan
 
 from roastcoffea.cli import main
-from roastcoffea.cli.commands import list as command
+from roastcoffea.cli import reading as command
 from roastcoffea.measurement import Measurement
 from roastcoffea.report import runs as listed
 from roastcoffea.storage.store import save_run

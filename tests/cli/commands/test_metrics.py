@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roastcoffea.cli import main
-from roastcoffea.report.reference import metric_reference
+from roastcoffea.report.glossary import metric_reference
 
 
 def test_metrics_prints_the_reference(capsys: pytest.CaptureFixture[str]) -> None:

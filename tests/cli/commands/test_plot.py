@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from roastcoffea.cli import main
-from roastcoffea.visualization.colours import DARK
+from roastcoffea.visualization.draw import DARK
 from roastcoffea.visualization.plots import PLOTS
 
 

@@ -20,12 +20,13 @@ from releases import needs_preloads, needs_rntuples
 from stored import baskets_of, served, write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.instrument.meter import meter as meter_module
-from roastcoffea.instrument.meter import sources, tally
-from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter import formats as meter_module
+from roastcoffea.instrument.meter import servers as sources
+from roastcoffea.instrument.meter import tally
+from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.tally import READ, Tally
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.phases import PHASES
+from roastcoffea.records.chunks import PHASES
 
 
 def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

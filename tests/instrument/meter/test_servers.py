@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.sources import watch_source
+from roastcoffea.instrument.meter.formats import Meter
+from roastcoffea.instrument.meter.servers import watch_source
 
 GOOD, BAD = SimpleNamespace(ok=True), SimpleNamespace(ok=False)
 

@@ -21,7 +21,7 @@ from releases import needs_retries
 from stored import baskets_of, served, write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.instrument.meter.sources import CountedFileSystem
+from roastcoffea.instrument.meter.servers import CountedFileSystem
 from roastcoffea.instrument.meter.tally import Tally
 
 

@@ -22,12 +22,12 @@ from metered import FLAT, Slept, branch_named, outcome, total_of_all, total_of_f
 from stored import baskets_of, clusters_of, write_tree
 from uproot.source.fsspec import FSSpecSource
 
-from roastcoffea.instrument.meter import sources
-from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter import servers as sources
+from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.steps import SMALL, BranchRead
 from roastcoffea.instrument.meter.tally import Shadow, Tally, branch_path
 from roastcoffea.log.packing import BASKETS_LISTED
-from roastcoffea.records.phases import PHASES
+from roastcoffea.records.chunks import PHASES
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roastcoffea.recording.facility.counters import MOST_ENDPOINTS, OTHERS, PAYLOAD, Counters
+from roastcoffea.recording.facility.observer import MOST_ENDPOINTS, OTHERS, PAYLOAD, Counters
 
 
 def test_requested_bytes_are_in_one_class_each_and_sum_to_the_total() -> None:

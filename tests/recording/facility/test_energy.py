@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.recording.facility.energy import METRIC, HostEnergy, PackageEnergy, hosts_of
+from roastcoffea.recording.facility.recorder import METRIC, HostEnergy, PackageEnergy, hosts_of
 
 
 def counter(root: Path, name: str, microjoules: int, most: int = 1_000_000_000) -> None:

@@ -9,7 +9,7 @@ from observed import Observed, recorded
 
 from roastcoffea.log.journals import journals_in
 from roastcoffea.measurement import Measurement
-from roastcoffea.recording.facility.journaled import LOST, is_cluster, is_facility, recorded_in, run_of
+from roastcoffea.recording.facility.index import WHY_CUT_OFF, is_cluster, is_facility, recorded_in, run_of
 
 
 def test_a_run_is_a_measurement_whose_ledgers_close(observed: Observed, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_journal_that_was_cut_off_gives_what_was_written_and_says_so(observed:
     last = max((each for each in journals if not is_cluster(each)), key=lambda each: float(each.header["start"]))
     run = run_of(last)
     recorder.end()
-    assert LOST in run.problems
+    assert WHY_CUT_OFF in run.problems
     assert run.tasks is not None
     assert len(run.tasks) == 1
 

@@ -9,7 +9,7 @@ import pytest
 from coffea.processor import Runner
 from releases import RELEASE
 
-from roastcoffea.recording.facility import metering
+from roastcoffea.recording.facility import recorder as metering
 
 
 def functions() -> dict[str, object]:

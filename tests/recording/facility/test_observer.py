@@ -11,8 +11,7 @@ from observed import Observed, made_record
 from stand_ins import Task
 
 from roastcoffea.log.packing import packed_records
-from roastcoffea.recording.facility.counters import PAYLOAD
-from roastcoffea.recording.facility.timeline import UNMETERED
+from roastcoffea.recording.facility.observer import PAYLOAD, UNMETERED
 
 
 def test_a_chunk_counts_once_with_its_events_bytes_and_thread_time(observed: Observed) -> None:

@@ -7,8 +7,8 @@ from bokeh.plotting import figure
 from observed import Observed
 
 from roastcoffea.metrics.phases import FAMILIES, TIME_CLASSES
+from roastcoffea.recording.facility.observer import BIN, SHOWN
 from roastcoffea.recording.facility.page import BARS, View, bar_of
-from roastcoffea.recording.facility.timeline import BIN, SHOWN
 
 
 def test_each_class_is_part_of_one_bar() -> None:

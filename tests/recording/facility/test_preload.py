@@ -23,8 +23,7 @@ from roastcoffea.facility import dask_setup, dask_teardown
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.measurement import Measurement
 from roastcoffea.recording.facility import display
-from roastcoffea.recording.facility.index import index_of
-from roastcoffea.recording.facility.journaled import LOST, is_cluster, recorded_in, run_of
+from roastcoffea.recording.facility.index import WHY_CUT_OFF, index_of, is_cluster, recorded_in, run_of
 
 PROCESSORS = """
 import time
@@ -201,7 +200,7 @@ def test_what_was_recorded_survives_a_scheduler_that_is_killed(facility: Facilit
         script.communicate()
     (journal,) = facility.runs()
     run, known = run_of(journal), recorded_in(journal).run
-    assert LOST in run.problems
+    assert WHY_CUT_OFF in run.problems
     assert run.chunks is not None
     assert len(run.chunks) >= known["chunks"] >= 8
     assert index_of(facility.journal).runs["state"].to_pylist() == ["cut off"]

@@ -9,8 +9,7 @@ import pytest
 from observed import Observed, recorded
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.recording.facility.index import index_of
-from roastcoffea.recording.facility.presented import sheets, write_page
+from roastcoffea.recording.facility.index import index_of, sheets, write_page
 from roastcoffea.report.terminal import for_terminal
 
 

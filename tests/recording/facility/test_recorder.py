@@ -13,7 +13,7 @@ from observed import Observed, made_record
 
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.log.packing import packed_records
-from roastcoffea.recording.facility.journaled import is_cluster, recorded_in, run_of
+from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
 from roastcoffea.recording.facility.recorder import NAME, Recorder
 from roastcoffea.records.tasks import ERROR, OK
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from observed import Observed, recorded
 
 import roastcoffea
-from roastcoffea.recording.facility.index import index_of
-from roastcoffea.recording.facility.saving import save_ended
+from roastcoffea.recording.facility.index import index_of, save_ended
 
 
 def test_runs_that_ended_are_saved_once(observed: Observed, tmp_path: Path) -> None:

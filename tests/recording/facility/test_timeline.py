@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.recording.facility.timeline import BIN, BINS, RUNNING, Timeline
+from roastcoffea.recording.facility.observer import BIN, BINS, RUNNING, Timeline
 
 BEGINNING = 1_700_000_000.0
 

@@ -10,7 +10,7 @@ from handmade import empty_run, handmade_run
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.exports.formats import FORMATS
+from roastcoffea.report.exports.metrics_json import FORMATS
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from roastcoffea.metrics.phases import BYTE_NAMES, FAMILIES, IDLING, TIME_NAMES
-from roastcoffea.report.first_look import palette
 from roastcoffea.report.page.figures import INK, family_of, painted, variable
+from roastcoffea.report.screen import palette
 
 
 def test_every_class_has_a_colour_in_both_schemes() -> None:

@@ -7,7 +7,7 @@ import pytest
 from parsed import unpacked
 from pictures import synthetic_run
 
-from roastcoffea.report.page.packing import packed_pixels, packed_tasks
+from roastcoffea.report.page.charts import packed_pixels, packed_tasks
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
 

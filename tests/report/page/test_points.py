@@ -9,7 +9,7 @@ import pytest
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.page import points
+from roastcoffea.report.page import worker_map as points
 from roastcoffea.report.page.figures import Chart, Context
 from roastcoffea.visualization.inputs import inputs_of
 

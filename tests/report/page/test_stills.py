@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from roastcoffea.metrics.phases import COMPUTING
-from roastcoffea.report.page.stills import classes_picture, shaded_picture
+from roastcoffea.report.page.worker_map import classes_picture, shaded_picture
 
 
 def test_the_picture_of_classes_says_what_its_highest_point_is() -> None:

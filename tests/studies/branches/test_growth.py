@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
+from roastcoffea.studies.branches.branch_figure import COLUMNS, SCALING, Growth
 
 
 def growth(counts: list[int], **columns: list[float | None]) -> Growth:

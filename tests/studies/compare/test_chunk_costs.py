@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from chunks_in_two_sizes import chunks_of, measurement_of
 
-from roastcoffea.studies.compare.chunk_costs import SPLIT, fixed_costs, products
-from roastcoffea.studies.compare.compare import compare
+from roastcoffea.studies.compare.comparison import compare
+from roastcoffea.studies.compare.observations import SPLIT, fixed_costs, products
 
 
 def test_a_fixed_cost_is_told_from_that_of_an_event() -> None:

@@ -31,8 +31,8 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.storage.store import save_run
-from roastcoffea.studies.compare import sides
-from roastcoffea.studies.compare.compare import compare
+from roastcoffea.studies.compare import observations as sides
+from roastcoffea.studies.compare.comparison import compare
 from roastcoffea.studies.compare.observations import observed
 
 EVENTS = 4000

@@ -12,8 +12,7 @@ from made_runs import made_run, plan
 
 from roastcoffea.records.run import Run
 from roastcoffea.report.sheets import Sheet
-from roastcoffea.studies.compare.compare import compare
-from roastcoffea.studies.compare.comparison import Comparison
+from roastcoffea.studies.compare.comparison import Comparison, compare
 from roastcoffea.units import moment
 
 FAST, SLOW = [plan(1.0)] * 64, [plan(1.5)] * 64

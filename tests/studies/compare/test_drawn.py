@@ -6,9 +6,7 @@ import pytest
 from made_runs import made_run, plan
 
 from roastcoffea.metrics.phases import COMPUTING
-from roastcoffea.studies.compare.compare import compare
-from roastcoffea.studies.compare.comparison import Comparison
-from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of
+from roastcoffea.studies.compare.comparison import MOST_CARDS, Comparison, bars_of, card_of, compare
 from roastcoffea.studies.compare.explanation import Part
 
 FAST, SLOW = [plan(1.0)] * 64, [plan(1.5)] * 64

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from roastcoffea.metrics import phases
-from roastcoffea.studies.compare.factors import (
+from roastcoffea.studies.compare.explanation import (
     CHUNK_SIZE,
     CHUNKS,
     DRIVERS,

@@ -7,10 +7,8 @@ import random
 import pytest
 from observing import TIME, observation
 
-from roastcoffea.studies.compare.chunk_costs import OF_LOAD
-from roastcoffea.studies.compare.explanation import Explanation, explained
-from roastcoffea.studies.compare.factors import Leaf, Volumes
-from roastcoffea.studies.compare.load import CPU, shares_of_load
+from roastcoffea.studies.compare.explanation import CPU, Explanation, Leaf, Volumes, explained, shares_of_load
+from roastcoffea.studies.compare.observations import OF_LOAD
 
 LOADED = TIME | {"contention": 8.0, "wait": 0.0}
 """Half a second of waiting for each of the 16 seconds of CPU time."""

@@ -11,8 +11,7 @@ from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.studies.compare.observations import Observation, observed
-from roastcoffea.studies.compare.per_event import Change, clear_changes
-from roastcoffea.studies.compare.side_by_side import speed
+from roastcoffea.studies.compare.side_by_side import Change, clear_changes, speed
 
 
 def runs(cpu: Sequence[float], wait: float = 0.0, scatter: float = 0.0) -> list[Observation]:

@@ -9,7 +9,7 @@ import pytest
 from observing import observation, with_metric
 from scipy.stats import beta
 
-from roastcoffea.studies.compare.observations import Observation
+from roastcoffea.studies.compare.observations import Observation, Side
 from roastcoffea.studies.compare.side_by_side import (
     BYTE_LEDGER,
     CANNOT_TELL,
@@ -24,7 +24,6 @@ from roastcoffea.studies.compare.side_by_side import (
     rows_of,
     speed,
 )
-from roastcoffea.studies.compare.sides import Side
 
 
 def side(letter: str, *runs: Observation) -> Side:

@@ -11,7 +11,7 @@ from made_runs import independent_job, with_call
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement
 from roastcoffea.storage.store import save_run
-from roastcoffea.studies.compare.sides import paths_of, side_of
+from roastcoffea.studies.compare.observations import paths_of, side_of
 
 
 @pytest.fixture

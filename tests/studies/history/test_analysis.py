@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from history_by_hand import HIGH, LOW, entry, with_cpu
 
-from roastcoffea.studies.history.analysis import analysis_of
-from roastcoffea.studies.history.entries import BYTES, CPU, RATE, Entry
+from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry, analysis_of
 
 
 def upgraded(runs: list[Entry], first: int) -> list[Entry]:

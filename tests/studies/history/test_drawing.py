@@ -7,7 +7,7 @@ from history_by_hand import HIGH, LOW, entry, with_cpu
 from parsed import Parsed
 
 from roastcoffea.studies.history.analysis import analysis_of
-from roastcoffea.studies.history.drawing import drawing
+from roastcoffea.studies.history.page import drawing
 
 
 def test_dots_levels_and_flags_are_where_they_belong() -> None:

@@ -12,7 +12,7 @@ from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Environment, Run
-from roastcoffea.studies.history.entries import CPU, RATE, Change, Entry, changes, entry_of, noisy_facts
+from roastcoffea.studies.history.analysis import CPU, RATE, Change, Entry, changes, entry_of, noisy_facts
 
 CHUNKS = [plan(0.5, 0.5)] * 8
 

@@ -18,8 +18,7 @@ import roastcoffea
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED
-from roastcoffea.studies.history.analysis import analysis_of
-from roastcoffea.studies.history.entries import BYTES, CPU, RATE, Entry
+from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry, analysis_of
 from roastcoffea.studies.history.history import History, history
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roastcoffea.studies.scaling.needs import target_of
+from roastcoffea.studies.scaling.scaling import target_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.studies.scaling.turning import peak_of, present_from, turning_of
+from roastcoffea.studies.scaling.explanation import peak_of, present_from, turning_of
 
 SIZES = np.array([8.0, 16.0, 32.0, 64.0, 128.0])
 

@@ -15,7 +15,7 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.calls import PREPROCESSING_COLUMNS
+from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.report.sheets import Heading, Sheet

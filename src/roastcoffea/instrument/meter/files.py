@@ -10,19 +10,19 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from roastcoffea.errors import error_text
-from roastcoffea.generations.uproot import column_readers
+from roastcoffea.generations import column_readers
 from roastcoffea.instrument.meter.formats import (
     ColumnShadow,
     Decompression,
     Interpretation,
     LocatorShadow,
+    Meter,
     PagesShadow,
     leaves_once,
     metered_executor,
     watch_parquet,
 )
-from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.sources import watch_source
+from roastcoffea.instrument.meter.servers import watch_source
 from roastcoffea.instrument.meter.steps import BranchRead
 from roastcoffea.instrument.meter.tally import READ, Tally, branch_path
 from roastcoffea.log.packing import BRANCHES

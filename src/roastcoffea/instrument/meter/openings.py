@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from roastcoffea.generations.uproot import column_readers
+from roastcoffea.generations import column_readers
 from roastcoffea.instrument.meter.files import BUILD, OPEN, OTHER, FilesMeter
 from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ, Tally
 from roastcoffea.instrument.shared import Remembered, joined, leave, lock_of, name_here

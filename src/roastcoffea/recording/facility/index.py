@@ -1,9 +1,10 @@
-"""A facility's records at a glance: its runs, and what each day cost, as tables for all renderers and exports."""
+"""A facility's records at a glance: runs of its journals, and costs of each day, as tables and sheets."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,15 +12,144 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import RoastcoffeaError, error_text
-from roastcoffea.log.journals import Journal, journals_in
+from roastcoffea.backends.recorder import FROM_CHUNKS
+from roastcoffea.errors import MeasurementError, RoastcoffeaError, error_text
+from roastcoffea.log.journal import LOG
+from roastcoffea.log.journals import Journal, journal_in, journals_in
+from roastcoffea.log.reader import UNREADABLE, ClusterLog
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
-from roastcoffea.recording.facility.journaled import is_cluster, is_facility, recorded_in, run_of
+from roastcoffea.recording.facility.recorder import CALL, CLUSTER, RUN, TICK
+from roastcoffea.recording.facility.sentences import short
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column
+from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import OK
-from roastcoffea.units import SECONDS_PER_HOUR
+from roastcoffea.report.page.frame import page
+from roastcoffea.report.sheets import Column as SheetColumn
+from roastcoffea.report.sheets import Heading, Sheet
+from roastcoffea.storage.folders import whole_file
+from roastcoffea.units import (
+    COUNT,
+    FRACTION,
+    GIGABIT_PER_SECOND,
+    SECOND,
+    SECONDS_PER_HOUR,
+    Unit,
+    counted,
+    number,
+    scaled,
+    three_digits,
+)
+
+BACKEND: Final = "facility"
+UNKNOWN: Final = "unknown"
+NO_CHUNKS: Final = (
+    "its chunks were not metered: start workers with dask worker --preload roastcoffea.facility, or use a collector"
+)
+NO_CLIENT: Final = "only the client knows it, and it did not measure this run"
+NO_SPAN: Final = "runs recorded by the scheduler have no span of their own"
+WHY_CUT_OFF: Final = "the scheduler ended, or was killed, before the run did: what came later is missing"
+
+
+@dataclass(eq=False)
+class Recorded:
+    """What a journal has of a run, or of the whole scheduler."""
+
+    log: ClusterLog = field(default_factory=ClusterLog)
+    run: dict[str, Any] = field(default_factory=dict)
+    clusters: list[dict[str, Any]] = field(default_factory=list)
+    last: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+def is_facility(journal: Journal) -> bool:
+    """Whether a scheduler wrote a journal."""
+    return journal.header.get("facility") is True
+
+
+def is_cluster(journal: Journal) -> bool:
+    """Whether a journal has the totals of a scheduler."""
+    return journal.header.get("cluster") is True
+
+
+def recorded_in(journal: Journal) -> Recorded:
+    """All that can be read in a journal."""
+    found = Recorded()
+    for entry in journal.entries():
+        found.last = entry.time
+        if entry.kind == LOG:
+            found.log.feed(entry.data)
+        elif entry.kind in {RUN, CLUSTER}:
+            try:
+                known = json.loads(entry.data)
+            except UNREADABLE as error:
+                found.problems.append(f"an entry of the journal could not be read: {error_text(error)}")
+                continue
+            if entry.kind == RUN and isinstance(known, dict):
+                found.run = known
+            elif isinstance(known, dict):
+                found.clusters.append(known)
+    found.problems += journal.problems
+    return found
+
+
+def run_of(journal: Journal) -> Run:
+    """The run that a journal has, on the scheduler's clock, with what it lacks."""
+    found, start = recorded_in(journal), float(journal.header["start"])
+    known, log = found.run, found.log
+    stop = max(float(known.get("stop") or known.get("last") or found.last), start)
+    calls = log.received.calls()
+    chunks = log.received.chunks(calls)
+    absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT, "client_steps": NO_CLIENT}
+    if not len(chunks):
+        absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
+    tables: dict[str, Any] = {
+        "chunks": chunks if len(chunks) else None,
+        **{name: getattr(log.received, name)(chunks) if len(chunks) else None for name in FROM_CHUNKS},
+        "preprocessing": log.received.preprocessing(),
+        "tasks": log.attempts.table(0.0),
+        "lifetimes": log.workers.lifetimes(0.0, start, stop),
+        "pauses": log.workers.pauses(0.0, start, stop),
+        "samples": log.workers.samples(0.0),
+        "sampling": log.sampling.sampling(0.0),
+        "worker_states": log.sampling.states(0.0),
+    }
+    run = Run(
+        id=str(journal.header.get("id")),
+        name=None,
+        start=start,
+        stop=stop,
+        outcome=FINISHED,
+        error=None,
+        backend=BACKEND,
+        environment=Environment(versions={}, client_host=None),
+        sampling_interval=TICK,
+        calls=(_call(known, next(iter(calls)) if len(calls) == 1 else CALL, start, stop),),
+        **tables,
+        attempts=known.get("attempts"),
+        scheduler_clock_offset=0.0,
+        dropped=dict(known.get("dropped") or {}),
+        absent=absent,
+        problems=(*found.problems, *log.problems, *([] if known.get("ended") or journal.is_written else [WHY_CUT_OFF])),
+    )
+    return checked(run)
+
+
+def _call(known: dict[str, Any], identity: str, start: float, stop: float) -> RunnerCall:
+    """What stands for the Runner call, of which the scheduler knows chunks and files."""
+    return RunnerCall(
+        id=identity,
+        processor=str(known.get("processor") or known.get("name") or UNKNOWN),
+        executor=UNKNOWN,
+        start=start,
+        stop=stop,
+        outcome=FINISHED,
+        chunks=int(known.get("asked") or 0) or None,
+        files=int(known.get("files") or 0) or None,
+    )
+
 
 JOULES_PER_KILOWATT_HOUR: Final = 3.6e6
 
@@ -259,3 +389,92 @@ def _measured_energy(amounts: Mapping[str, float]) -> dict[str, float]:
         return {}
     share = amounts["hosts_with_energy"] / amounts["hosts"]
     return {"measured_energy": amounts["joules"] / JOULES_PER_KILOWATT_HOUR, "measured_hosts": share}
+
+
+HOUR: Final = Unit("h", lambda value: number(three_digits(round(value, 4))))
+ENERGY: Final = Unit("kWh", scaled("Wh", 1e3))
+
+RUNS: Final = (
+    ("client", SheetColumn("client")),
+    ("processor", SheetColumn("processor")),
+    ("state", SheetColumn("state", dispensable=2)),
+    ("elapsed", SheetColumn("elapsed", SECOND, dispensable=3)),
+    ("events", SheetColumn("events", COUNT, dispensable=4)),
+    ("core_hours", SheetColumn("core-hours", HOUR)),
+    ("wasted_share", SheetColumn("wasted", FRACTION)),
+    ("wasted_by", SheetColumn("most by")),
+    ("failed_share", SheetColumn("failed", FRACTION)),
+    ("gigabits_per_second", SheetColumn("data", GIGABIT_PER_SECOND, dispensable=5)),
+    ("heaviest_dataset", SheetColumn("heaviest dataset", dispensable=1)),
+)
+DAYS: Final = (
+    ("day", SheetColumn("day")),
+    ("core_hours", SheetColumn("core-hours", HOUR)),
+    ("cpu_hours", SheetColumn("CPU", HOUR)),
+    ("idle_hours", SheetColumn("idle", HOUR)),
+    ("failed_hours", SheetColumn("failed", HOUR)),
+    ("energy", SheetColumn("energy", ENERGY)),
+    ("idle_energy", SheetColumn("of idle", ENERGY)),
+)
+MEASURED: Final = "Measured by the processors of {:.0%} of the hosts, for all that ran there: {} on {}."
+HOURS: Final = "core-hours: threads of all workers times the time that they were there; of these CPU, idle, and failed"
+NO_WATTS: Final = "For an estimate of energy give --watts-per-core."
+FORMULA: Final = "Energy is an estimate, not measured: core-hours x {} W per core / 1000."
+
+
+def sheets(found: Index) -> list[Sheet]:
+    """Days with their cost, and runs."""
+    days = [pair for pair in DAYS if found.watts is not None or "energy" not in pair[0]]
+    energy = NO_WATTS if found.watts is None else FORMULA.format(number(found.watts))
+    runs = found.runs.to_pylist()
+    for row in runs:
+        row["client"] = short(row["client"] or "")
+    notes = (
+        [] if not runs else ["wasted: waiting, overhead and failed attempts, of the thread time of the run's own tasks"]
+    )
+    if any(row["wasted_share"] is None for row in runs):
+        notes.append("- is not known: chunks are metered by dask worker --preload roastcoffea.facility")
+    cut_off = sum(row["state"] == LOST for row in runs)
+    if cut_off:
+        notes.append(f"{counted(cut_off, 'run')} cut off: the scheduler ended, or was killed, before the run did")
+    rows = found.days.to_pylist()
+    measured = [
+        MEASURED.format(row["measured_hosts"], ENERGY.text(row["measured_energy"]), row["day"])
+        for row in rows
+        if row["measured_energy"] is not None
+    ]
+    heads, lines = [head for _, head in days], [HOURS, energy, *measured]
+    return [
+        Sheet(title="Days", things="days", columns=heads, rows=_rows(rows, days), notes=lines),
+        Sheet(title="Runs", things="runs", columns=[head for _, head in RUNS], rows=_rows(runs, RUNS), notes=notes),
+        *([Sheet(title="Not read", items=found.problems)] if found.problems else []),
+    ]
+
+
+def _rows(rows: list[dict[str, Any]], columns: Any) -> list[list[Any]]:
+    return [[row[name] for name, _ in columns] for row in rows]
+
+
+def write_page(found: Index, path: Path, *, overwrite: bool) -> Path:
+    """Write the index as a page, whole or not at all.
+
+    Raises
+    ------
+    MeasurementError
+        Something is there already, or it cannot be written.
+    """
+    lead = [f"{counted(len(found.runs), 'run')} recorded in {found.folder}"]
+    text = page(Heading(title=f"Runs of {found.folder.resolve().name}", label="facility", lead=lead), sheets(found))
+    try:
+        with whole_file(path, overwrite=overwrite) as file:
+            file.write(str(text).encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise MeasurementError(f"the page was not written to {path}: {error}") from error
+    return path
+
+
+def save_ended(found: Index, output: Path) -> Iterator[Path]:
+    """Save the runs of an index that go on no longer; existing ones stay as they are."""
+    for row in found.runs.to_pylist():
+        if row["state"] != RUNNING and not (output / row["journal"]).exists():
+            yield Measurement(run_of(journal_in(found.folder / row["journal"]))).save(output, row["journal"])

@@ -1,34 +1,185 @@
-"""The scheduler plugin behind the live page and the Prometheus metrics.
-
-There is one on a scheduler, however many collectors are open: a task counts once.
-"""
+"""The scheduler plugin behind the live page and Prometheus: totals, and thread time by class over the last minutes."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from roastcoffea.log.completeness import CLASS_OF_COLUMN
 from roastcoffea.log.marks import METADATA_KEY
 from roastcoffea.log.packing import unpacked_values
-from roastcoffea.log.tally import CLASS_OF_COLUMN
+from roastcoffea.metrics.endpoints import endpoint
 from roastcoffea.metrics.phases import (
     CLASS_OF_KIND,
     CLIENT,
     FAILED,
+    IDLE,
+    METADATA,
     OVERHEAD,
     PAUSED,
     QUEUED,
+    RESIDUAL,
     TAIL,
+    TIME_CLASSES,
 )
-from roastcoffea.recording.facility.counters import Counters
+from roastcoffea.metrics.phases import PREPROCESSING as PREPROCESSING_CLASS
 from roastcoffea.recording.facility.runs import Part, Runs
-from roastcoffea.recording.facility.timeline import UNMETERED, Timeline
 from roastcoffea.records.chunks import OK, SKIPPED
 from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, PREPROCESSING, PROCESSOR
+
+BIN: Final = 5.0
+BINS: Final = 120
+"""Seconds in a bin, and bins that are kept: ten minutes."""
+
+UNMETERED: Final = "chunks, not metered"
+"""Time of chunks of which only the scheduler knows."""
+
+RUNNING: Final = "not reported yet"
+"""Time of slots with a task, less what tasks that ended have reported: they run, or are in transit."""
+
+SHOWN: Final = (*(one.name for one in TIME_CLASSES if one.name not in {*IDLE, "residual"}), UNMETERED, RUNNING, *IDLE)
+ASSIGNED: Final = "assigned"
+"""Row of the time of slots with a task, as sampled."""
+
+_ROWS: Final = {name: row for row, name in enumerate((*SHOWN, ASSIGNED))}
+BATCH: Final = 1000
+SHORTEST: Final = 1e-9
+_IDLE: Final = [_ROWS[name] for name in IDLE]
+
+
+class Timeline:
+    """Thread seconds by class and bin.
+
+    A task's seconds are spread over the time between its start and stop, so that past bins become more exact as tasks
+    end. Memory does not grow.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = np.zeros((len(_ROWS), BINS))
+        self._times: list[tuple[float, float]] = []
+        self._amounts: list[list[float]] = []
+        self._last = 0
+        """Number of the latest bin, in bins since 1970."""
+
+    def advance(self, now: float) -> None:
+        """Make room for bins until now, and put what was added into the bins."""
+        last = int(now // BIN)
+        shift = min(last - self._last, BINS)
+        if shift > 0:
+            self._seconds[:, :-shift] = self._seconds[:, shift:].copy()
+            self._seconds[:, -shift:] = 0.0
+            self._last = last
+        self._spread()
+
+    def add(self, start: float, stop: float, seconds: Mapping[str, float]) -> None:
+        """Spread the seconds of an attempt over its time."""
+        self._times.append((start, stop))
+        self._amounts.append([seconds.get(name, 0.0) for name in _ROWS])
+        if len(self._times) >= BATCH:
+            self._spread()
+
+    def sample(self, start: float, stop: float, assigned: float, idle: Mapping[str, float]) -> None:
+        """Spread the seconds of slots with a task, and of free ones by reason, over the time since the last sample."""
+        self.add(start, stop, {**idle, ASSIGNED: assigned})
+
+    def _spread(self) -> None:
+        """Put the waiting amounts into bins, all at once: in parts by how long each time is within each bin."""
+        if not self._times:
+            return
+        start, stop = np.array(self._times).T[:, :, np.newaxis]
+        edges = (self._last - BINS + 1 + np.arange(BINS + 1)) * BIN
+        stop = np.minimum(stop, edges[-1])
+        within = np.minimum(stop, edges[1:]) - np.maximum(start, edges[:-1])
+        lengths = np.maximum(stop - start, SHORTEST)
+        self._seconds += np.array(self._amounts).T @ (np.maximum(within, 0.0) / lengths)
+        self._times.clear()
+        self._amounts.clear()
+
+    def threads(self) -> tuple[npt.NDArray[np.float64], dict[str, npt.NDArray[np.float64]]]:
+        """Beginnings of the bins that are over (Unix seconds), and the mean number of threads in each class."""
+        seconds = self._seconds.copy()
+        assigned = seconds[_ROWS[ASSIGNED]]
+        idle = seconds[_IDLE].sum(axis=0)
+        reported = seconds[: len(SHOWN)].sum(axis=0) - idle
+        seconds[_ROWS[RUNNING]] = np.maximum(assigned - reported, 0.0)
+        # tasks report what they took; a late sample took their threads for free ones
+        left = np.maximum(idle - np.maximum(reported - assigned, 0.0), 0.0)
+        seconds[_IDLE] *= np.divide(left, idle, out=np.zeros_like(idle), where=idle > 0)
+        times = (self._last - BINS + 1 + np.arange(BINS, dtype=np.float64)) * BIN
+        return times[:-1], {name: seconds[row, :-1] / BIN for name in SHOWN if seconds[row := _ROWS[name]].any()}
+
+
+MOST_ENDPOINTS: Final = 20
+MOST_FILES: Final = 256
+OTHERS: Final = "others"
+"""Endpoint of the bytes from all endpoints beyond the first ones."""
+
+PAYLOAD: Final = "payload or re-read"
+"""The scheduler does not know which basket has been read before: that is for the measurement to tell."""
+
+
+class Counters:
+    """Totals of all runs, which only grow.
+
+    Attributes
+    ----------
+    chunks : Counter
+        Chunks by outcome, each counted once its result is there.
+    attempts : Counter
+        Failed attempts of tasks, by outcome and kind of task.
+    bytes : Counter
+        Requested bytes by class and endpoint.
+    seconds : dict
+        Thread time by class, in seconds.
+    capacity : float
+        Threads of all workers x time, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: Counter[str] = Counter()
+        self.events = 0
+        self.attempts: Counter[tuple[str, str]] = Counter()
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.capacity = 0.0
+        self._endpoints: set[str] = set()
+
+    def add_bytes(self, record: Mapping[str, Any], *, failed: bool, preprocessing: bool) -> None:
+        """Count the requested bytes of an attempt, where it has measured them."""
+        requested = record.get("bytes_requested")
+        if requested is None:
+            return
+        where = self._known(record.get("endpoint") or _endpoint(record.get("file")) or OTHERS)
+        if failed or preprocessing:
+            self.bytes[FAILED if failed else PREPROCESSING_CLASS, where] += requested
+            return
+        payload, metadata = record.get("bytes_payload") or 0, record.get("bytes_metadata") or 0
+        for name, size in ((PAYLOAD, payload), (METADATA, metadata), (RESIDUAL, requested - payload - metadata)):
+            if size > 0:
+                self.bytes[name, where] += size
+
+    def _known(self, name: str) -> str:
+        """The endpoint, or "others" once there are too many."""
+        if name not in self._endpoints:
+            if len(self._endpoints) >= MOST_ENDPOINTS:
+                return OTHERS
+            self._endpoints.add(name)
+        return name
+
+
+@lru_cache(MOST_FILES)
+def _endpoint(file: str | None) -> str | None:
+    """Endpoint of a file, remembered because a file usually has many chunks."""
+    return endpoint(file)
+
 
 NAME: Final = "roastcoffea-observer"
 TICK: Final = 1.0

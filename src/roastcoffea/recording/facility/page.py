@@ -20,9 +20,8 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING
-from roastcoffea.recording.facility.observer import Observer
+from roastcoffea.recording.facility.observer import BIN, RUNNING, UNMETERED, Observer
 from roastcoffea.recording.facility.sentences import classes_of, page_of
-from roastcoffea.recording.facility.timeline import BIN, RUNNING, UNMETERED
 
 PATH: Final = "/roastcoffea"
 ALONE: Final = "/individual-roastcoffea"

@@ -18,9 +18,9 @@ import dask
 
 from roastcoffea.errors import reported
 from roastcoffea.recording.black_box import remove_old
-from roastcoffea.recording.facility import display, metering
-from roastcoffea.recording.facility.energy import METRIC, PackageEnergy
-from roastcoffea.recording.facility.recorder import NAME, TICK, Recorder
+from roastcoffea.recording.facility import display
+from roastcoffea.recording.facility import recorder as metering
+from roastcoffea.recording.facility.recorder import METRIC, NAME, TICK, PackageEnergy, Recorder
 
 HOUR: Final = 3600.0
 CONFIG: Final = "roastcoffea.facility"

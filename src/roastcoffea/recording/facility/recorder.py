@@ -1,16 +1,17 @@
-"""Records every run of every client of a scheduler in journals on its disk, each run in one of its own."""
+"""Records every run of every client in journals on the scheduler's disk, with metered chunks and energy."""
 
 from __future__ import annotations
 
+import functools
 import getpass
 import json
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +19,87 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
 from roastcoffea.backends.workers import Workers
-from roastcoffea.generations.distributed import event_topics
+from roastcoffea.generations import event_topics
+from roastcoffea.instrument.channels import dask_worker
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.log.journal import LOG, JournalWriter
-from roastcoffea.log.kinds import CHUNK
-from roastcoffea.log.writer import LogWriter, Problems
-from roastcoffea.recording.facility.energy import HostEnergy, hosts_of
+from roastcoffea.log.kinds import CHUNK, LogWriter, Problems
+from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.runs import ObservedRun
 from roastcoffea.records.tasks import PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
+
+POWERCAP: Final = Path("/sys/class/powercap")
+PACKAGES: Final = "intel-rapl:[0-9]*"
+METRIC: Final = "roastcoffea-energy"
+"""Name of the worker metric: joules of all processor packages of the host since the worker's preload began."""
+
+MICROJOULES: Final = 1e-6
+
+
+class PackageEnergy:
+    """Joules of a host's processor packages since this was made.
+
+    Raises
+    ------
+    OSError
+        There are no such counters, or they may not be read.
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        # those with a second colon are parts of a package
+        self._domains = [path for path in sorted(root.glob(PACKAGES)) if path.name.count(":") == 1]
+        if not self._domains:
+            raise FileNotFoundError(f"{root} has no counters of processor packages")
+        self._ranges = [_number(path / "max_energy_range_uj") for path in self._domains]
+        self._last = self._read()
+        self._joules = 0.0
+
+    def joules(self, _worker: Any = None) -> float:
+        """Joules so far; it is to be asked for before a counter wraps twice, which takes minutes."""
+        now = self._read()
+        for before, after, most in zip(self._last, now, self._ranges, strict=True):
+            grown = after - before
+            self._joules += MICROJOULES * (grown if grown >= 0 else grown + most)
+        self._last = now
+        return self._joules
+
+    def _read(self) -> list[int]:
+        return [_number(path / "energy_uj") for path in self._domains]
+
+
+class HostEnergy:
+    """Joules of all hosts whose workers report them; workers of one host report the same counters."""
+
+    def __init__(self) -> None:
+        self.joules: float | None = None
+        self.hosts = 0
+        self._last: dict[str, float] = {}
+
+    def take(self, workers: Mapping[str, Any]) -> None:
+        """Add what the hosts used since the last time."""
+        grown: dict[str, float] = {}
+        last = {}
+        for address, worker in workers.items():
+            joules = worker.metrics.get(METRIC)
+            if joules is not None:
+                last[address] = joules
+                more = joules - self._last.get(address, 0.0)
+                grown[worker.host] = max(grown.get(worker.host, 0.0), more)
+        self._last, self.hosts = last, len(grown)
+        if grown:
+            self.joules = (self.joules or 0.0) + sum(grown.values())
+
+
+def _number(file: Path) -> int:
+    return int(file.read_text())
+
+
+def hosts_of(workers: Iterable[Any]) -> int:
+    """Number of hosts of workers."""
+    return len({worker.host for worker in workers})
+
 
 NAME: Final = "roastcoffea-facility"
 """Name of the plugins on scheduler and workers, and of the topic of worker events."""
@@ -343,3 +416,59 @@ def user() -> str | None:
         return getpass.getuser()
     except (KeyError, OSError):
         return None
+
+
+CALL: Final = "facility"
+"""Runner call of the records: which one it was only the client knows."""
+
+FUNCTIONS: Final = {"_work_function": False, "metadata_fetcher_root": True}
+"""Functions of the Runner that tasks call, and whether they open a file for preprocessing."""
+
+_originals: Final[dict[str, Any]] = {}
+
+
+def start() -> None:
+    """Wrap coffea's functions in this process."""
+    from coffea.processor import Runner
+
+    for name, of_files in FUNCTIONS.items():
+        original = Runner.__dict__.get(name)
+        if name not in _originals and isinstance(original, staticmethod):
+            _originals[name] = original
+            setattr(Runner, name, staticmethod(_metered(original.__func__, of_files)))
+
+
+def stop() -> None:
+    """Restore coffea's functions."""
+    from coffea.processor import Runner
+
+    while _originals:
+        name, original = _originals.popitem()
+        setattr(Runner, name, original)
+
+
+def _metered(function: Callable[..., Any], of_files: bool) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _is_ours():
+            return function(*args, **kwargs)
+        *options, item = args
+        closure = partial(function, *options, **kwargs)
+        # the form in which coffea passes a closure to executors
+        return Probe(partial(_called, 0, False, closure), CALL, CALL, ((NAME,), None, False), of_files)(item)
+
+    return call
+
+
+def _called(_retries: int, _skipped: bool, closure: Callable[[Any], Any], item: Any) -> Any:
+    return closure(item)
+
+
+def _is_ours() -> bool:
+    """Whether a task runs here that no collector measures, on a worker with the facility's plugin."""
+    worker = dask_worker()
+    if worker is None or NAME not in worker.plugins:
+        return False
+    task = worker.state.tasks.get(worker.get_current_task())
+    annotations = None if task is None else task.annotations
+    return task is not None and ANNOTATION not in (annotations or {})

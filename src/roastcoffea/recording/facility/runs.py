@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from roastcoffea.backends.attempts import kind_of
-from roastcoffea.backends.coffea_tasks import CoffeaTasks
+from roastcoffea.backends.attempts import CoffeaTasks, kind_of
+from roastcoffea.log.completeness import Tally
 from roastcoffea.log.marks import ANNOTATION, is_measured
-from roastcoffea.log.tally import Tally
 from roastcoffea.records.tasks import KINDS, OTHER, PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
-from roastcoffea.report.progress import Progress, Rates
+from roastcoffea.report.live import Progress, Rates
 
 QUIET: Final = 30.0
 """Seconds without any task after which the next one of the same client begins another run."""

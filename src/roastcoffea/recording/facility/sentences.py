@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from roastcoffea.recording.facility.observer import Observer
+from roastcoffea.recording.facility.observer import BIN, Observer
 from roastcoffea.recording.facility.runs import ObservedRun
-from roastcoffea.recording.facility.timeline import BIN
 from roastcoffea.redaction import redacted
+from roastcoffea.report.live import IDLE, Rates, clock
 from roastcoffea.report.markup import text
-from roastcoffea.report.progress import IDLE, Rates, clock
 from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, duration, number
 
 HEADS: Final = ("run", "client", "state", "chunks", "left", "events", "data", "failed attempts", "bottleneck")

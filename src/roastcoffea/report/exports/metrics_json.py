@@ -1,19 +1,24 @@
-"""The metrics of a measurement for other programs: `metrics.json`."""
+"""Export formats; the metrics of a measurement as `metrics.json`, and as OpenMetrics text for Prometheus."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import roastcoffea
+from roastcoffea import units
 from roastcoffea.diagnosis import Finding
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.run import Run
+from roastcoffea.redaction import neutral
 from roastcoffea.storage.store import METRICS_FILE
+from roastcoffea.units import BYTE, COUNT, SECOND, Unit
 
 METRICS_FORMAT: Final = "roastcoffea metrics 1"
 RAW_METRICS: Final = frozenset(metric.name for metric in CATALOGUE.metrics() if metric.on_request)
@@ -65,3 +70,146 @@ def _standard(value: Any) -> Any:
         number = float(value)
         return number if math.isfinite(number) else json.dumps(number)
     return str(value)
+
+
+TABLE_FORMATS: Final = ("csv", "parquet", "json")
+"""Formats that make a folder with a file per table."""
+
+FORMATS: Final[Mapping[str, str]] = {
+    **{name: f"-{name}" for name in TABLE_FORMATS},
+    "openmetrics": ".openmetrics.txt",
+    "perfetto": ".perfetto.json",
+    "speedscope": ".speedscope.json",
+    "collapsed": ".collapsed.txt",
+}
+"""Formats, with the default ending of an export's name."""
+
+
+def default_name(measurement: Path, end: str) -> str:
+    """Default name of an export: that of the measurement's folder with another ending."""
+    folder = measurement.resolve()
+    return (folder.parent if folder.is_file() else folder).name + end
+
+
+PREFIX: Final = "roastcoffea_"
+
+
+class BaseUnit(NamedTuple):
+    """A unit in this format: its word, the conversion factor, and the endings of names it replaces."""
+
+    word: str
+    factor: float
+    endings: tuple[str, ...] = ()
+
+
+BASE_UNITS: Final[Mapping[Unit, BaseUnit]] = {
+    SECOND: BaseUnit("seconds", 1),
+    BYTE: BaseUnit("bytes", 1),
+    units.MEBIBYTE: BaseUnit("bytes", 2.0**20, ("_mb",)),
+    units.GIGABIT_PER_SECOND: BaseUnit("bytes_per_second", 1.25e8, ("_gbps",)),
+    units.KILOHERTZ: BaseUnit("hertz", 1e3, ("_khz",)),
+    units.PERCENT: BaseUnit("ratio", 0.01, ("_percent", "_percentage")),
+    units.FRACTION: BaseUnit("ratio", 1),
+    units.RATIO: BaseUnit("ratio", 1),
+    COUNT: BaseUnit("", 1),
+}
+
+DATASET_UNITS: Final[Mapping[str, Unit]] = {
+    **dict.fromkeys(("num_chunks", "num_failed", "total_events"), COUNT),
+    **dict.fromkeys(("total_duration", "cpu_seconds"), SECOND),
+}
+"""Amounts of a dataset other than bytes."""
+
+Labels = Mapping[str, str]
+
+
+class Family(NamedTuple):
+    """A metric of the format; without a unit it holds text as labels of a sample."""
+
+    name: str
+    unit: Unit | None
+    meaning: str
+    samples: Sequence[tuple[Labels, float]]
+
+
+def write_openmetrics(run: Run, metrics: Metrics, file: BinaryIO) -> None:
+    """Write the metrics of a run, its ledgers by class, amounts by dataset, and the reasons for missing metrics."""
+    for family in _families(run, metrics):
+        file.write("".join(f"{line}\n" for line in _lines(run, family)).encode())
+    file.write(b"# EOF\n")
+
+
+def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
+    yield Family("run", None, "The measured run.", [(_identity(run, metrics), 1)])
+    for metric in CATALOGUE.metrics():
+        value = metrics.get(metric.name) if metric.unit in BASE_UNITS else None
+        if isinstance(value, Real):
+            yield Family(metric.name, metric.unit, metric.meaning, [({}, float(value))])
+    for name, unit in (("byte_ledger", BYTE), ("time_ledger", SECOND)):
+        if name in metrics:
+            known = [({"class": each}, float(amount)) for each, amount in metrics[name].items() if amount is not None]
+            yield Family(name, unit, "Classes of the ledger, which add up to its total.", known)
+    datasets: Mapping[str, Mapping[str, Any]] = metrics.get("per_dataset") or {}
+    for name in dict.fromkeys(name for amounts in datasets.values() for name in amounts):
+        of_dataset = BYTE if name.startswith("bytes_") else DATASET_UNITS.get(name)
+        amounts = [({"dataset": each}, found[name]) for each, found in datasets.items() if found.get(name) is not None]
+        if of_dataset is not None and amounts:
+            yield Family(f"dataset_{name}", of_dataset, f"{name} of a dataset.", amounts)
+    custom: Mapping[str, Mapping[str, Mapping[str, Any]]] = metrics.get("custom") or {}
+    sums = [
+        ({"name": name, "dataset": dataset}, float(row["sum"]))
+        for name, of_value in custom.items()
+        for dataset, row in of_value.items()
+        if row["sum"] is not None
+    ]
+    if sums:
+        yield Family("custom", COUNT, "Values that the processor recorded, summed over chunks that counted.", sums)
+    problems = float(len(run.problems) + len(metrics.problems))
+    yield Family("problems", COUNT, "Problems of the measurement.", [({}, problems)])
+    missing = [({"metric": name, "reason": reason}, 1) for name, reason in metrics.missing.items()]
+    yield Family("missing", None, "Metrics that could not be computed.", missing)
+
+
+def _identity(run: Run, metrics: Metrics) -> dict[str, str]:
+    versions = {f"{package}_version": version for package, version in run.environment.versions.items()}
+    facts = {"name": run.name, "outcome": run.outcome, "backend": run.backend, "bound": metrics.get("bound")}
+    facts |= {"processor": ", ".join(dict.fromkeys(call.processor for call in run.calls)), **versions}
+    return {name: text for name, text in facts.items() if text}
+
+
+def _lines(run: Run, family: Family) -> Iterator[str]:
+    word, factor, _ = BASE_UNITS[family.unit or COUNT]
+    kind, ending = ("info", "_info") if family.unit is None else ("gauge", "")
+    name = family_name(family.name, family.unit or COUNT)
+    yield f"# TYPE {name} {kind}"
+    if word:
+        yield f"# UNIT {name} {word}"
+    yield f"# HELP {name} {_escaped(' '.join(family.meaning.split()))}"
+    for labels, value in family.samples:
+        amount = "1" if family.unit is None else repr(float(value * factor))
+        amount = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(amount, amount)
+        yield f"{name}{ending}{_labels(run, labels)} {amount} {run.stop!r}"
+
+
+def family_name(name: str, unit: Unit) -> str:
+    """Name of a metric in the format: our prefix, the name, and its base unit."""
+    word, _, endings = BASE_UNITS[unit]
+    for ending in endings:
+        name = name.removesuffix(ending)
+    return PREFIX + _name(name if not word or f"_{name}".endswith(f"_{word}") else f"{name}_{word}")
+
+
+def _labels(run: Run, labels: Labels) -> str:
+    """Labels of a sample, without duplicates."""
+    known = {_name(name): _escaped(text) for name, text in {"run": run.id, **labels}.items()}
+    return "{" + ",".join(f'{name}="{text}"' for name, text in known.items()) + "}"
+
+
+def _name(text: str) -> str:
+    """Text as a valid name of the format."""
+    name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
+    return f"_{name}" if not name or name[0].isdigit() else name
+
+
+def _escaped(text: str) -> str:
+    return neutral(text).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

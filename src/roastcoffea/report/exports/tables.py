@@ -1,4 +1,4 @@
-"""The tables of a measurement as files in a folder, with a description of their columns."""
+"""Export of a measurement in any of the formats, and its tables as files in a folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ import pyarrow.parquet as pq
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.redaction import STEERING, neutral
-from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
+from roastcoffea.report.exports.metrics_json import FORMATS, TABLE_FORMATS, write_openmetrics
+from roastcoffea.report.exports.perfetto import write_perfetto
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file, whole_file
 from roastcoffea.storage.reading import has_format
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Frames = Mapping[str, "pd.DataFrame"]
 
@@ -189,3 +193,31 @@ def _cell(value: Any) -> Any:
 def _standard(value: Any) -> Any:
     """Value in standard JSON; infinite numbers become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def export(  # noqa: PLR0917
+    run: Run, metrics: Metrics, tables: Callable[[], Frames], path: Path, file_format: str, overwrite: bool
+) -> Path:
+    """Write a measurement in a format, completely or not at all, and return the path of the folder or file.
+
+    Raises
+    ------
+    MeasurementError
+        If the path exists already or cannot be written.
+    """
+    if file_format not in FORMATS:
+        raise MeasurementError(f"unknown format {file_format!r}; choose {', '.join(FORMATS)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file_format in TABLE_FORMATS:
+            return write_tables(run, metrics, tables(), path, file_format, overwrite)
+        if file_format in PROFILE_FORMATS:
+            return profile_of(metrics).export(path, file_format, overwrite)
+        with whole_file(path, overwrite=overwrite) as file:
+            if file_format == "openmetrics":
+                write_openmetrics(run, metrics, file)
+            else:
+                write_perfetto(run, file, packed=path.suffix == ".gz")
+    except OSError as error:
+        raise MeasurementError(f"nothing was exported to {path}: {error}") from error
+    return path

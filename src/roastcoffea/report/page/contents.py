@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.facts import Names, known_names
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.profile import profile_of
-from roastcoffea.metrics.worker_names import Names, known_names
 from roastcoffea.records.run import Host, Run, RunnerCall
-from roastcoffea.report.allocation import allocation
-from roastcoffea.report.central import central
 from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
-from roastcoffea.report.first_look import look_of
 from roastcoffea.report.page.charts import charts
 from roastcoffea.report.page.frame import anchor, fold_anchor, page
-from roastcoffea.report.phrases import NOT_MEASURED
-from roastcoffea.report.sheets import Cell, Column, Sheet, columns
+from roastcoffea.report.screen import look_of
+from roastcoffea.report.sheets import NOT_MEASURED, Cell, Column, Sheet, columns
 from roastcoffea.report.summary import amount_of, datasets, heading, own_sheets
-from roastcoffea.report.tables import not_measured, reason_in, sheet_of_table
+from roastcoffea.report.tables import allocation, central, not_measured, reason_in, sheet_of_table
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, SECOND
 from roastcoffea.visualization.inputs import inputs_of

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from roastcoffea.report.first_look import Look, palette, share_image
 from roastcoffea.report.glossary import linked
 from roastcoffea.report.markup import rendered
+from roastcoffea.report.screen import Look, palette, share_image
 from roastcoffea.report.sheets import Heading, Sheet, Shown
 
 LONGEST_WORD: Final = 40

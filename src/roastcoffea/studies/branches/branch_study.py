@@ -19,7 +19,7 @@ from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
-from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth, InputOutput
+from roastcoffea.studies.branches.branch_figure import COLUMNS, SCALING, Growth, InputOutput
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 
 if TYPE_CHECKING:

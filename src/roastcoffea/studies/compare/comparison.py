@@ -1,30 +1,118 @@
-"""A comparison of runs, and how people and programs get it: as text, Markdown, page, or JSON."""
+"""Comparing runs: what differs, what explains it; as text, Markdown, page, JSON, and drawings."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import StringIO
+from itertools import product
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from roastcoffea.report.markdown import markdown
+from roastcoffea.errors import ComparisonError
+from roastcoffea.metrics import CATALOGUE, Metrics
+from roastcoffea.metrics.ledger import LABELS_OF, bar_of
+from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, PARTS_OF_WAIT, TIME_CLASSES, WAIT
+from roastcoffea.report.markup import markdown
 from roastcoffea.report.page import frame
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
+from roastcoffea.report.sheets import Amount, Card, Cell, Drawn, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of, label_of
-from roastcoffea.studies.compare.explanation import Explanation, Part
-from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
-from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
-from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
-from roastcoffea.studies.compare.sides import Side
-from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, alike, are, counted
+from roastcoffea.studies.compare.explanation import Explanation, Part, explained
+from roastcoffea.studies.compare.observations import LETTERS, Side, distinct, side_of
+from roastcoffea.studies.compare.repeats import (
+    CHUNKS,
+    CONFIDENCE,
+    FAILED,
+    PASSED,
+    RUNS,
+    STATUS,
+    UNKNOWN,
+    Outcome,
+    Spread,
+    change_of,
+    condition_of,
+    outcome_of,
+    signed,
+    spread,
+)
+from roastcoffea.studies.compare.side_by_side import (
+    BYTE_LEDGER,
+    METRICS,
+    THREAD_TIME,
+    THREAD_TOTAL,
+    WALL,
+    Fact,
+    Row,
+    Speed,
+    all_have,
+    facts_of,
+    rows_of,
+    speed,
+)
+from roastcoffea.studies.merging import measurement_of
+from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, Unit, alike, are, counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MOST_CARDS: Final = 6
+"""Causes of a difference that are cards; tables have all."""
+
+TOTALS: Final[Mapping[str, tuple[str, Unit]]] = {
+    THREAD_TIME: (THREAD_TOTAL, SECOND),
+    BYTE_LEDGER: ("bytes_requested", BYTE),
+}
+"""Metric with the total of each ledger, and its unit."""
+
+CLASSES: Final = {one.metric_name: one.name for one in (*TIME_CLASSES, *BYTE_CLASSES)}
+
+
+def bars_of(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[Drawn]:
+    """Ledgers of all sides on one scale, the medians of repeats; none of a ledger that a side lacks."""
+    for section, (total, unit) in TOTALS.items():
+        known = {row.metric.name: row.spreads for row in rows if row.section == section}
+        totals = [spread.median for spread in known.get(total, ()) if spread is not None]
+        if len(totals) < len(sides) or not all(totals):
+            continue
+        for place, (side, amount) in enumerate(zip(sides, totals, strict=True)):
+            title = f"{side.letter}: {section}, {unit.text(amount)}"
+            yield bar_of(_classes(known, place), unit, title, amount, max(totals))
+
+
+def _classes(known: Mapping[str, Sequence[Spread | None]], place: int) -> dict[str, float]:
+    """Amounts of a side by class."""
+    spreads = {CLASSES[name]: of[place] for name, of in known.items() if name in CLASSES}
+    classes = {name: spread.median for name, spread in spreads.items() if spread is not None}
+    if not classes.keys().isdisjoint(PARTS_OF_WAIT):
+        classes.pop(WAIT, None)  # their sum, by its older name
+    return classes
+
+
+def label_of(part: Part) -> str:
+    """Cause of a difference, as tables and cards call it."""
+    return LABELS_OF.get(part.cause, part.cause)
+
+
+def card_of(part: Part) -> Card:
+    """A cause of a difference, in the colour of the class with most of it."""
+    rows = {name: abs(seconds) for name, seconds in part.rows.items() if name in FAMILY_OF}
+    family = FAMILY_OF[max(rows, key=lambda name: rows[name])] if rows else None
+    label = label_of(part)
+    load = f"; with it {signed(SECOND, part.load_seconds)} of waiting for cores" if part.load_seconds else ""
+    return Card(
+        f"{label[:1].upper()}{label[1:]}",
+        f"{signed(SECOND, part.wall_seconds)} of wall time",
+        f"{part.text}{load}",
+        family=family,
+    )
+
 
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
@@ -304,3 +392,129 @@ def _metric(row: Row) -> dict[str, Any]:
     ]
     said = {"unit": str(row.metric.unit), "section": row.section, "differs": row.differs}
     return said | {"values": values, "changes": changes}
+
+
+SHOWN: Final[Mapping[str, str]] = {
+    "wall time": "elapsed_time_seconds",
+    "processor CPU": "processor_cpu_time_seconds",
+    "processor non-CPU": "processor_noncpu_time_seconds",
+    "CPU share": "processor_cpu_percentage",
+    "non-CPU share": "processor_noncpu_percentage",
+    "overhead CPU": "overhead_cpu_time_seconds",
+    "overhead non-CPU": "overhead_noncpu_time_seconds",
+}
+"""Columns, and the metrics that they are."""
+
+SIDE_BY_SIDE: Final = 4
+
+
+def compare(
+    *given: Any,
+    labels: Sequence[str] | None = None,
+    fail_if: Sequence[str] = (),
+    confidence: float = CONFIDENCE,
+    folder: Path | None = None,
+) -> Comparison:
+    """Compare runs with the first of them: what differs, why, and whether repeats can tell.
+
+    Parameters
+    ----------
+    given
+        Two or more of: a measurement, a collector, a path, or a list of them, which are repeats of one run. A path is
+        that of a measurement, of a folder of repeats, a pattern, or a name to which repeats have added a number.
+    labels
+        What to call them, one for each.
+    fail_if
+        Conditions on the change of metrics, such as "event_rate_core_khz < -10%"; see `Comparison.status`.
+    confidence
+        Of intervals, verdicts and conditions.
+    folder
+        Where a name is looked for that is not found as a path.
+
+    Raises
+    ------
+    ComparisonError
+        If there is nothing to compare, labels are too few or too many, or a condition cannot be understood.
+    MeasurementError
+        If a measurement cannot be read.
+    """
+    conditions = [condition_of(text) for text in fail_if]
+    if not 2 <= len(given) <= len(LETTERS):
+        raise ComparisonError(f"it takes two runs or more to compare, up to {len(LETTERS)}; {len(given)} given")
+    if not 0.5 <= confidence < 1:
+        raise ComparisonError(f"a confidence of {confidence} is none: it lies between 0.5 and 1")
+    if labels and len(labels) != len(given):
+        raise ComparisonError(f"{len(labels)} labels for {len(given)} runs: give one for each")
+    names: Sequence[str | None] = labels or [None] * len(given)
+    sides = distinct([side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False)])
+    first, others = sides[0].runs, sides[1:]
+    pairs = product(others, conditions)
+    return Comparison(
+        sides=sides,
+        confidence=confidence,
+        speeds=tuple(speed(first, side.runs, confidence) for side in others),
+        explanations=tuple(explained(first, side.runs) for side in others),
+        facts=facts_of(sides),
+        rows=rows_of(sides, confidence),
+        outcomes=tuple(outcome_of(one, first, side.runs, side.letter, confidence) for side, one in pairs),
+    )
+
+
+# Scenarios
+
+
+def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None) -> pd.DataFrame:
+    """Print scenarios side by side; give the table, one row a scenario and one column a metric.
+
+    Parameters
+    ----------
+    scenarios : mapping
+        A collector, a measurement, its path, or a mapping of metrics, for each label.
+    file : optional
+        Where the table goes; the terminal by default.
+
+    Raises
+    ------
+    ComparisonError
+        If there is no scenario, or they have no labels.
+    """
+    import pandas as pd
+
+    if not isinstance(scenarios, Mapping):
+        raise ComparisonError(f"scenarios are {{label: run, ...}}, and no {type(scenarios).__name__}")
+    if not scenarios:
+        raise ComparisonError("there are no scenarios: give {label: run, ...}")
+    metrics = {label: _metrics(run) for label, run in scenarios.items()}
+    units = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
+    places, names = range(0, len(metrics), SIDE_BY_SIDE), list(SHOWN.values())
+    print_sheets([_sheet(dict([*metrics.items()][at : at + SIDE_BY_SIDE]), units) for at in places], file)
+    rows = [[values.get(name) for name in names] for values in metrics.values()]
+    frame = pd.DataFrame(rows, index=pd.Index(list(metrics), name="scenario"), columns=names, dtype=float)
+    frame.attrs["units"] = {name: str(units[name]) for name in names}
+    return frame
+
+
+def _metrics(run: Any) -> Mapping[str, Any]:
+    if isinstance(run, Metrics):
+        return run
+    if isinstance(run, Mapping):
+        older = {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run}
+        return older | dict(run)
+    return measurement_of(run).metrics
+
+
+def _sheet(scenarios: Mapping[str, Mapping[str, Any]], units: Mapping[str, Unit]) -> Sheet:
+    """Scenarios as columns."""
+    rows: list[list[Cell]] = [
+        [title, *(Amount(values.get(name), units[name]) for values in scenarios.values())]
+        for title, name in SHOWN.items()
+    ]
+    lacking = dict.fromkeys(f"{label}: {reason}" for label, values in scenarios.items() for reason in _reasons(values))
+    heads = columns(None, "") + columns(COUNT, *scenarios)
+    return Sheet(title="scenarios", columns=heads, rows=rows, notes=list(lacking))
+
+
+def _reasons(values: Mapping[str, Any]) -> list[str]:
+    """Why metrics are missing."""
+    missing = getattr(values, "missing", {})
+    return [missing.get(name, f"{name} was not given") for name in SHOWN.values() if values.get(name) is None]

@@ -1,11 +1,16 @@
-"""What a comparison takes from a run: its numbers, both ledgers, and what it was made on."""
+"""What is compared: a measurement or its repeats, their numbers, both ledgers, and what they were made on."""
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
+from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,18 +18,90 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import Incompleteness
-from roastcoffea.measurement import Measurement
+from roastcoffea.errors import ComparisonError
+from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import Metrics, phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.metrics.facts import lifetimes as known_lifetimes
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, moments
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.records.chunks import PHASES
 from roastcoffea.records.run import Run
 from roastcoffea.report.summary import title_of
-from roastcoffea.studies.compare.chunk_costs import Products, products
-from roastcoffea.units import STRUCTURE, WORD, Unit, number
+from roastcoffea.storage.store import is_measurement, list_runs
+from roastcoffea.studies.merging import are_jobs, measurement_of, merged_run
+from roastcoffea.units import STRUCTURE, WORD, Unit, moment, number
+
+IN_PROCESS: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES if phase.in_process))
+"""Classes of the time ledger that are spent in process()."""
+
+OF_LOAD: Final = ("contention", "interpreter lock")
+"""Classes that come from others on the same cores or in the same process: no chunk size brings them."""
+
+SPLIT: Final = tuple(name for name in IN_PROCESS if name not in OF_LOAD)
+
+TRAITS: Final = ("chunks", "events", "bytes")
+LEAST_SPREAD: Final = 0.1
+"""Standard deviation of the sizes divided by their mean above which they differ."""
+
+SURE: Final = 2.0
+"""Standard errors that a fixed cost has to be above 0."""
+
+Products = Mapping[str, Numbers]
+"""For each dataset the products, summed over its chunks, of any two of TRAITS and the seconds of SPLIT: all that least
+squares need."""
+
+
+class Fixed(NamedTuple):
+    """Seconds that the chunks of two runs took whatever their size, before and after, and those of one chunk."""
+
+    before: float
+    after: float
+    each: float
+
+
+def products(chunks: pa.Table | None) -> dict[str, Numbers]:
+    """Products of the chunks that counted; NaN where an amount is not known of all."""
+    if chunks is None or chunks["dataset"].null_count:
+        return {}
+    seconds = [sum(moments(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT]
+    read = moments(chunks, "bytes_payload") + np.nan_to_num(moments(chunks, "bytes_other"))
+    amounts = moments(chunks, "events"), read, *seconds
+    rows = np.column_stack([np.ones(len(chunks)), *amounts])
+    dataset = np.asarray(chunks["dataset"].to_numpy(zero_copy_only=False))
+    return {str(name): rows[dataset == name].T @ rows[dataset == name] for name in np.unique(dataset)}
+
+
+def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequence[Products]) -> Fixed | None:
+    """What chunks cost in a class whatever their size, in the mean of the runs of each side.
+
+    One law is drawn through the chunks of all runs of a dataset: fixed seconds per chunk, and seconds per event (or
+    a byte). None where no dataset has chunks of other sizes, or the fixed cost cannot be told apart from noise.
+    """
+    fixed, chunks = np.zeros(2), 0.0
+    for dataset in dict.fromkeys(dataset for run in (*before, *after) for dataset in run):
+        of_runs = [run[dataset] for run in (*before, *after) if dataset in run]
+        each = _of_a_chunk(np.sum(of_runs, axis=0), TRAITS.index(trait), len(TRAITS) + SPLIT.index(name))
+        numbers = [fmean(run[dataset][0, 0] if dataset in run else 0.0 for run in side) for side in (before, after)]
+        fixed += each * np.array(numbers)
+        chunks += sum(numbers) if each else 0.0
+    return Fixed(float(fixed[0]), float(fixed[1]), float(fixed.sum() / chunks)) if chunks else None
+
+
+def _of_a_chunk(both: Numbers, trait: int, seconds: int) -> float:
+    """Seconds that a chunk takes whatever its size, by least squares; 0 where they do not stand out or are unknown."""
+    number, total, squares = both[0, 0], both[0, trait], both[trait, trait]
+    spread = squares - total**2 / number
+    if number <= len(TRAITS) or not total > 0 or spread <= (LEAST_SPREAD * total) ** 2 / number:
+        return 0.0
+    slope = max((both[trait, seconds] - total * both[0, seconds] / number) / spread, 0.0)
+    each = (both[0, seconds] - slope * total) / number
+    unexplained = both[seconds, seconds] - each * both[0, seconds] - slope * both[trait, seconds]
+    error = np.sqrt(max(unexplained, 0.0) / (number - 2) * squares / (number * spread))
+    return float(each) if each > SURE * error else 0.0
+
 
 KNOWN: Final = {column.name for column in BRANCH_COLUMNS}
 OF_BRANCHES: Final = {phase.time_class: phase.column for phase in phases.PHASES if phase.column in KNOWN}
@@ -226,3 +303,127 @@ def _named(values: Iterable[Any]) -> str:
 def _tallied(values: Iterable[Any]) -> str:
     """Different values with how often each occurs."""
     return _named(f"{times} x {value}" for value, times in sorted(Counter(values).items(), key=str))
+
+
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """Repeats of one run, under the letter that tables call them by."""
+
+    letter: str
+    label: str
+    runs: tuple[Observation, ...]
+    left_out: tuple[str, ...] = ()
+    """What was given and is not compared, with the reason."""
+
+
+def side_of(letter: str, given: Any, label: str | None = None, folder: Path | None = None) -> Side:
+    """What was given, as repeats of one run.
+
+    Parameters
+    ----------
+    given
+        A measurement, a collector, a path or pattern, or a sequence of such.
+    folder
+        Where a name is looked for that is no path.
+
+    Raises
+    ------
+    MeasurementError, ComparisonError
+        If there is nothing to be read, or nothing in it that can be compared.
+    """
+    runs: list[Observation] = []
+    left_out: list[str] = []
+    for name, measurement in _measurements(given, folder):
+        if measurement.run.ended_early:
+            left_out.append(f"{name or title_of(measurement.run)} {measurement.run.ending}: {measurement.error}")
+            continue
+        if not measurement.run.calls and not measurement.run.chunks and measurement.run.reported is None:
+            raise ComparisonError(f"{name or title_of(measurement.run)} cannot be compared: no Runner was called in it")
+        run = observed(measurement, name)
+        if run.metrics.get("total_events") == 0 or "elapsed_time_seconds" not in run.metrics:
+            reason = run.missing.get("elapsed_time_seconds", "it has no events")
+            raise ComparisonError(f"{run.name} cannot be compared: {reason}; give a run that did something")
+        runs.append(run)
+    if not label:
+        alone = runs[0].name if len(runs) == 1 else ""
+        label = (_short(given) if isinstance(given, str | os.PathLike) else alone) or letter
+    if not runs:
+        reason = "; ".join(left_out) or "nothing was given"
+        raise ComparisonError(f"{label} has no run that can be compared: {reason}")
+    return Side(letter=letter, label=label, runs=tuple(runs), left_out=tuple(left_out))
+
+
+def _short(given: str | os.PathLike[str]) -> str:
+    """What was given, without the folders of an absolute path: who reads the comparison may not have them."""
+    return Path(given).name if Path(given).is_absolute() else str(given)
+
+
+def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
+    """Sides whose labels, and whose runs' names, are told apart: equal ones get when the run began, or its identity."""
+    runs = {run.id: run for side in sides for run in side.runs}
+    names = _told_apart([(run.id, run.name, run.start) for run in runs.values()])
+    firsts = [side.runs[0] for side in sides]
+    labels = _told_apart([(side.letter, side.label, run.start) for side, run in zip(sides, firsts, strict=True)])
+    return tuple(
+        replace(side, label=labels[side.letter], runs=tuple(replace(run, name=names[run.id]) for run in side.runs))
+        for side in sides
+    )
+
+
+def _told_apart(things: Iterable[tuple[str, str, float | None]]) -> dict[str, str]:
+    """Names by identity, which is added to a name that others have at the same time of start."""
+    named = [(one, name, "" if start is None else moment(start)) for one, name, start in things]
+    names = Counter(name for _, name, _ in named)
+    at_once = Counter((name, when) for _, name, when in named)
+    return {
+        one: name if names[name] == 1 else f"{name} ({when if when and at_once[name, when] == 1 else one[:8]})"
+        for one, name, when in named
+    }
+
+
+def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:
+    """Measurements one by one, with the name of their folder where they were loaded."""
+    if isinstance(given, str | os.PathLike):
+        found = [(path.name, load(path)) for path in paths_of(given, folder)]
+        runs = [measurement.run for _, measurement in found]
+        yield from [(Path(given).name, Measurement(merged_run(runs)))] if are_jobs(runs) else found
+    elif isinstance(given, Sequence):
+        for one in given:
+            yield from _measurements(one, folder)
+    else:
+        yield None, measurement_of(given)
+
+
+def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[Path]:
+    """Folders of measurements that a path, a pattern or a name stands for.
+
+    A folder of measurements stands for all in it, which are repeats or the jobs of one campaign; a name for the
+    measurements of that name with a number behind it, in its folder, else in `folder`.
+    """
+    path = Path(given)
+    if path.is_file() or is_measurement(path):
+        return [path]
+    if path.is_dir():
+        found = [stored.path for stored in list_runs(path)]
+    else:
+        # Path.glob takes no pattern that begins with a root
+        matching = map(Path, sorted(glob.glob(str(given))))  # noqa: PTH207
+        found = list(filter(is_measurement, matching)) or _repeats(path)
+        if not found and folder is not None and not path.is_absolute():
+            found = paths_of(folder / path) if is_measurement(folder / path) else _repeats(folder / path)
+    if not found:
+        if path.is_dir():
+            raise ComparisonError(f"{given} holds no measurement")
+        raise ComparisonError(f"{given} is no measurement, no pattern of some, and no name with repeats")
+    return found
+
+
+def _repeats(name: Path) -> list[Path]:
+    """Measurements of this name with a number behind it."""
+    if not name.parent.is_dir():
+        return []
+    numbered = re.compile(re.escape(name.name) + r"[-_. ]\d+")
+    return sorted(path for path in name.parent.iterdir() if numbered.fullmatch(path.name) and is_measurement(path))

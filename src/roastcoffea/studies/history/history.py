@@ -16,8 +16,7 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Cell, Column, Sheet, columns
 from roastcoffea.report.terminal import print_sheets
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement
-from roastcoffea.studies.history.analysis import Analysis, analysis_of
-from roastcoffea.studies.history.entries import SERIES, Entry, entry_of
+from roastcoffea.studies.history.analysis import SERIES, Analysis, Entry, analysis_of, entry_of
 from roastcoffea.units import COUNT, alike, counted
 
 if TYPE_CHECKING:

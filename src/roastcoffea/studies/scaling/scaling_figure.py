@@ -1,25 +1,35 @@
-"""Scaling as a picture: speed-up with what it loses, with its laws, and thread time per event by class."""
+"""Scaling as a picture and as a page: speed-up with what it loses, its laws, and thread time per event."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.phases import COMPUTING, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.studies.scaling.costs import FAMILIES
-from roastcoffea.studies.scaling.explanation import Explanation
+from roastcoffea.report.page.frame import page
+from roastcoffea.report.sheets import Heading, Picture, Sheet
+from roastcoffea.storage.folders import whole_file
+from roastcoffea.studies.scaling.explanation import SHOWN, USEFUL, Explanation
 from roastcoffea.studies.scaling.laws import Between, Law, Point
-from roastcoffea.studies.scaling.why import SHOWN, USEFUL
-from roastcoffea.visualization.colours import LIGHT
-from roastcoffea.visualization.draw import whole_numbers
-from roastcoffea.visualization.legends import by_family, family_labels, legend
+from roastcoffea.studies.scaling.shares import FAMILIES
+from roastcoffea.visualization.draw import LIGHT, by_family, family_labels, legend, whole_numbers
 from roastcoffea.visualization.registry import own_style, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 MOST_CLASSES: Final = 7
 MOST_CAUSES: Final = 5
@@ -124,3 +134,45 @@ def _shown(points: Sequence[Point]) -> dict[str, Numbers]:
     shown = {name: values for name, values in amounts.items() if name in large and weight[name] >= SMALL}
     rest = totals - np.sum(list(shown.values()), axis=0)
     return shown | ({REST: rest} if (rest / totals).max() >= SMALL else {})
+
+
+PICTURE: Final = "scaling"
+BEFORE_PICTURE: Final = 2
+"""Sheets above the plot."""
+
+
+def write_page(path: Path, text: str, *, overwrite: bool = False) -> Path:
+    """Write the page to a file, whole or not at all; give its path.
+
+    Raises
+    ------
+    MeasurementError
+        If something is there already, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path, overwrite=overwrite) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise MeasurementError(f"the page was not written to {path}: {error}") from error
+    return path
+
+
+def page_of(title: str, facts: str, sheets: Sequence[Sheet], figure: Figure) -> str:
+    """The page of a study; its first sheet begins with the reason, which becomes the page's own first line."""
+    reasons, *others = sheets
+    why, *lead = reasons.lead
+    sections = [replace(reasons, lead=lead), *others]
+    sections.insert(BEFORE_PICTURE, Sheet(title="speed-up and thread time", pictures=[Picture(PICTURE)]))
+    heading = Heading(title=title, label="scaling", lead=[facts], alarm=why)
+    return page(heading, sections, drawn={PICTURE: _drawn(figure, why)})
+
+
+def _drawn(figure: Figure, words: str) -> Markup:
+    """A plot as an image that needs no other file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg")
+    image = base64.b64encode(file.getvalue()).decode()
+    return Markup(
+        f'<img class="still" style="width: 100%" alt="{escape(words)}" src="data:image/svg+xml;base64,{image}">'
+    )

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from roastcoffea.studies.scaling import costs as limits
-from roastcoffea.studies.scaling import pace
+from roastcoffea.studies.scaling import laws as pace
+from roastcoffea.studies.scaling import shares as limits
 from roastcoffea.studies.scaling.laws import Between
 from roastcoffea.studies.scaling.shares import Judged, Shares
 from roastcoffea.units import (

@@ -1,40 +1,29 @@
-"""Predictions: the wall time a run would have elsewhere, the caveats, and the accuracy."""
+"""Predictions: the wall time a run would have elsewhere, what is assumed, what is unknown, and the accuracy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, hypot, inf, log, log2, sqrt
 from statistics import mean, median, stdev
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.stats import t as students_t
 
-from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Chunks, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import Cluster, Replayed
-from roastcoffea.replay.fitted_storage import ALL, Storage, all_readers, storage_of
-from roastcoffea.replay.interpreter import Interpreter, interpreter_of, with_threads
-from roastcoffea.replay.parts import Chunks
-from roastcoffea.replay.recorded import Recorded
-from roastcoffea.studies.what_if import unknown
-from roastcoffea.studies.what_if.assumed import (
-    BRACKET,
-    CROWDING,
-    INTERPRETER,
-    MISFIT,
-    MOST_CROWDED,
-    OTHERS,
-    SIZE,
-    STORAGE,
-    Assumed,
-    Assumptions,
-    Lock,
-    Sharing,
-    left_open,
-    sharing_of,
+from roastcoffea.replay.fitted_storage import (
+    ALL,
+    Interpreter,
+    Storage,
+    all_readers,
+    interpreter_of,
+    storage_of,
+    with_threads,
 )
+from roastcoffea.replay.recorded import Recorded
 from roastcoffea.studies.what_if.replays import (
     foreign_load,
     median_of,
@@ -44,7 +33,189 @@ from roastcoffea.studies.what_if.replays import (
     own_chunks,
     replay,
 )
-from roastcoffea.units import FRACTION
+from roastcoffea.units import FRACTION, number
+
+STORAGE, INTERPRETER, OTHERS, CROWDING = "storage", "interpreter", "others", "crowding"
+BRACKET, SIZE, MISFIT = "fixed cost of a chunk", "chunk size", "misfit"
+"""What runs may leave open."""
+
+MOST_CROWDED: Final = 0.2
+"""Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
+
+
+class Sharing(NamedTuple):
+    """Numbers of what shares something: threads of a process, and processes per core."""
+
+    threads: int
+    processes: float
+
+
+def sharing_of(run: Recorded) -> Sharing:
+    """Those of a recorded run."""
+    return Sharing(run.threads, run.workers_of_host / (run.cores or inf))
+
+
+class Lock(NamedTuple):
+    """What threads of a process cost each other: a change of their chunks, or all computing serially."""
+
+    change: Scenario
+    serial: bool = False
+
+
+class Assumed(NamedTuple):
+    """One set of assumptions: streams that storage serves, the interpreter lock, and cores for other programs.
+
+    Without `others`, each run has those that were fitted to it. With `crowded`, CPU time grows by MOST_CROWDED for each
+    doubling of the jobs on a core, otherwise as the runs show it.
+    """
+
+    streams: float
+    lock: Lock
+    others: float | None = None
+    crowded: bool = False
+
+
+Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
+"""The likeliest assumptions, and others that differ in one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """Range of a prediction that the runs leave open.
+
+    `middle` is its centre in logarithms, `factor` the ratio of its ends to that, `widest` what opens it the most.
+    """
+
+    middle: float
+    factor: float
+    widest: str | None
+
+
+def left_open(seconds: float, others: Mapping[str, Sequence[float]]) -> LeftOpen:
+    """Range from the seconds of the likeliest assumptions, and those of others that differ in one of them.
+
+    Assumptions are independent: each moves the centre, and their widths add up in quadrature.
+    """
+    middle, widths = log(seconds), {}
+    for name, some in others.items():
+        ends = [log(each / seconds) for each in (seconds, *some)]
+        middle += (min(ends) + max(ends)) / 2
+        widths[name] = (max(ends) - min(ends)) / 2
+    widest = max(widths, key=lambda name: widths[name]) if any(widths.values()) else None
+    return LeftOpen(exp(middle), exp(hypot(*widths.values())), widest)
+
+
+FAR: Final = 2
+"""Chunks up to this many times the largest recorded one are still near it."""
+
+WRONG: Final = 0.15
+"""Error of a recorded run's own prediction above which it is reported."""
+
+# Why there is no number
+
+
+def of_others(run: Recorded, others: Collection[float]) -> str:
+    """Load of other programs, as shares of a host's cores, that differed between the runs."""
+    low, high = (number(jobs * (run.cores or 1)) for jobs in (min(others), max(others)))
+    return f"other programs needed {low} to {high} cores, which differed too much between the runs"
+
+
+def of_crowding(processes: float, known: float, most: float) -> str:
+    """CPU time of more processes on a core than in any run, which may take from `known` to `most` more of it."""
+    return f"{_crowding(processes, known, most)} may be needed for each doubling; add a run with more workers on a host"
+
+
+def _crowding(processes: float, known: float, most: float) -> str:
+    low = f"{FRACTION.text(known)} to" if known else "up to"
+    shared = f"{processes:.3g} processes share a core and its caches, more than in any run"
+    return f"{shared}: {low} {FRACTION.text(most)} more CPU time"
+
+
+def of_storage(known: Storage) -> str:
+    """Readers that saturate storage."""
+    another = "add a run with another number of threads or workers"
+    if known.high == ALL:
+        most = f"at most {number(known.most)} chunks that read were active at a time while recording"
+        return f"{most}, which does not show how many readers saturate storage; {another}"
+    low, high = number(known.low), number(known.high)
+    return f"storage is saturated by {low} to {high} readers, and the runs do not tell more exactly; {another}"
+
+
+def of_interpreter(run: Recorded, known: Interpreter | None, threads: int) -> str:
+    """Threads that share an interpreter."""
+    if known is not None:
+        low, high = (FRACTION.text(share) for share in (known.low, known.high))
+        return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {number(threads)} threads"
+    if run.threads > 1 and not run.knows_lock:
+        return (
+            f"chunks of {run.name} waited for their interpreter, and how long was not recorded; predict from a new run"
+        )
+    unknown = f"no run tells how long {number(threads)} threads of a process wait for its interpreter"
+    return f"{unknown}; add a run with several threads per process"
+
+
+# Caveats
+
+
+def doubts_of_crowding(processes: float, known: float, most: float) -> str:
+    """Caveat on more processes on a core than in any run."""
+    return f"{_crowding(processes, known, most)} is assumed for each doubling"
+
+
+def doubts_of_cores(run: Recorded, workers: int, threads: int, same_host: bool) -> Iterator[str]:
+    """Caveat on threads that share a core."""
+    if any(stage.costs.crowded for stage in run.stages):
+        return
+    clusters = (run.own_cluster, run.cluster(workers, threads, same_host=same_host))
+    # threads per core on the host with the most
+    here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
+    if there > max(here, 1.0):
+        yield (
+            f"{there:.3g} threads share a core and its caches: the run does not show whether that costs more CPU "
+            "time, and none is assumed"
+        )
+
+
+def doubts_of_threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator[str]:
+    """Caveats on threads that share an interpreter, on another number of them."""
+    if threads == run.threads:
+        return
+    if run.threads > 1 and not run.knows_lock:
+        yield (
+            f"the run had {number(run.threads)} threads per process: its chunks waited for their interpreter, for "
+            "which no time was recorded, and are assumed to wait as long"
+        )
+    if threads == 1:
+        return
+    shared = "threads of a process share one interpreter"
+    if known is not None:
+        yield (
+            f"{shared}: for {FRACTION.text(known.share)} of their CPU time, "
+            "according to the time for which recorded chunks waited for it"
+        )
+    else:
+        yield (
+            f"{shared}: at worst, {number(threads)} of them run serially; "
+            "how much of their work releases the lock is unknown"
+        )
+
+
+def doubts_of_check(name: str, measured: float, error: float, *, from_itself: bool) -> Iterator[str]:
+    """Caveat on a measured run that is predicted badly."""
+    if abs(error) >= WRONG:
+        what = "the replay" if from_itself else "the prediction from the other runs"
+        off = f"{FRACTION.text(abs(error))} {'more' if error > 0 else 'less'}"
+        yield f"{what} of {name} gives {off} than the {measured:.3g} s that were measured"
+
+
+def doubts_of_size(size: int, largest: int) -> Iterator[str]:
+    """Caveat on chunks much larger than the largest recorded one."""
+    if size > FAR * largest:
+        yield (
+            f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
+            "faster than events (arrays larger than the caches) are not modelled, so that it may take longer"
+        )
+
 
 TYPICAL_ERROR: Final = 0.10
 """Relative error that is assumed, not measured, unless other runs show a larger one."""
@@ -214,7 +385,7 @@ class Predictor:
         found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
         found += filter(None, (foreign_load(run, self.others[id(run)]) for run in self.repeats))
         for one in self.checks:
-            found += unknown.doubts_of_check(one.name, one.measured, one.error, from_itself=one.from_itself)
+            found += doubts_of_check(one.name, one.measured, one.error, from_itself=one.from_itself)
         return list(dict.fromkeys(found))
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
@@ -238,7 +409,7 @@ class Predictor:
         run = self.runs[0]
         on_host = workers if self.same_host else min(workers, run.workers_of_host)
         sharing = Sharing(threads, on_host / (run.cores or inf))
-        doubts = *self._doubts_of_cores(workers, sharing), *unknown.doubts_of_threads(run, self._lock, threads)
+        doubts = *self._doubts_of_cores(workers, sharing), *doubts_of_threads(run, self._lock, threads)
         made = self._prediction(replays, self._assumptions(run, sharing), sharing, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
@@ -255,7 +426,7 @@ class Predictor:
             return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
 
         if not isinstance(law_or_reason, str):
-            doubts = unknown.doubts_of_size(size, max(int(chunks.events.max()) for chunks in self.chunks()))
+            doubts = doubts_of_size(size, max(int(chunks.events.max()) for chunks in self.chunks()))
             made = self._prediction(replays, (base, others), sharing, doubts, beyond=self._beyond(size))
             return replace(made, chunksize=size, rechunked=True)
         fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
@@ -301,8 +472,8 @@ class Predictor:
 
     def _doubts_of_cores(self, workers: int, sharing: Sharing) -> Iterable[str]:
         if self._leaves_crowding_open(sharing):
-            return [unknown.doubts_of_crowding(sharing.processes, self._crowded, MOST_CROWDED)]
-        return unknown.doubts_of_cores(self.runs[0], workers, sharing.threads, self.same_host)
+            return [doubts_of_crowding(sharing.processes, self._crowded, MOST_CROWDED)]
+        return doubts_of_cores(self.runs[0], workers, sharing.threads, self.same_host)
 
     def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
         """A cluster with storage and cores that are shared as assumed."""
@@ -348,12 +519,12 @@ class Predictor:
         """Why there is no number."""
         run = self.runs[0]
         if widest == OTHERS:
-            return unknown.of_others(run, self.others.values())
+            return of_others(run, self.others.values())
         if widest == INTERPRETER:
-            return unknown.of_interpreter(run, self._lock, sharing.threads)
+            return of_interpreter(run, self._lock, sharing.threads)
         if widest == CROWDING:
-            return unknown.of_crowding(sharing.processes, self._crowded, MOST_CROWDED)
-        return unknown.of_storage(self.storage)
+            return of_crowding(sharing.processes, self._crowded, MOST_CROWDED)
+        return of_storage(self.storage)
 
     def _prediction(
         self,

@@ -11,12 +11,9 @@ from typing import Final
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.changes import UNCHANGED, Scenario
+from roastcoffea.replay.changes import UNCHANGED, Chunks, Scenario
 from roastcoffea.replay.cluster import Cluster, Replayed, replayed
-from roastcoffea.replay.crowding import crowding_of
-from roastcoffea.replay.fitted_storage import ALL, with_own_storage
-from roastcoffea.replay.interpreter import blocked_per_event, with_least_lock
-from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.fitted_storage import ALL, blocked_per_event, crowding_of, with_least_lock, with_own_storage
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Stage
 

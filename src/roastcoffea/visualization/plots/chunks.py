@@ -16,11 +16,10 @@ from roastcoffea.metrics.facts import NULL_IF_ANY, some
 from roastcoffea.metrics.phases import COMPUTING, DECODING, PAYLOAD, PHASES, READING, REREAD, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import FAMILY_OF_PHASE, scheme_of
 from roastcoffea.visualization.distributions import Bins, cloud, distribution, sentence, stacked
-from roastcoffea.visualization.legends import by_family, family_labels, legend, letters
+from roastcoffea.visualization.draw import FAMILY_OF_PHASE, by_family, family_labels, legend, letters, scheme_of
+from roastcoffea.visualization.inputs import known_rows
 from roastcoffea.visualization.registry import TALL, WIDE, plot
-from roastcoffea.visualization.series import known_rows
 
 SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
 READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}

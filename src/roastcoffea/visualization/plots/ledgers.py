@@ -14,10 +14,8 @@ from roastcoffea.metrics.phases import COMPUTING, READING, TIME_NAMES, TOTAL, Fa
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import BYTE, SECOND, Unit, number, three_digits
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import scheme_of
 from roastcoffea.visualization.distributions import stacked, steps
-from roastcoffea.visualization.legends import Layer, by_family, family_labels, legend, name_layers
-from roastcoffea.visualization.lines import GRID
+from roastcoffea.visualization.draw import GRID, Layer, by_family, family_labels, legend, name_layers, scheme_of
 from roastcoffea.visualization.registry import TALL, WIDE, plot
 
 Ask = Callable[[str], Any]

@@ -13,8 +13,7 @@ from roastcoffea.metrics.facts import in_tasks
 from roastcoffea.metrics.phases import COMPUTING, DECODING, HANDLING, OPENING, READING
 from roastcoffea.records.run import SpanMetrics
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import Scheme, scheme_of
-from roastcoffea.visualization.legends import legend
+from roastcoffea.visualization.draw import Scheme, legend, scheme_of
 from roastcoffea.visualization.registry import plot
 
 BYTES: Final = "bytes"

@@ -16,12 +16,11 @@ from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import some
 from roastcoffea.metrics.phases import COMPUTE, READING, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers, measured_values
-from roastcoffea.visualization import draw, lines
-from roastcoffea.visualization.colours import Scheme, scheme_of
-from roastcoffea.visualization.inputs import Counted
-from roastcoffea.visualization.legends import family_labels, legend, letters
+from roastcoffea.visualization import draw
+from roastcoffea.visualization import draw as lines
+from roastcoffea.visualization.draw import Scheme, family_labels, legend, letters, scheme_of
+from roastcoffea.visualization.inputs import Counted, Series, Span, Workers, amounts_in_bins, series_of
 from roastcoffea.visualization.registry import WIDE, plot
-from roastcoffea.visualization.series import Series, Span, Workers, amounts_in_bins, series_of
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of
 
 MOST_RECTANGLES: Final = 20_000
