@@ -71,7 +71,7 @@ class Recorder(AbstractMetricsBackend):
     """A backend as a collector uses it: workers, tasks, records of chunks, and fine metrics of a span.
 
     The backends in the package derive from it. A custom backend has the methods of `AbstractMetricsBackend`, and
-    `backends.adapted` makes a recorder from it.
+    `backends.registry` makes a recorder from it.
     """
 
     kind: str

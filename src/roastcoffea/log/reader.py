@@ -25,8 +25,8 @@ class ClusterLog:
     """Records of a scheduler plugin, received as entries and returned as tables.
 
     An entry that cannot be read is skipped and counted; later ones are read as if it did not exist.
-    Each part reads some kinds of entries: `attempts`, `workers`, `sampling`, `received` (records of chunks);
-    `read_also` adds more.
+    Each part reads some kinds of entries: attempts and samples, workers, received records of chunks; `read_also` adds
+    more.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Phases of a chunk and classes of both ledgers, in one table.
 
 Ledgers, their metrics, the verdict, comparisons, stragglers, colours, plots and exports read it. A new class is one
-entry here; a new phase is one in `records.phases`, which this module re-exports.
+entry here; a new phase is one in `records.chunks`, which this module re-exports.
 """
 
 # ruff: noqa: F403, F405

@@ -39,7 +39,7 @@ from roastcoffea.storage.tables import (
 
 SCHEMA: Final = 15
 LAST_TAGGED: Final = 7
-"""The last schema with values of `compat.tagged_json` in `run.json`."""
+"""The last schema with tagged values in `run.json`, which `compat.legacy` reads."""
 
 NOT_RECORDED: Final = "this measurement was saved by a version that did not record them"
 NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {

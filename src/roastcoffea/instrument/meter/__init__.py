@@ -5,6 +5,6 @@ chunk alone (the file's source, the mapping behind the events, an RNTuple, a Par
 the attempt ends. A shadow calls the original exactly once with the same arguments, even if metering fails; if a version
 of uproot or coffea lacks a shadowed method, the affected values are unknown and reported.
 
-`tally` adds up; `sources` and `formats` (TTree, RNTuple, Parquet) insert the shadows; `meter` is the attempt's
-interface.
+`tally` adds up; `servers` (sources of files) and `formats` (TTree, RNTuple, Parquet) insert the shadows, and
+`formats` has the attempt's interface.
 """
