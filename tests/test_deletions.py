@@ -104,7 +104,8 @@ def saved_journal(folder: Path) -> None:
 
 
 def recovered_journal(folder: Path) -> None:
-    with MetricsCollector(journal=folder.parent):
+    collector = MetricsCollector(journal=folder.parent)  # its journal is removed as it is dropped
+    with collector:
         pass
     (journal,) = (one for one in journals_in(folder.parent)[0] if one.folder != folder)
     shutil.copytree(journal.folder, folder, dirs_exist_ok=True)  # nobody has a lock on a copy

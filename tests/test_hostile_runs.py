@@ -31,8 +31,8 @@ from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.metrics_json import write_openmetrics
-from roastcoffea.report.markup import markdown
 from roastcoffea.report.summary import summary
+from roastcoffea.sheets.markup import markdown
 from roastcoffea.storage.document import LAST_TAGGED, RUN_FILE
 from roastcoffea.storage.store import list_runs, save_run
 from roastcoffea.storage.tables import TABLES

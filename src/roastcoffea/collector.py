@@ -315,8 +315,8 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def _repr_html_(self) -> str:
         """Page of the measurement, or the state of the collector."""
-        from roastcoffea.report.markup import html
         from roastcoffea.report.summary import state_of_collector
+        from roastcoffea.sheets.markup import html
 
         found = self._made()
         if found is not None:

@@ -339,7 +339,7 @@ class Measurement:
             If there is no such group.
         """
         from roastcoffea.report.summary import summary
-        from roastcoffea.report.terminal import console_for, print_sheets
+        from roastcoffea.sheets.terminal import console_for, print_sheets
 
         if all or group is not None:
             print_sheets(summary(self.run, self.metrics, group), file)

@@ -30,8 +30,8 @@ from roastcoffea.metrics.catalogue import (
 )
 from roastcoffea.metrics.evaluation import UNDER_PYTEST, Evaluator
 from roastcoffea.report import tables as frames
-from roastcoffea.report.markup import markdown
 from roastcoffea.report.summary import summary
+from roastcoffea.sheets.markup import markdown
 from roastcoffea.units import BYTE, STRUCTURE
 
 

@@ -24,7 +24,7 @@ from roastcoffea.metrics.ledger import Attempts, Certificate
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import FAILED
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.report.sheets import Sheet
+from roastcoffea.sheets.sheet import Sheet
 
 
 def texts(sheet: Sheet) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, IDLING
-from roastcoffea.report.sheets import drawn, ink_on, luminance, palette, percent_of, segment
+from roastcoffea.sheets.sheet import drawn, ink_on, luminance, palette, percent_of, segment
 
 
 def test_shares_are_whole_percent() -> None:

@@ -8,8 +8,8 @@ from handmade import handmade_run
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLING_COLUMNS
-from roastcoffea.report.markup import markdown
 from roastcoffea.report.tables import CLIENT_TITLE, MERGES_TITLE, SCHEDULER_TITLE, central
+from roastcoffea.sheets.markup import markdown
 
 
 def test_each_adds_up_to_the_wall_time() -> None:

@@ -23,7 +23,7 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.report.digest import Digest, Hot, digest_of
 from roastcoffea.report.screen import notebook_look
-from roastcoffea.report.sheets import Heading
+from roastcoffea.sheets.sheet import Heading
 
 
 def digest(run: Run) -> Digest:

@@ -13,7 +13,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING, TROUBLE
 from roastcoffea.report.digest import Digest, digest_of
 from roastcoffea.report.screen import look_of, notebook_look, palette
-from roastcoffea.report.sheets import Card, Heading
+from roastcoffea.sheets.sheet import Card, Heading
 from roastcoffea.visualization.draw import luminance
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roastcoffea.report.markup import markdown, plain
-from roastcoffea.report.sheets import Column, Heading, Reason, Sheet
+from roastcoffea.sheets.markup import markdown, plain
+from roastcoffea.sheets.sheet import Column, Heading, Reason, Sheet
 from roastcoffea.units import SECOND
 
 

@@ -6,7 +6,7 @@ import pytest
 from markupsafe import Markup
 from parsed import NAMES, Page
 
-from roastcoffea.report.markup import prose, rendered, text
+from roastcoffea.sheets.markup import prose, rendered, text
 
 
 def test_nothing_is_taken_for_a_formula() -> None:

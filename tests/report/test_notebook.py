@@ -16,8 +16,8 @@ from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.ledger import LABELS_OF
 from roastcoffea.metrics.phases import FAMILIES, Family
 from roastcoffea.report.digest import digest_of
-from roastcoffea.report.markup import html
-from roastcoffea.report.sheets import Column, Reason, Sheet
+from roastcoffea.sheets.markup import html
+from roastcoffea.sheets.sheet import Column, Reason, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE
 
 ALLOWED = {"class", "scope", "style", "title", "role", "aria-label", "href", "target", "rel"}

@@ -14,7 +14,7 @@ from made_runs import made_run, plan
 import roastcoffea
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.runs import Entry, entry_of, in_order, sheet_of_runs
-from roastcoffea.report.terminal import for_terminal
+from roastcoffea.sheets.terminal import for_terminal
 from roastcoffea.storage.store import StoredRun, list_runs, save_run
 from roastcoffea.studies.merging import merged_run
 

@@ -36,7 +36,7 @@ from roastcoffea.report.screen import (
     with_short_paths,
 )
 from roastcoffea.report.summary import summary
-from roastcoffea.report.terminal import console_for, show
+from roastcoffea.sheets.terminal import console_for, show
 
 
 @pytest.fixture(autouse=True)

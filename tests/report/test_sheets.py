@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from roastcoffea.report.sheets import Amount, Cell, Column, Heading, Reason, Sheet, flat
+from roastcoffea.sheets.sheet import Amount, Cell, Column, Heading, Reason, Sheet, flat
 from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, SECOND, WORD
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from roastcoffea.report.sheets import Sheet
 from roastcoffea.report.tables import heading_of, sheet_of_table
+from roastcoffea.sheets.sheet import Sheet
 
 
 def shown(sheet: Sheet) -> list[list[str]]:

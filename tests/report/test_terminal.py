@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.report.sheets import Amount, Column, Heading, Reason, Sheet
-from roastcoffea.report.terminal import for_terminal, print_sheets
+from roastcoffea.sheets.sheet import Amount, Column, Heading, Reason, Sheet
+from roastcoffea.sheets.terminal import for_terminal, print_sheets
 from roastcoffea.units import COUNT, SECOND
 
 NAME = Column(name="name")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF
-from roastcoffea.report.sheets import ink_on
+from roastcoffea.sheets.sheet import ink_on
 from roastcoffea.visualization.draw import DARK, LIGHT, Scheme, luminance, scheme_of
 
 SIGHTS = {

@@ -76,7 +76,7 @@ def facility_command(
     """
     from roastcoffea.recording.facility.index import index_of, save_ended, sheets, write_page
     from roastcoffea.report.exports.tables import WRITERS
-    from roastcoffea.report.terminal import print_sheets
+    from roastcoffea.sheets.terminal import print_sheets
     from roastcoffea.storage.folders import whole_file
 
     found = index_of(folder, day, watts_per_core)
@@ -109,7 +109,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
     from roastcoffea.recording.black_box import state_folder
     from roastcoffea.recording.facility.index import is_facility
     from roastcoffea.report.runs import sheet_of_journals
-    from roastcoffea.report.terminal import print_sheets
+    from roastcoffea.sheets.terminal import print_sheets
 
     place = folder or state_folder()
     found, unreadable = journals_in(place)

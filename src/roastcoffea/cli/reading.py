@@ -55,8 +55,8 @@ OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "lost", "nothing 
 def list_command(folder: Path, by: str, outcome: str | None, processor: str | None) -> int:
     """List the measurements in FOLDER (default: roastcoffea-runs): what ran, how fast, what limits it, how it ended."""
     from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
-    from roastcoffea.report.sheets import Sheet
-    from roastcoffea.report.terminal import INDENT, print_sheets
+    from roastcoffea.sheets.sheet import Sheet
+    from roastcoffea.sheets.terminal import INDENT, print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
 
     _mention_lost()

@@ -82,7 +82,7 @@ def fail(reason: str, status: int) -> int:
 
 def say(what: object, *, err: bool = False) -> None:
     """Print a line in which names of files and folders cannot control the terminal."""
-    from roastcoffea.report.terminal import printable
+    from roastcoffea.sheets.terminal import printable
 
     click.echo(printable(str(what)), err=err)
 

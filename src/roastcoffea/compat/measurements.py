@@ -17,9 +17,9 @@ from roastcoffea.metrics import CATALOGUE, Metric, Metrics, evaluate
 from roastcoffea.metrics.catalogue import BYTES, CHUNKS, EVENTS, FINE, RESOURCES, THROUGHPUT, TIMING
 from roastcoffea.records.run import Environment, unwatched_run
 from roastcoffea.redaction import redacted_values
-from roastcoffea.report.sheets import Column, Reason, Sheet
 from roastcoffea.report.summary import amount_of, labels_by_reason
-from roastcoffea.report.terminal import console_for, table_of
+from roastcoffea.sheets.sheet import Column, Reason, Sheet
+from roastcoffea.sheets.terminal import console_for, table_of
 from roastcoffea.units import STRUCTURE
 
 __all__ = ["load_measurement", "save_measurement"]

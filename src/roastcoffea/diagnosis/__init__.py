@@ -1,26 +1,16 @@
 """What is concluded from metrics: verdict, advice, stragglers, balance of workers."""
 
-from roastcoffea.diagnosis import stragglers
+from __future__ import annotations
 
-# isort: split
-from roastcoffea.diagnosis import completeness, memory
-from roastcoffea.diagnosis import evidence as advice
-from roastcoffea.diagnosis import stragglers as balance
+import importlib
+from typing import Final
 
-# isort: split
-from roastcoffea.diagnosis import failures, savings, verdict
-from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
+WITH_METRICS: Final = ("stragglers", "completeness", "evidence", "memory", "failures", "savings", "verdict")
+"""Modules that add to the catalogue of metrics, in its order."""
 
-__all__ = [
-    "Culprit",
-    "Finding",
-    "Verdict",
-    "advice",
-    "balance",
-    "completeness",
-    "failures",
-    "memory",
-    "savings",
-    "stragglers",
-    "verdict",
-]
+for module in WITH_METRICS:
+    importlib.import_module(f"{__name__}.{module}")
+
+from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict  # noqa: E402
+
+__all__ = ["Culprit", "Finding", "Verdict"]

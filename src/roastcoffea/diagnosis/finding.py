@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, NamedTuple
 from roastcoffea.diagnosis.evidence import HIGH
 from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE, Family
 from roastcoffea.records.run import NO_FILE
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Card, Sheet, absence
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Card, Sheet, absence
 from roastcoffea.units import FRACTION, SECOND
 
 HEADLINES: Final = {

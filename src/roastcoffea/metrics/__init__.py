@@ -1,31 +1,23 @@
 """Everything computed from a run. Conclusions extend the catalogue (see `diagnosis`)."""
 
-# ruff: noqa: F401
+from __future__ import annotations
+
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from roastcoffea.metrics import workflow
+WITH_METRICS: Final = (
+    *("workflow", "byte_ledger", "central", "chunks", "endpoints", "failures", "fine", "profile", "sections"),
+    *("time_ledger", "memory", "older", "facts", "allocation"),
+)
+"""Modules that fill the catalogue, in its order: the inputs of a metric are defined before it."""
 
-# Other metrics take workflow metrics as inputs, and an input has to be defined first.
-# isort: split
-from roastcoffea.metrics import byte_ledger as file_reads
+for module in WITH_METRICS:
+    importlib.import_module(f"{__name__}.{module}")
 
-# isort: split
-from roastcoffea.metrics import central, chunks, endpoints, failures, fine, profile, sections
-from roastcoffea.metrics import chunks as custom
-from roastcoffea.metrics.byte_ledger import ByteLedger
-from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
-from roastcoffea.metrics.evaluation import Metrics, evaluate
-from roastcoffea.metrics.time_ledger import TimeLedger
-
-# isort: split
-from roastcoffea.metrics import facts as worker_names
-from roastcoffea.metrics import memory, older
-
-# isort: split
-from roastcoffea.metrics import allocation
-from roastcoffea.metrics import central as client
-from roastcoffea.metrics import fine as merges
+from roastcoffea.metrics.byte_ledger import ByteLedger  # noqa: E402
+from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric  # noqa: E402
+from roastcoffea.metrics.evaluation import Metrics, evaluate  # noqa: E402
+from roastcoffea.metrics.time_ledger import TimeLedger  # noqa: E402
 
 __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger", "evaluate"]
 

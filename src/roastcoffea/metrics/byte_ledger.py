@@ -27,7 +27,7 @@ from roastcoffea.metrics.requests import (
     transferred,
 )
 from roastcoffea.records.run import Run
-from roastcoffea.report.sheets import BYTE_LEDGER, TRANSFERRED, Cell, Sheet
+from roastcoffea.sheets.sheet import BYTE_LEDGER, TRANSFERRED, Cell, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE, Unit
 
 if TYPE_CHECKING:

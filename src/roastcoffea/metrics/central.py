@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.catalogue import CENTRAL, NotMeasuredError, fact, metric, refuse_if
 from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, recorded, rows_where
 from roastcoffea.metrics.statistics import Flags, Numbers, amounts, measured_values, moments, union_length
-from roastcoffea.records import workers as client
+from roastcoffea.records import workers
 from roastcoffea.records.run import OF_TASKS, Run
 from roastcoffea.records.tasks import MERGE, PREPROCESSING, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND
@@ -266,15 +266,15 @@ def _spans(steps: list[dict[str, Any]], ends: Mapping[str, Numbers]) -> StepSpan
     found: StepSpans = {name: [] for name in (SUBMIT, MERGING, GATHER, WAIT)}
     for step in steps:
         start, stop = step["start"], step["stop"]
-        if step["step"] == client.RESULTS:
+        if step["step"] == workers.RESULTS:
             moments = ends[step["work"]]
             last = moments[: np.searchsorted(moments, stop, side="right")][-1:]
             # a scheduler that is busy may see the last task end after the client has its result
             there = max([start, *last]) if len(last) or not len(moments) else stop
             found[WAIT].append((start, there))
             found[GATHER].append((there, stop))
-        elif step["step"] in {client.SUBMIT, client.MERGE}:
-            found[SUBMIT if step["step"] == client.SUBMIT else MERGING].append((start, stop))
+        elif step["step"] in {workers.SUBMIT, workers.MERGE}:
+            found[SUBMIT if step["step"] == workers.SUBMIT else MERGING].append((start, stop))
     return found
 
 
@@ -365,7 +365,7 @@ def loop_samples(client_steps: pa.Table) -> pa.Table:
 @fact
 def own_loop_samples(loop_samples: pa.Table) -> pa.Table:
     """Samples of an event loop that is the client's alone."""
-    refuse_if(client.SHARED_LOOP in loop_samples["step"].to_pylist(), SHARED)
+    refuse_if(workers.SHARED_LOOP in loop_samples["step"].to_pylist(), SHARED)
     return loop_samples
 
 
@@ -406,7 +406,7 @@ def client_process_cpu_seconds(loop_samples: pa.Table) -> float:
 @fact
 def graphs(executor_steps: pa.Table) -> pa.Table:
     """Graphs that were sent."""
-    return rows_where(executor_steps, pc.equal(executor_steps["step"], client.SUBMIT))
+    return rows_where(executor_steps, pc.equal(executor_steps["step"], workers.SUBMIT))
 
 
 @of_client(BYTE, label="graphs sent", formula="sum of their sizes")

@@ -28,8 +28,8 @@ from roastcoffea.metrics.catalogue import (
     refuse_if,
 )
 from roastcoffea.records.run import Run
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Column, Sheet
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Column, Sheet
 from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
 
 BOOKKEEPING: Final = frozenset({"t0", "t1", "config"})

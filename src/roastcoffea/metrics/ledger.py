@@ -15,8 +15,8 @@ from roastcoffea.metrics.facts import lost_calls, with_outcome
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
 from roastcoffea.records.chunks import SKIPPED
 from roastcoffea.records.run import FINISHED, OF_TASKS, Run
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import (
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import (
     LABELS,
     NAMED,
     NOT_MEASURED,
@@ -31,7 +31,7 @@ from roastcoffea.report.sheets import (
     drawn,
     segment,
 )
-from roastcoffea.report.sheets import Amount as AmountCell
+from roastcoffea.sheets.sheet import Amount as AmountCell
 from roastcoffea.units import FRACTION, SMALLEST_SHARE, Unit, number, share_text
 
 Amount = TypeVar("Amount", bound="float | None")

@@ -35,9 +35,9 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, STATES
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Cell, Sheet, absence
-from roastcoffea.report.sheets import Column as Head
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Cell, Sheet, absence
+from roastcoffea.sheets.sheet import Column as Head
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import FRACTION, SECOND, number
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family
 from roastcoffea.records.chunks import STATES
-from roastcoffea.report.sheets import absence
+from roastcoffea.sheets.sheet import absence
 
 UNKNOWN: Final = "unknown"
 ALL_STATES: Final = (*STATES, UNKNOWN)

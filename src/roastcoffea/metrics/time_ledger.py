@@ -24,7 +24,7 @@ from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Numbers, spread
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import OUTSIDE, Run
-from roastcoffea.report.sheets import TIME_LEDGER
+from roastcoffea.sheets.sheet import TIME_LEDGER
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from roastcoffea.monitor.tables import JOINED_COLUMNS, ReportComparison, compare
 from roastcoffea.monitor.watch import Watched, attempts_of, states_of
 from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.redaction import redacted
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Sheet
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Sheet
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.parquet import Room, read_parquet
 from roastcoffea.storage.reading import has_format, json_of, reading

@@ -23,7 +23,7 @@ from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.tasks import CANCELLED, PROCESSOR, TASK_COLUMNS, UNFINISHED
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.report.live import NAME
-from roastcoffea.report.sheets import Cell, Column, Heading, Sheet, columns
+from roastcoffea.sheets.sheet import Cell, Column, Heading, Sheet, columns
 from roastcoffea.units import BYTE, COUNT, SECOND, counted, number
 
 if TYPE_CHECKING:

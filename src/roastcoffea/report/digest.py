@@ -21,8 +21,8 @@ from roastcoffea.metrics.phases import FAILED as FAILED_WORK
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
 from roastcoffea.metrics.profile import UserLine
 from roastcoffea.records.run import FINISHED, NO_FILE, Run
-from roastcoffea.report.sheets import SHARED, percent_of
 from roastcoffea.report.summary import amount_of, problems_of_measuring
+from roastcoffea.sheets.sheet import SHARED, percent_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
 ELAPSED: Final = "elapsed"

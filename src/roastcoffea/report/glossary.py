@@ -14,7 +14,7 @@ from markupsafe import Markup
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, RESIDUAL, TIME_CLASSES
-from roastcoffea.report.sheets import UNACCOUNTED
+from roastcoffea.sheets.sheet import UNACCOUNTED
 
 DOCUMENTATION: Final = "https://roastcoffea.readthedocs.io/en/latest/"
 """Where the documentation is published; `[project.urls]` of the package has it as well."""
@@ -189,7 +189,7 @@ def print_reference(file: IO[str] | None = None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from roastcoffea.report.terminal import console_for
+    from roastcoffea.sheets.terminal import console_for
 
     console = console_for(file)
     for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):

@@ -20,7 +20,7 @@ from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.metrics.phases import FAILED, TIME_CLASSES
 from roastcoffea.metrics.statistics import OF_90_PERCENT
-from roastcoffea.report.terminal import printable
+from roastcoffea.sheets.terminal import printable
 from roastcoffea.units import GIGABIT_PER_SECOND, KILOHERTZ, SECOND, counted, number
 
 NAME: Final = "roastcoffea"

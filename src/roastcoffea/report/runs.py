@@ -13,8 +13,8 @@ import roastcoffea
 from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INTERRUPT, INTERRUPTED
 from roastcoffea.log.journals import Journal
 from roastcoffea.records.run import FAILED, LOST
-from roastcoffea.report.sheets import Column, Sheet
-from roastcoffea.report.terminal import GAP
+from roastcoffea.sheets.sheet import Column, Sheet
+from roastcoffea.sheets.terminal import GAP
 from roastcoffea.storage.reading import json_of
 from roastcoffea.storage.store import METRICS_FILE, StoredRun
 from roastcoffea.units import BYTE, KILOHERTZ, SECOND, Unit, counted, minute, scaled

@@ -20,12 +20,12 @@ from roastcoffea.diagnosis.finding import NOTHING_READ, Finding
 from roastcoffea.metrics.facts import ADDRESS
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL, Family
 from roastcoffea.records.run import NO_FILE
-from roastcoffea.report import sheets as cards
 from roastcoffea.report.digest import ELAPSED, Bar, Digest, Hot, Share, Tile
 from roastcoffea.report.glossary import linked, page_address
-from roastcoffea.report.markup import rendered
-from roastcoffea.report.sheets import Card, Drawn, Heading, Segment, percent_of
-from roastcoffea.report.terminal import verbatim
+from roastcoffea.sheets import sheet as cards
+from roastcoffea.sheets.markup import rendered
+from roastcoffea.sheets.sheet import Card, Drawn, Heading, Segment, percent_of
+from roastcoffea.sheets.terminal import verbatim
 from roastcoffea.units import counted, number
 
 NARROWEST: Final = 40

@@ -20,8 +20,9 @@ from roastcoffea.metrics.facts import elapsed_seconds, known_names, name_of
 from roastcoffea.metrics.failures import skipped_data
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import Run
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import (
+from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import (
     LABELS,
     NO_PROBLEMS,
     NOT_MEASURED,
@@ -36,7 +37,6 @@ from roastcoffea.report.sheets import (
     Reason,
     Sheet,
 )
-from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures
 from roastcoffea.units import (
     BYTE,
     COUNT,

@@ -45,7 +45,7 @@ from roastcoffea.records.workers import (
     SAMPLING_COLUMNS,
     WORKER_STATE_COLUMNS,
 )
-from roastcoffea.report.sheets import LABELS, UNACCOUNTED, Amount, Cell, Column, Sheet, absence
+from roastcoffea.sheets.sheet import LABELS, UNACCOUNTED, Amount, Cell, Column, Sheet, absence
 from roastcoffea.units import (
     BY_SYMBOL,
     BYTE,

@@ -18,8 +18,8 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, Family
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.report import sheets as cards
-from roastcoffea.report.sheets import ink_on
+from roastcoffea.sheets import sheet as cards
+from roastcoffea.sheets.sheet import ink_on
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from roastcoffea.visualization.inputs import Presence, Series, Span, held, lasting, on_grid, steps_on_grid
 

@@ -10,7 +10,7 @@ from observed import Observed, recorded
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.recording.facility.index import index_of, sheets, write_page
-from roastcoffea.report.terminal import for_terminal
+from roastcoffea.sheets.terminal import for_terminal
 
 
 def test_it_fits_a_terminal_and_says_what_is_estimated(observed: Observed, tmp_path: Path) -> None:

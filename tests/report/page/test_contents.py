@@ -24,8 +24,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import LABELS_OF
 from roastcoffea.records.run import Host
 from roastcoffea.report.glossary import glossary, page_address
-from roastcoffea.report.markup import text
 from roastcoffea.report.page import contents
+from roastcoffea.sheets.markup import text
 from roastcoffea.units import BYTE, SECOND, SMALLEST_SHARE, STRUCTURE
 
 

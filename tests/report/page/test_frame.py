@@ -14,8 +14,8 @@ from markupsafe import Markup
 from parsed import NAMES, Parsed
 
 from roastcoffea.report.page import frame
-from roastcoffea.report.sheets import Column, Picture, Sheet
 from roastcoffea.report.tables import FIRST_ROWS, sheet_of_table
+from roastcoffea.sheets.sheet import Column, Picture, Sheet
 from roastcoffea.units import COUNT
 
 

@@ -11,7 +11,7 @@ from limited_runs import missing_data
 from made_runs import made_run, plan
 
 from roastcoffea.records.run import Run
-from roastcoffea.report.sheets import Sheet
+from roastcoffea.sheets.sheet import Sheet
 from roastcoffea.studies.compare.comparison import Comparison, compare
 from roastcoffea.units import moment
 

@@ -18,7 +18,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.recorded import recorded_run
-from roastcoffea.report.sheets import Heading, Sheet
+from roastcoffea.sheets.sheet import Heading, Sheet
 from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR
 from roastcoffea.studies.what_if.what_if import WhatIf, what_if
 

@@ -27,8 +27,8 @@ from roastcoffea.records.columns import Column
 from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import OK
 from roastcoffea.report.page.frame import page
-from roastcoffea.report.sheets import Column as SheetColumn
-from roastcoffea.report.sheets import Heading, Sheet
+from roastcoffea.sheets.sheet import Column as SheetColumn
+from roastcoffea.sheets.sheet import Heading, Sheet
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import (
     COUNT,

@@ -14,7 +14,7 @@ from roastcoffea.recording.facility.observer import BIN, Observer
 from roastcoffea.recording.facility.runs import ObservedRun
 from roastcoffea.redaction import redacted
 from roastcoffea.report.live import IDLE, Rates, clock
-from roastcoffea.report.markup import text
+from roastcoffea.sheets.markup import text
 from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, duration, number
 
 HEADS: Final = ("run", "client", "state", "chunks", "left", "events", "data", "failed attempts", "bottleneck")

@@ -22,13 +22,13 @@ from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.report.glossary import linked
-from roastcoffea.report.markup import rendered
 from roastcoffea.report.page import figures
 from roastcoffea.report.page.figures import INK, MILLISECONDS, QUIET, Chart, Context, dress, family_of, painted
 from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.trees import flame_graph, icicle
 from roastcoffea.report.page.worker_map import chunk_points, classes_picture, stacked, stream_picture, worker_map
-from roastcoffea.report.sheets import Picture, Sheet
+from roastcoffea.sheets.markup import rendered
+from roastcoffea.sheets.sheet import Picture, Sheet
 from roastcoffea.units import SECOND, number, three_digits
 from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown

@@ -18,9 +18,9 @@ from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.page.charts import charts
 from roastcoffea.report.page.frame import anchor, fold_anchor, page
 from roastcoffea.report.screen import look_of
-from roastcoffea.report.sheets import NOT_MEASURED, Cell, Column, Sheet, columns
 from roastcoffea.report.summary import amount_of, datasets, heading, own_sheets
 from roastcoffea.report.tables import allocation, central, not_measured, reason_in, sheet_of_table
+from roastcoffea.sheets.sheet import NOT_MEASURED, Cell, Column, Sheet, columns
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, SECOND
 from roastcoffea.visualization.inputs import inputs_of

@@ -20,9 +20,9 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from roastcoffea.report.glossary import linked
-from roastcoffea.report.markup import rendered
 from roastcoffea.report.screen import Look, palette, share_image
-from roastcoffea.report.sheets import Heading, Sheet, Shown
+from roastcoffea.sheets.markup import rendered
+from roastcoffea.sheets.sheet import Heading, Sheet, Shown
 
 LONGEST_WORD: Final = 40
 """Letters of text beyond which a cell may go over several lines; tables.js has it as well."""
@@ -140,7 +140,7 @@ def _css_text(text: str) -> str:
 
 
 def _first_look_style() -> str:
-    return files("roastcoffea.report").joinpath("templates", "first_look.css").read_text(encoding="utf-8")
+    return files("roastcoffea.sheets").joinpath("templates", "first_look.css").read_text(encoding="utf-8")
 
 
 def _as_url(picture: str) -> str:

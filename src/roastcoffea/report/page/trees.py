@@ -35,8 +35,8 @@ from roastcoffea.metrics.stacks import ALL_STATES, WORDS, Place
 from roastcoffea.metrics.stacks import Node as Frame
 from roastcoffea.metrics.statistics import Numbers, amounts, places
 from roastcoffea.records.chunks import OK
-from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import Chart, Context, family_of, own_figure, variable
+from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import FRACTION, SECOND, counted
 
 SMALLEST: Final = 5e-4

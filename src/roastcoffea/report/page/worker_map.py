@@ -20,8 +20,8 @@ from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.phases import COMPUTING, TROUBLE, Family
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import OK
-from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import Chart, Context, family_of, own_figure, painted, variable
+from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import SECOND, number, three_digits
 from roastcoffea.visualization.inputs import busy_in_pixels
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of

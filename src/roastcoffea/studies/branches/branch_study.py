@@ -17,8 +17,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.records.tasks import OK, PROCESSOR
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Cell, Column, Sheet
 from roastcoffea.studies.branches.branch_figure import COLUMNS, SCALING, Growth, InputOutput
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 

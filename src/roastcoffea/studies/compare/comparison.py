@@ -17,11 +17,11 @@ from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.ledger import LABELS_OF, bar_of
 from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, PARTS_OF_WAIT, TIME_CLASSES, WAIT
-from roastcoffea.report.markup import markdown
 from roastcoffea.report.page import frame
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Card, Cell, Drawn, Sheet, columns
-from roastcoffea.report.terminal import for_terminal, print_sheets
+from roastcoffea.sheets.markup import markdown
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Card, Cell, Drawn, Sheet, columns
+from roastcoffea.sheets.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.compare.explanation import Explanation, Part, explained
 from roastcoffea.studies.compare.observations import LETTERS, Side, distinct, side_of

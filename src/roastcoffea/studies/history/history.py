@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import load
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Cell, Column, Sheet, columns
-from roastcoffea.report.terminal import print_sheets
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Cell, Column, Sheet, columns
+from roastcoffea.sheets.terminal import print_sheets
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement
 from roastcoffea.studies.history.analysis import SERIES, Analysis, Entry, analysis_of, entry_of
 from roastcoffea.units import COUNT, alike, counted

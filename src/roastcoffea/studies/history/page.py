@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from roastcoffea.errors import ComparisonError, MeasurementError
 from roastcoffea.metrics.phases import COMPUTING, READING, TROUBLE
-from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.frame import asset, fold_anchor, page
-from roastcoffea.report.sheets import Cell, Column, Heading, Link, Picture, Sheet
+from roastcoffea.sheets.markup import rendered
+from roastcoffea.sheets.sheet import Cell, Column, Heading, Link, Picture, Sheet
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.storage.store import PAGE_FILE
 from roastcoffea.studies.compare.comparison import compare

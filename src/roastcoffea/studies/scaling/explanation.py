@@ -10,7 +10,7 @@ import numpy as np
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.report.sheets import Amount, Card, Cell, Column, Drawn, Sheet, columns, drawn, segment
+from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Drawn, Sheet, columns, drawn, segment
 from roastcoffea.studies.scaling import sentences
 from roastcoffea.studies.scaling import shares as limits
 from roastcoffea.studies.scaling.laws import INTERVAL, Between, Point

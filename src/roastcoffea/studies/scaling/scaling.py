@@ -17,8 +17,8 @@ import numpy as np
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import ABSENT_THREADS
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Cell, Sheet, columns
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.scaling import explanation as why
 from roastcoffea.studies.scaling import laws as pace

@@ -19,7 +19,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.phases import COMPUTING, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.page.frame import page
-from roastcoffea.report.sheets import Heading, Picture, Sheet
+from roastcoffea.sheets.sheet import Heading, Picture, Sheet
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.scaling.explanation import SHOWN, USEFUL, Explanation
 from roastcoffea.studies.scaling.laws import Between, Law, Point

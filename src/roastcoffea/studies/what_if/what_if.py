@@ -11,8 +11,8 @@ from typing import Any, Final
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.replay.recorded import Recorded, recorded_run
-from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number

@@ -13,7 +13,7 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from roastcoffea.report.sheets import Heading, Sheet, flat
+from roastcoffea.sheets.sheet import Heading, Sheet, flat
 from roastcoffea.units import number
 
 INDENT: Final = (0, 0, 0, 2)

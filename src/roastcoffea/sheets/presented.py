@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import IO
 
-from roastcoffea.report.sheets import Sheet
+from roastcoffea.sheets.sheet import Sheet
 
 
 class Presented:
@@ -20,18 +20,18 @@ class Presented:
 
     def print(self, file: IO[str] | None = None) -> None:
         """Print it to the terminal or into a file."""
-        from roastcoffea.report.terminal import print_sheets
+        from roastcoffea.sheets.terminal import print_sheets
 
         print_sheets(self.sheets(), file)
 
     def to_markdown(self) -> str:
         """Markdown with tables, for GitHub and notebooks."""
-        from roastcoffea.report.markup import markdown
+        from roastcoffea.sheets.markup import markdown
 
         return markdown(self.sheets())
 
     def _repr_html_(self) -> str:
-        from roastcoffea.report.markup import html
+        from roastcoffea.sheets.markup import html
 
         return html(self.sheets())
 

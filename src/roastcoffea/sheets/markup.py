@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from roastcoffea.redaction import neutral
-from roastcoffea.report.sheets import Heading, Paint, Sheet, flat, palette
+from roastcoffea.sheets.sheet import Heading, Paint, Sheet, flat, palette
 from roastcoffea.units import number
 
 OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
@@ -42,7 +42,7 @@ def prose(content: object) -> Markup:
 
 
 def rendered(template: str, /, **values: Any) -> Markup:
-    """A template of `report/templates` filled with these values."""
+    """A template of `sheets/templates` filled with these values."""
     return Markup(_environment().get_template(template).render(values))
 
 
