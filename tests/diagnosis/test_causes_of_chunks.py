@@ -165,7 +165,8 @@ def test_start_up_names_the_line_that_took_the_time_where_imports_did_not(import
     loading = Place("get_data", "<frozen importlib._bootstrap_external>", 9)
     below = (*own, loading) if imports else own
     states = {"core": 7.0, "contention": 0.0, "blocked": 0.0, "unknown": 0.0}
-    profile = Profile([Stack("data", below, 70, 7.0, states, rows[0]["id"])])
+    later = Stack("data", (own[0], Place("body", "/home/p.py", 9)), 70, 7.0, states)
+    profile = Profile([Stack("data", below, 70, 7.0, states, rows[0]["id"]), later])
     started = [StartUp(rows[0]["worker"], 7.0, 0.0, ("numba",))]
     chunks = table_of_rows(CHUNK_COLUMNS, rows)
     evidence = dataclasses.replace(evidence, started=started, counted=chunks, profile=profile)

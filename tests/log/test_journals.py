@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -218,16 +219,19 @@ def test_a_killed_writer_is_known_to_be_dead_wherever_it_was(place: Sequence[str
     assert remove_old(tmp_path, None, 0) == [tmp_path / "one"]
 
 
+@pytest.mark.parametrize("host", ["another", socket.gethostname()])
 def test_locks_that_another_host_may_keep_to_itself_need_hours_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not those of this host before it was started again: nothing of that time lives."""
     with monkeypatch.context() as there:
         there.setattr("roastcoffea.log.journal.kernel", lambda: "another")
+        there.setattr("socket.gethostname", lambda: host)
         made(tmp_path / "one")
     assert not journal_in(tmp_path / "one").is_locked
-    for hours, is_written in ((0, True), (LONG_AGO, True), (2 * 3600.0, False)):
+    for hours, is_recent in ((0, True), (LONG_AGO, True), (2 * 3600.0, False)):
         aged(tmp_path / "one", hours)
-        assert journal_in(tmp_path / "one").is_written == is_written
+        assert journal_in(tmp_path / "one").is_written == (is_recent and host == "another")
 
 
 def test_whether_a_journal_that_is_removed_meanwhile_is_locked_is_not_known(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def start_up(evidence: Evidence) -> Draft | None:
 
 
 def _once(evidence: Evidence) -> Place | None:
-    """Line that takes the time of a worker's first chunk; None where that are imports, or where the profile lacks it.
+    """Line that takes the time of a worker's first chunk; None where imports do, or where the profile lacks it.
 
     The profile has the stacks of the longest attempt apart, which is a first one where these take long.
     """
@@ -283,8 +283,11 @@ def _once(evidence: Evidence) -> Place | None:
     imports = [stack.seconds for stack in stacks if any(place.file.startswith(IMPORTS) for place in stack.places)]
     if not stacks or sum(imports) > OF_IMPORTS * sum(stack.seconds for stack in stacks):
         return None
-    call, (share, _) = next(iter(profile.calls(stacks[0].chunk).items()))
-    return call.place if share > 0.5 else None
+    (call, (share, _)) = next(iter(profile.calls(stacks[0].chunk).items()), (None, (0.0, 0)))
+    # a line that takes as much of any chunk is not what the first one does once
+    if call is None or share < max(0.5, 1.5 * profile.calls().get(call, (0.0, 0))[0]):
+        return None
+    return call.place
 
 
 IMPORTS: Final = "<frozen importlib"

@@ -70,7 +70,8 @@ def is_interrupt(error: str | None) -> bool:
 
 OUTSIDE: Final = re.compile(
     r"time(d )?[ -]?out|connect|network|unreachable|broken pipe|closed by|reset|temporar|try again|operation expired"
-    r"|disconnected|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel"
+    r"|disconnected|payload|too many requests|unavailable|gateway|killed ?worker|commclosed|cancel|aborted"
+    r"|terminated (abruptly|unexpectedly)|unexpectedly terminated"
     r"|^ClientResponseError: (429|50[0234])\b",
     re.IGNORECASE,
 )
@@ -78,7 +79,7 @@ OUTSIDE: Final = re.compile(
 
 OF_SYSTEM: Final = re.compile(
     r"OSError|IOError|gaierror|BrokenPipe|CommClosed|Killed|Client|Server|HTTP|Remote|XRootD|(Future)?Cancelled"
-    r"|\w*(Timeout|Connection)",
+    r"|URLError|MaxRetry|Protocol|BrokenProcessPool|TerminatedWorker|\w*(Timeout|Connect)",
     re.IGNORECASE,
 )
 

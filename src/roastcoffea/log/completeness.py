@@ -161,7 +161,7 @@ class Losses:
             EQUAL_CHUNKS: equal,
             "records dropped on the scheduler": others and self.dropped,
             "refused entries of the scheduler's log": others and self.refused,
-            "results of earlier runs, which a cache had": others and self.cached,
+            "results of earlier runs, which a cache had": min(others, self.cached),
             self.otherwise: max(others - self.dropped - self.refused - self.cached, 0),
         }
         return (f"{reason}: {number}" for reason, number in reasons.items() if number)

@@ -6,6 +6,7 @@ import _thread
 import atexit
 import json
 import os
+import socket
 import sys
 import time
 import weakref
@@ -107,7 +108,8 @@ class Journal:
         also counts as one that writes if it did on another host, where some file systems keep its lock to themselves.
         """
         if self.is_locked is not None:
-            return self.is_locked or (self.header.get("kernel") != kernel() and self.is_recent)
+            elsewhere = self.header.get("kernel") != kernel() and self.header["host"] != socket.gethostname()
+            return self.is_locked or (elsewhere and self.is_recent)
         alive = is_alive(self.header["machine"], self.header["process"], self.header["began"])
         return self.is_recent if alive is None else alive
 

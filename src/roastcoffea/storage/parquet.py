@@ -232,7 +232,7 @@ def _table(pages: _Pages, schema: pa.Schema, rows: int | None) -> pa.Table:
 def _in_another_process(file: BinaryIO, schema: pa.Schema, rows: int | None, most: int, why: str) -> pa.Table:
     """Table of a file, read in a process that gets no more memory than a table of its size takes."""
     if sys.platform != "linux" or not sys.executable:  # others do not hold processes to a limit
-        raise ValueError(f"{why}, which no measurement does")
+        raise ValueError(f"{why}; such a table is read on Linux alone")
     limit = min(2**27 + 2 * most, psutil.virtual_memory().available)
     command = "from roastcoffea.storage.parquet import read_confined; read_confined()"
     done = subprocess.run(
@@ -240,7 +240,11 @@ def _in_another_process(file: BinaryIO, schema: pa.Schema, rows: int | None, mos
         stdin=file,
         capture_output=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(place for place in sys.path if isinstance(place, str)),
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+        },
     )
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"the process ended ({done.returncode})"]
@@ -256,7 +260,9 @@ def read_confined() -> None:
     rows, most, limit = json.loads(sys.argv[2])
     space = psutil.Process().memory_info().vms + limit
     for kind, value in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CPU, 60), (resource.RLIMIT_CORE, 0)):
-        resource.setrlimit(kind, (value, value))
+        hard = resource.getrlimit(kind)[1]  # it cannot be raised
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (least, least))
     schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(sys.argv[1])))
     table = _table(_Pages(FileIO(0), None), schema, rows)
     needed = table.nbytes + len(table) * len(schema) * SMALLEST_VALUE
