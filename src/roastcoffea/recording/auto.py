@@ -494,7 +494,8 @@ def _shown_without_us(
     show: Callable[..., object], kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Show an error as without us: from the script's first frame on, and without the probes' frames."""
-    started = [entry for entry in _entries(trace) if entry.tb_frame.f_globals is globals()]
+    starting = {function.__code__ for function in (_measured, _run_source, _run_module)}
+    started = [entry for entry in _entries(trace) if entry.tb_frame.f_code in starting]
     trace = started[-1].tb_next if started else trace
     for chained in _chain(error):
         chained.__traceback__ = _without_probes(chained.__traceback__ if chained is not error else trace)
