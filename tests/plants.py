@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import uproot
-from analyses import runner_for
+from analyses import Planted, runner_for
 from coffea.nanoevents import BaseSchema, NanoAODSchema
 from command_line import PATIENCE, CommandLineCluster
 from distributed import Client
@@ -242,6 +242,17 @@ def foreign_processes(ground: Ground, cause: bool = True) -> Grown:
     with cluster() as client, spinning(processes):
         measurement = measured(client, ground.sample(), Analysis(cpu=0.1))
     return Grown(measurement, hosts(measurement))
+
+
+@plant("slow chunk")
+def one_slow_chunk(ground: Ground, cause: bool = True) -> Grown:
+    """Where others have the cores, this is no finding: chunks then differ from what is expected of them."""
+    fileset = ground.sample()
+    file = ground.drawn.choice(sorted(fileset["qcd"]["files"]))
+    with cluster() as client:
+        slow = 5.0 * ground.factor if cause else 0.1
+        plan = Planted(spin=0.1, straggler=slow, last=9000, file=Path(file).name)
+        return Grown(measured(client, fileset, plan), (f"{file}, entries 9000 to 12000",))
 
 
 @plant("start-up")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analyses import Planted
 from evidence_by_hand import evidence_of
 from planted_work import Analysis, Calibrated
 from plants import Ground, measured
@@ -75,17 +74,6 @@ def test_a_file_that_each_chunk_loads(client: Any, fileset: Any, tmp_path: Path)
     measurement.print_summary(out)
     shown = " ".join(out.getvalue().partition("your code")[2].split())
     assert re.search(r"corrections \(\S+/planted_work\.py:\d+\)", shown)
-
-
-def test_one_chunk_that_takes_long(client: Any, fileset: Any) -> None:
-    files = sorted(fileset["qcd"]["files"])
-    plan = Planted(spin=0.1, straggler=5.0, last=9000, file=Path(files[1]).name)
-    measurement = measured(client, fileset, plan)
-    finding = finding_of("slow chunk", measurement)
-    assert f"{files[1]}, entries 9000 to 12000 took" in finding.what
-    assert "most of it in " in finding.what
-    assert names(finding, "file") == [f"{files[1]}, entries 9000 to 12000"]
-    assert "analyses.py" in names(finding, "function")[0]
 
 
 def test_a_file_that_is_missing(client: Any, fileset: Any, tmp_path: Path) -> None:
