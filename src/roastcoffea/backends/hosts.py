@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -86,8 +87,11 @@ def with_others(
     """
     end = _by("system", now)
     found: dict[str, dict[str, Any]] = {}
+    silent = _gone(before, now, lost)
     for system, start in _by("system", before).items():
-        there = _others(sorted(start, key=itemgetter("time")), end.get(system, []), lost)
+        there = _others(sorted(start, key=lambda one: one["time"] or 0.0), end.get(system, []))
+        if there.get("others") is not None and (silent is None or system in silent):
+            there = {"others_absent": "a worker left without a last message: the CPU time that it used is not known"}
         found |= dict.fromkeys([load["host"] for load in start], there)
     known = (replace(host, **{"others": None} | found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
     return tuple(
@@ -96,7 +100,24 @@ def with_others(
     )
 
 
-def _others(before: Sequence[Load], now: Sequence[Load], lost: Collection[int]) -> dict[str, Any]:
+def _gone(before: Iterable[Load], now: Iterable[Load], lost: Collection[int]) -> set[str] | None:
+    """Systems on which a process that was lost used time that nothing reports; None where one may be on any of them.
+
+    Processes are known by host and number: containers of one system have numbers of their own. What a parent that is
+    there has waited for, it reports.
+    """
+    alive = {(load["host"], process["pid"]) for load in now for process in load["processes"]}
+    seen = {
+        (load["host"], process["pid"]): (load["system"], (load["host"], process["parent"]))
+        for load in before
+        for process in load["processes"]
+    }
+    ended = {place: where for place, where in seen.items() if place[1] in lost and place not in alive}
+    left = Counter(lost) - Counter(pid for _, pid in ended)
+    return None if left else {system for system, parent in ended.values() if parent not in alive}
+
+
+def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
     """Cores of a host that processes of others used from the first of these loads to the last."""
     if hidden := next((load["hidden"] for load in (*before, *now) if load["hidden"]), None):
         return {"others_absent": hidden}
@@ -106,10 +127,6 @@ def _others(before: Sequence[Load], now: Sequence[Load], lost: Collection[int]) 
     seconds, busy, own = last["time"] - first["time"], last["busy"] - first["busy"], _own(before, now)
     if seconds < SHORTEST:
         return {"others_absent": "the run was too short for the kernel's counters of the host"}
-    parents = {process["pid"]: process["parent"] for load in before for process in load["processes"]}
-    alive = {process["pid"] for load in now for process in load["processes"]}
-    if any(alive.isdisjoint((pid, parents.get(pid))) for pid in lost):
-        return {"others_absent": "a worker left without a last message, so the CPU time that it used is not known"}
     # the kernel samples what the host does, and measures what processes use
     if own > busy + SAMPLED * max(busy, seconds):
         return {"others_absent": "the host reports less CPU time than the run used, so it does not report all"}

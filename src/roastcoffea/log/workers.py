@@ -184,9 +184,9 @@ class WorkerLog:
         return len(self._present)
 
     @property
-    def silent(self) -> set[int]:
+    def silent(self) -> list[int]:
         """Processes of workers that left without a last message."""
-        return {row["process"] for row in self._lifetimes if row["stop"] is not None and row["cpu_seconds"] is None}
+        return [row["process"] for row in self._lifetimes if row["stop"] is not None and row["cpu_seconds"] is None]
 
     @property
     def threads(self) -> tuple[int, int] | None:
