@@ -359,7 +359,10 @@ class ChunksShadow(Shadow):
 
     def __init__(self, original: Any, tally: Tally) -> None:
         super().__init__(original, tally)
-        in_threads = type(getattr(original, "__self__", None)).__name__ in IN_OTHER_THREADS
+        source = getattr(original, "__self__", None)
+        in_threads = type(source).__name__ in IN_OTHER_THREADS or (
+            type(source).__module__.startswith("uproot.") and getattr(source, "num_workers", 0) > 0
+        )
         self.read = original if in_threads else partial(tally.read_apart, original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
