@@ -86,7 +86,7 @@ def test_a_worker_s_last_words_count_whenever_they_come(clock: Clock) -> None:
     plugin.workers.forget_overdue()
     log = drained(plugin)
     assert log.workers.loads == [{"host": before}, {"host": after}]
-    assert log.workers.silent == {1000}
+    assert log.workers.silent == [1000]
     lifetimes = log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()
     assert [row["cpu_seconds"] for row in lifetimes] == [1.5, 1.5, None]
     counted = log.workers.counted((), ["span-1"])

@@ -87,10 +87,10 @@ def with_others(
     """
     end = _by("system", now)
     found: dict[str, dict[str, Any]] = {}
-    silent = _gone(before, now, lost)
+    reported = _are_reported(before, now, lost)
     for system, start in _by("system", before).items():
         there = _others(sorted(start, key=lambda one: one["time"] or 0.0), end.get(system, []))
-        if there.get("others") is not None and (silent is None or system in silent):
+        if there.get("others") is not None and not reported:
             there = {"others_absent": "a worker left without a last message: the CPU time that it used is not known"}
         found |= dict.fromkeys([load["host"] for load in start], there)
     known = (replace(host, **{"others": None} | found.get(host.name, {"others_absent": NO_LOAD})) for host in hosts)
@@ -100,21 +100,20 @@ def with_others(
     )
 
 
-def _gone(before: Iterable[Load], now: Iterable[Load], lost: Collection[int]) -> set[str] | None:
-    """Systems on which a process that was lost used time that nothing reports; None where one may be on any of them.
+def _are_reported(before: Iterable[Load], now: Iterable[Load], lost: Collection[int]) -> bool:
+    """Whether parents that are still there report what all lost processes used.
 
-    Processes are known by host and number: containers of one system have numbers of their own. What a parent that is
-    there has waited for, it reports.
+    Processes are known by host and number: containers of one system have numbers of their own. Only the numbers of lost
+    ones are known, so that others of these numbers that ended may have been meant.
     """
     alive = {(load["host"], process["pid"]) for load in now for process in load["processes"]}
-    seen = {
-        (load["host"], process["pid"]): (load["system"], (load["host"], process["parent"]))
+    parents = {
+        (load["host"], process["pid"]): (load["host"], process["parent"])
         for load in before
         for process in load["processes"]
     }
-    ended = {place: where for place, where in seen.items() if place[1] in lost and place not in alive}
-    left = Counter(lost) - Counter(pid for _, pid in ended)
-    return None if left else {system for system, parent in ended.values() if parent not in alive}
+    ended = [place for place in parents if place[1] in lost and place not in alive]
+    return not Counter(lost) - Counter(pid for _, pid in ended) and all(parents[place] in alive for place in ended)
 
 
 def _others(before: Sequence[Load], now: Sequence[Load]) -> dict[str, Any]:
