@@ -195,7 +195,7 @@ def test_workers_with_other_versions_than_the_client_are_said(tmp_path: Path) ->
         cluster.close()
     said = f"5.0.0 on workers, {version('uproot')} on the client"
     assert [problem for problem in run.problems if "versions" in problem] == [
-        f"workers and client have different versions, and what ran on workers is that of theirs: uproot {said}"
+        f"workers and client have different versions; tasks ran with those of the workers: uproot {said}"
     ]
     assert run.environment.versions["uproot"] == said
     assert run.environment.versions["coffea"] == version("coffea")

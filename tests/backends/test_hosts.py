@@ -12,7 +12,7 @@ from handmade import handmade_run
 
 import roastcoffea
 from roastcoffea import Measurement
-from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_others, with_withheld
+from roastcoffea.backends.hosts import environment_of, hosts_of, versions_on, with_more, with_others, with_withheld
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -184,6 +184,34 @@ def test_a_lost_worker_is_not_taken_for_another_of_its_number(lost: list[int]) -
     for host in with_others([NODE, other], [*pods, far], now, lost=lost):
         assert host.others is None
         assert "without a last message" in str(host.others_absent)
+
+
+def test_workers_of_one_number_in_two_containers_are_two() -> None:
+    """A's worker used 50 s before it was last seen; its parent reports them as it has waited for it."""
+
+    def pod(name: str, time: float, busy: float, *processes: Any) -> Any:
+        return load(time, busy, *processes, host=name)
+
+    before = [
+        pod("node", 100.0, 50.0, used(1, 0.0, parent=0), used(20, 0.0, parent=1)),
+        pod("b", 100.0, 50.0, used(1, 0.0, parent=0), used(20, 0.0, parent=1, born=3.0)),
+        pod("node", 150.0, 100.0, used(1, 0.0, parent=0), used(20, 50.0, parent=1)),
+    ]
+    now = [
+        pod("node", 200.0, 200.0, used(1, 0.0, 50.0, parent=0)),
+        pod("b", 200.0, 200.0, used(1, 0.0, parent=0), used(20, 50.0, parent=1, born=3.0)),
+    ]
+    (host,) = with_others([NODE], before, now)
+    assert host.others == pytest.approx((150.0 - 100.0) / 100.0)
+
+
+def test_versions_of_workers_that_left_stay() -> None:
+    first = versions_on([{"versions": {"coffea": "2025.12.0", "uproot": "5.7.1"}}], {})
+    assert versions_on([{"versions": {"coffea": "2026.9.0"}}], first) == {
+        "coffea": "2025.12.0, 2026.9.0",
+        "uproot": "5.7.1",
+    }
+    assert versions_on([], first) == first
 
 
 def test_hosts_of_older_records_have_no_machine() -> None:

@@ -93,6 +93,22 @@ def test_waiting_that_is_mostly_for_local_files_blames_no_server() -> None:
     assert finding.advice.startswith("Move the files to a faster disk")
 
 
+@pytest.mark.parametrize("own", [1_000_000, None])
+def test_the_rate_is_unknown_where_requested_bytes_are(own: int | None) -> None:
+    run = opening(FAR, 2.0, 1.75)
+    rows = [row | {"bytes_requested": own} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "storage")
+    assert ("per stream" in finding.what) == (own is not None)
+
+
+@pytest.mark.parametrize("others", [0, 9_000_000])
+def test_opening_blames_no_server_where_process_opens_other_files(others: int) -> None:
+    run = one_kind_of_time("open_seconds").run
+    rows = [row | {"file": FAR, "bytes_other": others} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "metadata")
+    assert [culprit.name for culprit in finding.culprits] == ([] if others else ["far.org"])
+
+
 def test_no_more_threads_where_they_wait_for_cores_already() -> None:
     finding = only(made_run([plan(1.0, read=2.0, core_wait=1.0, file=FAR)] * 20, 2), "storage")
     assert finding.advice == "Cache the dataset nearby."

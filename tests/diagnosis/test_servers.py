@@ -39,8 +39,8 @@ def said(*rows: dict[str, Any], endpoint: str = "data-1") -> Any:
 def test_a_slow_server_is_compared_with_the_others() -> None:
     other = ROW | {"endpoint": "data-2", "latency": 0.0125, "rate": 80e6, "payload_rate": 80e6}
     assert said(ROW, other).what == (
-        "delivers 4 MB/s per request (others 80 MB/s) and answers after 250 ms, of which the round trip takes "
-        "1 ms: the server, or the link to it, is slow."
+        "delivers 4 MB/s per request (others 80 MB/s) and answers after 250 ms with a round trip of 1 ms: the server, "
+        "or the link to it, is slow."
     )
     assert said(ROW, other, endpoint="data-2") is None
     assert said(ROW, ROW | {"endpoint": "data-2"}) is None

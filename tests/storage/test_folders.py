@@ -227,6 +227,30 @@ def test_a_folder_with_anything_else_in_it_is_not_replaced(
     assert hidden_in(tmp_path) == []
 
 
+def test_a_folder_that_cannot_get_its_name_back_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets a file of another program after it was looked at, and another process takes its name meanwhile."""
+    saved = save_run(minimal_run(), tmp_path, "saved", metrics_json=lambda: b"{}")
+    looks = iter([True])
+
+    def replaceable(path: Path) -> bool:
+        if next(looks, False):
+            return True
+        (path / "notes.json").write_text("{}")
+        saved.mkdir()
+        (saved / "other").touch()
+        return False
+
+    monkeypatch.setattr(store, "is_replaceable", replaceable)
+    with pytest.raises(MeasurementError, match="another process took its name") as raised:
+        save_run(a_run(), tmp_path, "saved", overwrite=True)
+    (kept,) = tmp_path.glob(".*/kept/saved")
+    assert str(kept) in str(raised.value)
+    for _ in range(2):
+        assert {"notes.json", "run.json", "metrics.json"} <= {file.name for file in kept.iterdir()}
+        folders.dissolve(kept.parents[1], ("complete", "replaced"))
+    assert [file.name for file in saved.iterdir()] == ["other"]
+
+
 @pytest.mark.slow
 def test_processes_that_replace_at_once_leave_one_measurement(saver: Saver, saved: Path) -> None:
     assert saver.save(saved.parent, children=4, times=30, overwrite=True) == [0] * 4

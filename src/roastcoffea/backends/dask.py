@@ -89,7 +89,7 @@ COUNTED_OTHERS = (
     "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
 )
 COUNTED_ANEW = "nothing was recorded for a while, and the workers' counts before that are lost"
-OTHER_VERSIONS = "workers and client have different versions, and what ran on workers is that of theirs: {}"
+OTHER_VERSIONS = "workers and client have different versions; tasks ran with those of the workers: "
 NO_ANSWER = (
     "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
     "lack everything since their last heartbeat"
@@ -288,9 +288,10 @@ class DaskMetricsBackend(LoggedCluster):
         self.hosts = with_others(with_more(self.hosts, hosts_of(workers)), self._loads, self._last_loads)
         self._withheld = {address: worker.get("withheld") for address, worker in answer["workers"].items()}
         self._workers_known = bool(workers) and not answer["silent"]
-        self.versions |= versions_on(workers)
+        self.versions = versions_on(workers, self.versions)
         if differing := differing_versions(self.versions, versions_of(self.versions)):
-            self.note(OTHER_VERSIONS.format("; ".join(f"{name} {version}" for name, version in differing.items())))
+            self.problems = [one for one in self.problems if not one.startswith(OTHER_VERSIONS)]  # of fewer workers
+            self.note(OTHER_VERSIONS + "; ".join(f"{name} {version}" for name, version in differing.items()))
         self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:

@@ -41,9 +41,9 @@ def environment_of(hosts: Iterable[Host]) -> Environment:
     return Environment(versions=versions, client_host=socket.gethostname(), hosts=tuple(hosts))
 
 
-def versions_on(processes: Iterable[Process]) -> dict[str, str]:
-    """Versions of packages that these processes have; where there are several of a package, all of them."""
-    found: dict[str, set[str]] = {}
+def versions_on(processes: Iterable[Process], known: Mapping[str, str]) -> dict[str, str]:
+    """Versions of packages in these processes, added to the known ones: several of a package are listed."""
+    found = {package: set(versions.split(", ")) for package, versions in known.items()}
     for process in processes:
         for package, version in process["versions"].items():
             found.setdefault(package, set()).add(version)
@@ -51,7 +51,7 @@ def versions_on(processes: Iterable[Process]) -> dict[str, str]:
 
 
 def differing_versions(workers: Mapping[str, str], client: Mapping[str, str]) -> dict[str, str]:
-    """Versions of the packages of which workers have another than the client."""
+    """Packages whose versions on workers and client differ, with both versions."""
     return {
         package: f"{version} on workers, {client[package]} on the client"
         for package, version in workers.items()
@@ -137,16 +137,20 @@ def _own(before: Sequence[Load], now: Sequence[Load]) -> float:
 
     What a process that has ended used after its last load is what its parent, which waited for it, reports beyond that.
     """
-    seen = dict[tuple[int, float], list[Process]]()
+    seen = dict[tuple[str, int, float], list[Process]]()
     for load in (*before, *now):
         for process in load["processes"]:
-            seen.setdefault((process["pid"], process["born"]), []).append(process)
-    alive = {process["pid"] for load in now for process in load["processes"]}
-    ended = [each[-1] for each in seen.values() if each[-1]["pid"] not in alive]
+            seen.setdefault((load["host"], process["pid"], process["born"]), []).append(process)
+    alive = {(load["host"], process["pid"]) for load in now for process in load["processes"]}
+    ended = dict[tuple[str, int], float]()
+    for (host, pid, _), each in seen.items():
+        if (host, pid) not in alive:
+            parent = host, each[-1]["parent"]
+            ended[parent] = ended.get(parent, 0.0) + sum(each[-1][name] for name in TIMES)
     total = 0.0
-    for (pid, born), each in seen.items():
+    for (host, pid, born), each in seen.items():
         own, children = (each[-1][name] - (each[0][name] if born < before[0]["time"] else 0.0) for name in TIMES)
-        total += own + max(children - sum(one[name] for one in ended if one["parent"] == pid for name in TIMES), 0.0)
+        total += own + max(children - ended.get((host, pid), 0.0), 0.0)
     return total
 
 

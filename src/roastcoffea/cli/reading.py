@@ -60,7 +60,7 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
 
     _mention_lost()
-    if folder == Path(shell.RUNS_FOLDER) and not folder.exists():  # nobody gave it
+    if folder == Path(shell.RUNS_FOLDER) and not folder.exists():  # the default
         shell.say(f"There are no measurements here: no folder {folder}.")
         return 0
     if not folder.is_dir():

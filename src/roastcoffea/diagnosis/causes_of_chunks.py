@@ -110,7 +110,7 @@ def read_again(evidence: Evidence) -> Iterator[Draft]:
     if sum(ledger.repeated.others.values()) >= READ_AGAIN * ledger.total:
         yield _others_again(evidence, ledger, ledger.repeated.others, ledger.total)
     if sum(ledger.repeated.objects.values()) >= READ_AGAIN * ledger.total:
-        yield _objects_again(evidence, ledger.repeated.objects, ledger.total)
+        yield _objects_again(evidence, ledger, ledger.repeated.objects, ledger.total)
 
 
 def _others_again(evidence: Evidence, ledger: ByteLedger, others: Mapping[str, int], of: int) -> Draft:
@@ -121,9 +121,10 @@ def _others_again(evidence: Evidence, ledger: ByteLedger, others: Mapping[str, i
     return _read_by_chunks(evidence, others, of, rows)._replace(advice=advice, remedy=ENTRIES)
 
 
-def _objects_again(evidence: Evidence, others: Mapping[str, int], of: int) -> Draft:
+def _objects_again(evidence: Evidence, ledger: ByteLedger, others: Mapping[str, int], of: int) -> Draft:
     """Histograms and other objects of files that process() opens itself, which several chunks read."""
-    rows = {"re-read": sum(others.values()) / of * sum(evidence.rows_of("metadata").values())}
+    opened = sum(ledger.get(name) or 0 for name in (phases.METADATA, phases.OTHER_FILES))
+    rows = {"re-read": sum(others.values()) / opened * sum(evidence.rows_of("metadata").values())}
     return _read_by_chunks(evidence, others, of, rows)
 
 
@@ -205,8 +206,9 @@ def decompression(evidence: Evidence) -> Draft | None:
 def metadata(evidence: Evidence) -> Draft | None:
     """Opening files and building events, apart from start-up."""
     rows = evidence.rows_of("metadata")
-    found, delay = culprits.endpoints(evidence, rows), culprits.delay_outside_process(evidence)
-    total = sum(rows.values()) - delay
+    # the servers of files that process() opens itself are not told apart here
+    found = [] if evidence.sum_of("bytes_other") else culprits.endpoints(evidence, rows)
+    total = sum(rows.values()) - culprits.delay_outside_process(evidence)
     if total <= 0:
         return None
     rows = {phases.OPEN: total}

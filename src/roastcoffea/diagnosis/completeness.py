@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics.catalogue import fact
-from roastcoffea.metrics.facts import known_sum
+from roastcoffea.metrics.facts import known_sum, of_finished_calls, with_outcome
 from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_output
 from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.chunks import ERROR, SKIPPED
+from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
 from roastcoffea.units import FRACTION, are, counted, number
 
@@ -282,11 +282,22 @@ def incompleteness(
         failed_for_good=len(failed),
         error=commonest(row["error"] for row in failed) or commonest([ended]),
         run_error=None if ended is None else _without_interrupt(ended),
-        partial=len(partial_output(run)),
+        partial=_only_partial(run),
         ending=run.ending,
         remedy=_line(chunks, files, files_to_repeat),
         to_fix=commonest(error for error in (*(row["error"] for row in failed), ended) if not is_outside(error)),
     )
+
+
+def _only_partial(run: Run) -> int:
+    """Number of chunks that are in a partial output and in that of no finished call."""
+    names = [*PLACE, *RANGE]
+    kept, chunks = partial_output(run), run.chunks
+    if chunks is None or not len(kept):
+        return len(kept)
+    done = of_finished_calls(run, with_outcome(chunks, (OK,))).select(names).to_pylist()
+    whole = {tuple(row.values()) for row in done}
+    return sum(tuple(row.values()) not in whole for row in kept.select(names).to_pylist())
 
 
 class CaughtErrors(NamedTuple):

@@ -72,7 +72,8 @@ def rate_of_stream(evidence: Evidence) -> float | None:
     """Bytes per second that a thread received while opening and reading; None if bytes or time are unknown."""
     columns = [*phases.COLUMNS_OF[phases.READ], *phases.COLUMNS_OF[phases.OPEN]]
     seconds = sum(evidence.sum_of(column) or 0.0 for column in columns)
-    amount = (evidence.sum_of("bytes_requested") or 0) + (evidence.sum_of("bytes_other") or 0)
+    own = evidence.sum_of("bytes_requested")
+    amount = None if own is None else own + (evidence.sum_of("bytes_other") or 0)
     return amount / seconds if amount and seconds else None
 
 
@@ -515,7 +516,7 @@ def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering 
     against = f" (others {BYTE_PER_SECOND.text(usual)})" if usual else ""
     latency, trip = SECOND.text(row["latency"]), SECOND.text(row["shortest_latency"])
     what = (
-        f"delivers {BYTE_PER_SECOND.text(row['rate'])} per request{against} and answers after {latency}, of which the "
-        f"round trip takes {trip}: the server, or the link to it, is slow."
+        f"delivers {BYTE_PER_SECOND.text(row['rate'])} per request{against} and answers after {latency} with a round "
+        f"trip of {trip}: the server, or the link to it, is slow."
     )
     return Answering(what, "Read its files from another server, or ask its site.")

@@ -197,7 +197,7 @@ def _slow(taken: Taken) -> Removal:
 
 
 def _rows_by_phase(taken: Taken, chunks: Chunks) -> Iterator[tuple[str | None, Integers]]:
-    """Chunks that are slow in each phase, and those of which that is not known."""
+    """Slow chunks by phase; None is the phase where it is unknown."""
     slow = np.flatnonzero(chunks.row >= 0)
     if taken.phases is None:
         yield None, slow

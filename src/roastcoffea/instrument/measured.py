@@ -202,7 +202,7 @@ class LocalHome:
 
 
 def find_home(function: Any) -> Home | LocalHome | None:
-    """Where records of a function go that runs here; None where nobody waits for them."""
+    """Where records of a function that runs here go; None without a collector."""
     if dask_worker() is not None:
         return home_of_task(function)
     if not is_watched():

@@ -264,8 +264,8 @@ class Garbage:
         Parameters
         ----------
         waited, lock : float
-            Seconds for which the thread can have waited for the interpreter, and those of them that are told as such:
-            others' collections are among these first.
+            Upper limit on the thread's wait for the interpreter in seconds, and the part recorded as such: others'
+            collections are in this part first.
         """
         own, others = self.seconds()
         return own + min(max(others - lock, 0.0), max(waited - lock, 0.0))

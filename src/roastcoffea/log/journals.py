@@ -225,10 +225,10 @@ _on_disk: Final[dict[Path, int]] = {}
 def hold(owner: object, journal: JournalWriter) -> None:
     """Keep a journal until its last owner is saved or dropped, or the process ends.
 
-    If an exception ends the process, the journal stays: nobody could save what is in it.
+    If an exception ends the process, the journal stays, as its content was not saved.
     """
     if journal not in list(_owned.values()):
-        # takes 8 ms, and nobody needs it to load a measurement
+        # takes 8 ms, and loading a measurement does not need it
         from multiprocessing import parent_process
 
         _on_disk[journal.folder] = journal.process

@@ -74,7 +74,7 @@ class Repeated(NamedTuple):
     others: Mapping[str, int]
     """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file: at least."""
     objects: Mapping[str, int]
-    """The same of files of which no baskets were read, such as histograms."""
+    """The same for objects without baskets, such as histograms."""
     reads_on: bool = False
     """Whether uproot read the basket behind each chunk as well."""
     of_tasks: bool = False

@@ -36,6 +36,8 @@ LONGEST_NAME: Final = 255
 UNFINISHED: Final = "unfinished"
 COMPLETE: Final = "complete"
 REPLACED: Final = "replaced"
+KEPT: Final = "kept"
+"""State of folders of others that could not get their name back: nothing in it is removed."""
 """Folders in a hidden folder: being written, waiting for their destination, and moved aside for it."""
 
 _HIDDEN: Final = re.compile(r"\.roastcoffea-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)-[0-9a-f]{8}")
@@ -184,7 +186,14 @@ class NewFolder:
         except FileNotFoundError:  # it is gone in the meantime
             return
         if not replaces(aside):  # it changed after it was looked at
-            aside.rename(target)
+            try:
+                aside.rename(target)
+            except OSError as error:  # another process took the name
+                aside.parent.rename(kept := self._hidden / KEPT)
+                raise MeasurementError(
+                    f"{target} changed as it was to be overwritten, and another process took its name; what it held is "
+                    f"in {kept / target.name}, and stays there"
+                ) from error
             raise _stays(target)
 
 
