@@ -160,7 +160,7 @@ def test_start_up_names_workers_and_what_they_imported() -> None:
 )
 def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(idle: float, preloaded: list[str]) -> None:
     """A worker that waited for its first task imported coffea, to unpickle it."""
-    started = [StartUp("A", 7.0, idle, ("_abc", "pydantic", "roastcoffea", "numba"))]
+    started = [StartUp("A", 7.0, idle, ("_abc", "shlex", "pydantic", "roastcoffea", "numba"))]
     evidence = dataclasses.replace(evidence_of_start_up(), started=started)
     (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
     assert "they imported pydantic, numba." in finding.what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -246,7 +247,8 @@ def start_up(evidence: Evidence) -> Draft | None:
     # a worker imports coffea while it unpickles its first task, and what process() imports in its first chunk
     before = sum(one.idle_seconds for one in found) >= BEFORE_TASKS * sum(one.seconds for one in found)
     once = None if before else _once(evidence)
-    modules = list(dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS)))[:4]
+    loaded = dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS))
+    modules = [name for name in loaded if name not in sys.stdlib_module_names][:4]  # Python's own load fast
     imports = f"; they imported {', '.join(modules)}" if modules else ""
     if once is not None:
         imports = f": {once} takes most of the time of a first chunk"
