@@ -34,7 +34,7 @@ TOP: Final = "(top)"
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 41_100,
     "studies": 39_900,
-    "diagnosis": 30_800,
+    "diagnosis": 30_900,
     "instrument": 28_700,
     "report": 28_400,
     "backends": 24_600,

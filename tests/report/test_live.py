@@ -339,6 +339,8 @@ def test_a_run_that_fails_takes_its_line_away(terminal: Terminal) -> None:
 
 def test_a_notebook_updates_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
     shell_module = pytest.importorskip("IPython.core.interactiveshell")
+    # IPython warns where another environment than that of the interpreter is active
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     shell = shell_module.InteractiveShell.instance()
     try:
         published: list[dict[str, Any]] = []
