@@ -32,6 +32,15 @@ versions are those of the constraints in `benchmarks/environments`.
 
 """
 
+DIFFERS = """
+## How far the classes of time differ
+
+The shares that reading, decompressing, interpreting, opening, computing and task overhead have in the work were
+compared with those in `newest`: the class that differs most, in percent of the work, and in brackets how far three
+runs of one environment scatter. Python and the libraries are themselves faster or slower from version to version.
+
+"""
+
 MISSING = """
 ## What older releases cannot tell
 
@@ -50,7 +59,17 @@ def page() -> str:
     told = [
         f"- {name}: `{metric}` is {why}" for name, result in tested.items() for metric, why in result["missing"].items()
     ]
-    return HEADING + "\n".join(lines) + "\n" + (MISSING + "\n".join(told) + "\n" if told else "")
+    differs = [f"- {name}: {difference(result['differs'])}" for name, result in tested.items() if result["differs"]]
+    return "\n".join(
+        [HEADING + "\n".join(lines), DIFFERS + "\n".join(differs), *([MISSING + "\n".join(told)] if told else []), ""]
+    )
+
+
+def difference(differs: Mapping[str, tuple[str, float, float]]) -> str:
+    """What differs most on each executor."""
+    return ", ".join(
+        f"{executor} {name} {by:+.1%} ({scatter:.1%})" for executor, (name, by, scatter) in differs.items()
+    )
 
 
 def row(name: str, result: Mapping[str, Any]) -> str:

@@ -187,6 +187,7 @@ def show(name: str, result: Mapping[str, Any], newest: Mapping[str, Any] | None)
     print(f"\n{name}: {', '.join(f'{package} {version}' for package, version in result['versions'].items())}")
     print(f"  changed: {', '.join(result['changed']) or 'nothing'}; added: {', '.join(result['added']) or 'nothing'}")
     print("".join(f"{head:>12}" for head in ("", *CHECKS, "bytes left", "time left")) + "  problems")
+    differs = differences(result, newest)
     for executor, rounds in result["executors"].items():
         known = [[one[check] for one in rounds if check in one] for check in CHECKS]
         cells = ["-" if not values else "yes" if all(values) else "NO" for values in known]
@@ -194,8 +195,8 @@ def show(name: str, result: Mapping[str, Any], newest: Mapping[str, Any] | None)
         cells.append(f"{max(abs(one['time_residual']) for one in rounds):.1e}")
         problems = dict.fromkeys(problem for one in rounds for problem in one["problems"])
         print("".join(f"{cell:>12}" for cell in (executor, *cells)) + f"  {'; '.join(problems) or 'none'}")
-        if newest is not None and newest is not result:
-            place, change, scatter = largest_difference(rounds, newest["executors"][executor])
+        if executor in differs:
+            place, change, scatter = differs[executor]
             print(f"{'':12}{place} differs most from {NEWEST}: {change:+.1%} of the work (scatter {scatter:.1%})")
     for metric, why in missing_for_versions(result).items():
         print(f"  {metric} is missing: {why}")
@@ -233,7 +234,7 @@ def main() -> int:
     print("\n" + ("\n".join(wrong) or f"{len(results)} environments, and nothing is wrong"))
     if options.write:
         known = json.loads(TESTED.read_text(encoding="utf-8")) if TESTED.exists() else {}
-        known |= {name: stored(result) for name, result in results.items()}
+        known |= {name: stored(result, results.get(NEWEST)) for name, result in results.items()}
         TESTED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
     return 1 if wrong else 0
 
@@ -287,12 +288,24 @@ def open_pages(made: list[Environment], folder: Path, results: dict[str, Any]) -
                     rounds[-1]["opened"] = browser.messages == []
 
 
-def stored(result: Mapping[str, Any]) -> dict[str, Any]:
+def differences(result: Mapping[str, Any], newest: Mapping[str, Any] | None) -> dict[str, tuple[str, float, float]]:
+    """Class whose share differs most from the newest's, the difference and the scatter, by executor."""
+    if newest is None or newest is result:
+        return {}
+    theirs = newest["executors"]
+    return {executor: largest_difference(rounds, theirs[executor]) for executor, rounds in result["executors"].items()}
+
+
+def stored(result: Mapping[str, Any], newest: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the documentation shows of a result."""
+    differs = differences(result, newest)
     return {
         **{part: result[part] for part in ("versions", "added", "changed")},
         "failures": failures(result),
         "missing": missing_for_versions(result),
+        "differs": {
+            executor: [one, round(by, 3), round(scatter, 3)] for executor, (one, by, scatter) in differs.items()
+        },
     }
 
 
