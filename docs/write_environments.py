@@ -37,7 +37,9 @@ DIFFERS = """
 
 The shares that reading, decompressing, interpreting, opening, computing and task overhead have in the work were
 compared with those in `newest`: the class that differs most, in percent of the work, and in brackets how far three
-runs of one environment scatter. Python and the libraries are themselves faster or slower from version to version.
+runs of one environment scatter. Python and the libraries are themselves faster or slower from version to version. With
+the packages of `newest`, Python 3.12 differs from 3.13 by as much as `noml` does (computing -8 % of the work, opening
++10 to +14 %).
 
 """
 
