@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from roastcoffea.metrics import CATALOGUE
 from roastcoffea.studies.compare.observations import Branch, Observation
 
 TIME = {
@@ -51,7 +50,6 @@ def observation(
         "name": "by hand",
         "facts": {},
         "metrics": metrics | changes.pop("metrics", {}),
-        "units": {metric.name: metric.unit for metric in CATALOGUE.metrics()},
         "missing": {},
         "time": time,
         "time_absent": None,

@@ -55,7 +55,6 @@ Value = TypeVar("Value")
 Key = TypeVar("Key")
 Number = TypeVar("Number", int, float)
 
-HOST_FIELDS: Final = [each.name for each in fields(Host) if each.name != "name"]
 TRIED: Final = 2
 """Measurements that are read one by one first, to see how long reading waits for storage."""
 MOST_READERS: Final = 8
@@ -149,15 +148,12 @@ def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
 
 
 def _measurements(sources: Sequence[Source]) -> list[Measurement]:
-    """Measurements of all sources, in their order."""
+    """Measurements of all sources, in their order; read concurrently if storage keeps the first ones waiting."""
     began, cpu = perf_counter(), process_time()
     found = [_measured(source) for source in sources[:TRIED]]
-    taken, cpu = perf_counter() - began, process_time() - cpu
-    readers = MOST_READERS if taken >= MOST_READERS * cpu else int(taken / cpu)
-    if readers > 1:
-        with ThreadPoolExecutor(readers) as pool:
-            return [*found, *pool.map(_measured, sources[TRIED:])]
-    return found + [_measured(source) for source in sources[TRIED:]]
+    waits = perf_counter() - began >= 2 * (process_time() - cpu)
+    with ThreadPoolExecutor(MOST_READERS if waits else 1) as pool:
+        return [*found, *pool.map(_measured, sources[TRIED:])]
 
 
 def _measured(source: Source) -> Measurement:
@@ -252,8 +248,11 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> list[Run]:
         taken.update(names.values())
         tables = {name: table for name in RECORDS if (table := getattr(run, name)) is not None and len(table)}
         numbers = [pc.max(table["run_id"]).as_py() or 0 for table in tables.values() if "run_id" in table.column_names]
-        own = {table: _own(run, found, names, last) for table, found in tables.items()}
-        renamed.append(replace(run, **own, span_metrics_per_worker=_renamed(run.span_metrics_per_worker, names)))
+        own: dict[str, Any] = {table: _own(run, found, names, last) for table, found in tables.items()}
+        if run.span_metrics_per_worker is not None:
+            of_names = {names[worker]: found for worker, found in run.span_metrics_per_worker.items()}
+            own["span_metrics_per_worker"] = of_names
+        renamed.append(replace(run, **own))
         last += max(numbers, default=0) + 1
     return renamed
 
@@ -267,31 +266,25 @@ def _workers(run: Run) -> Iterator[str]:
 
 def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.Table:
     """A table of the run, with names and numbers that no other run has."""
-    for column, values in _own_columns(run, table, names, last):
+    known, here = set(table.column_names), run.environment.client_host
+    new = {}
+    if "worker" in known:
+        new["worker"] = _mapped(table["worker"], names)
+    if "run_id" in known:
+        new["run_id"] = pc.add(table["run_id"], last)
+    if "run" in known and not run.merged:
+        new["run"] = pa.repeat(pa.scalar(run.id), len(table))
+    if "host" in known and here is not None:
+        hosts = table["host"].unique().drop_null().to_pylist()
+        new["host"] = _mapped(table["host"], {host: on_host(host, here) for host in hosts})
+    for column, values in new.items():
         table = table.set_column(table.schema.get_field_index(column), column, values)
     return table
-
-
-def _own_columns(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> Iterator[tuple[str, Any]]:
-    if "worker" in table.column_names and any(name != worker for worker, name in names.items()):
-        yield "worker", _mapped(table["worker"], names)
-    if "run_id" in table.column_names and last:
-        yield "run_id", pc.add(table["run_id"], last)
-    if "run" in table.column_names and not run.merged:
-        yield "run", pa.repeat(pa.scalar(run.id), len(table))
-    if "host" in table.column_names and run.environment.client_host is not None:
-        known = table["host"].unique().drop_null().to_pylist()
-        hosts = {host: on_host(host, run.environment.client_host) for host in known}
-        yield "host", _mapped(table["host"], hosts)
 
 
 def _mapped(column: pa.ChunkedArray, names: Mapping[str, str]) -> pa.ChunkedArray:
     known, new = pa.array(names, pa.string()), pa.array(names.values(), pa.string())
     return new.take(pc.index_in(column, value_set=known).combine_chunks())
-
-
-def _renamed(by_worker: Mapping[str, Value] | None, names: Mapping[str, str]) -> dict[str, Value] | None:
-    return None if by_worker is None else {names[worker]: value for worker, value in by_worker.items()}
 
 
 # Sums
@@ -340,9 +333,10 @@ def _environment(runs: Sequence[Run]) -> Environment:
 
 def _host(one: Host, other: Host) -> Host:
     """A host of which two jobs tell: what they could use together is not known where they could use different parts."""
-    different = [name for name in HOST_FIELDS if getattr(one, name) != getattr(other, name)]
-    unknown: Any = dict.fromkeys(different)
-    return replace(one, **unknown)
+    different: Any = dict.fromkeys(
+        each.name for each in fields(Host) if getattr(one, each.name) != getattr(other, each.name)
+    )
+    return replace(one, **different)
 
 
 def _absent(runs: Sequence[Run], shared: Mapping[str, Any]) -> dict[str, str]:

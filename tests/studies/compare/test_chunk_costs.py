@@ -8,12 +8,12 @@ import pytest
 from chunks_in_two_sizes import chunks_of, measurement_of
 
 from roastcoffea.studies.compare.comparison import compare
-from roastcoffea.studies.compare.observations import SPLIT, fixed_costs, products
+from roastcoffea.studies.compare.observations import SPLIT, fixed_costs, sizes_of
 
 
 def test_a_fixed_cost_is_told_from_that_of_an_event() -> None:
-    large, small = products(chunks_of(8, 20_000, each=0.15)), products(chunks_of(64, 2500, each=0.15))
-    fixed = fixed_costs("compute", "events", [large], [small])
+    large, small = sizes_of(chunks_of(8, 20_000, each=0.15)), sizes_of(chunks_of(64, 2500, each=0.15))
+    fixed = fixed_costs("compute", "events", large, small)
     assert fixed is not None
     assert fixed == pytest.approx((8 * 0.15, 64 * 0.15, 0.15), rel=0.02)
 
@@ -23,21 +23,14 @@ def test_it_is_that_of_each_dataset() -> None:
         pa.concat_tables([chunks_of(number, size, each=0.15), chunks_of(number, size, each=0.3, dataset="mc")])
         for number, size in ((8, 20_000), (64, 2500))
     ]
-    fixed = fixed_costs("compute", "events", [products(tables[0])], [products(tables[1])])
+    fixed = fixed_costs("compute", "events", sizes_of(tables[0]), sizes_of(tables[1]))
     assert fixed is not None
     assert fixed == pytest.approx((8 * 0.45, 64 * 0.45, 0.225), rel=0.02)
 
 
-def test_it_is_the_mean_of_the_runs_of_a_side() -> None:
-    large, small = products(chunks_of(8, 20_000, each=0.15)), products(chunks_of(64, 2500, each=0.15))
-    fixed = fixed_costs("compute", "events", [large, large], [small])
-    assert fixed is not None
-    assert fixed.before == pytest.approx(8 * 0.15, rel=0.02)
-
-
 @pytest.mark.parametrize("number", [8, 400])
 def test_where_sizes_are_equal_it_is_not_known(number: int) -> None:
-    runs = [[products(chunks_of(number, 20_000, each=0.15, seed=seed))] for seed in (1, 2)]
+    runs = [sizes_of(chunks_of(number, 20_000, each=0.15, seed=seed)) for seed in (1, 2)]
     assert fixed_costs("compute", "events", *runs) is None
 
 
@@ -45,8 +38,8 @@ def test_where_sizes_are_equal_it_is_not_known(number: int) -> None:
 def test_where_there_is_none_it_does_not_stand_out() -> None:
     found = []
     for seed in range(1, 41):
-        large, small = products(chunks_of(8, 20_000, seed=seed)), products(chunks_of(64, 2500, seed=-seed))
-        found.append(fixed_costs("compute", "events", [large], [small]))
+        large, small = sizes_of(chunks_of(8, 20_000, seed=seed)), sizes_of(chunks_of(64, 2500, seed=-seed))
+        found.append(fixed_costs("compute", "events", large, small))
     # two standard errors are passed by chance in 2.5 % of cases
     assert sum(fixed is not None for fixed in found) <= 4
 
@@ -59,9 +52,9 @@ def test_of_a_class_that_was_not_measured_nothing_is_known() -> None:
 
     tables = chunks_of(8, 20_000, each=0.15), chunks_of(64, 2500, each=0.15)
     for column, known in (("read_seconds", True), ("compute_seconds", False), ("events", False)):
-        large, small = (products(without(table, column)) for table in tables)
-        assert (fixed_costs("compute", "events", [large], [small]) is not None) == known
-    assert products(None) == {}
+        large, small = (sizes_of(without(table, column)) for table in tables)
+        assert (fixed_costs("compute", "events", large, small) is not None) == known
+    assert sizes_of(None) == {}
 
 
 def test_no_chunk_size_brings_what_others_do_to_the_cores() -> None:

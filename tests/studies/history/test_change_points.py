@@ -14,7 +14,6 @@ from roastcoffea.studies.history.analysis import (
     FALSE_ALARMS,
     change_points,
     fewest_runs,
-    mean_ranks,
     p_value,
 )
 
@@ -42,10 +41,6 @@ def test_the_p_value_is_the_share_of_all_orders() -> None:
         share = sum(each >= by_hand(values) - 1e-9 for each in orders) / len(orders)
         # of 9999 shuffled orders: three standard deviations
         assert p_value(np.array(values, float)) == pytest.approx(share, abs=0.015)
-
-
-def test_equal_values_share_their_ranks() -> None:
-    assert mean_ranks(np.array([3.0, 1.0, 1.0, 2.0])).tolist() == [4, 1.5, 1.5, 3]
 
 
 def test_a_step_is_found_where_it_is() -> None:

@@ -15,7 +15,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLING_COLUMNS
 from roastcoffea.studies.scaling.scaling import Scaling, scaling
-from roastcoffea.studies.scaling.shares import costs_of
+from roastcoffea.studies.scaling.scaling_limits import costs_of
 
 
 def found(campaign: Any) -> tuple[Scaling, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.studies.scaling.explanation import peak_of, present_from, turning_of
+from roastcoffea.studies.scaling.scaling_limits import FAMILIES, LIMIT_OF, STORAGE, WORDS, WORK, peak_of, turning_of
 
 SIZES = np.array([8.0, 16.0, 32.0, 64.0, 128.0])
 
@@ -27,7 +27,6 @@ def test_a_fall_that_chance_explains_is_none() -> None:
     assert peak_of(SIZES, np.column_stack([SIZES, SIZES])) is None
 
 
-def test_what_is_there_or_not_is_there_from_half_of_the_largest_on() -> None:
-    shares = np.array([0.0, 0.01, 0.3, 0.2, 0.1])
-    assert present_from(SIZES, shares, 0.5) == 32
-    assert present_from(SIZES, shares, 0.01) == 16
+def test_each_class_of_time_has_a_limit_with_words_and_a_colour() -> None:
+    assert set(LIMIT_OF.values()) - {WORK, STORAGE} <= WORDS.keys()
+    assert WORDS.keys() <= FAMILIES.keys()

@@ -53,9 +53,6 @@ SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompr
 ALIKE: Final = 0.2
 """Mean difference of growth below which input and output scale alike, as in the prototype's study."""
 
-FEWEST_COUNTS: Final = 3
-"""Fewest distinct counts for a correlation: two points always lie on a line."""
-
 
 class InputOutput(NamedTuple):
     """How an input and an output scale with the number of branches; factors are means over all counts."""
@@ -108,7 +105,7 @@ class Growth:
     def correlation(self, one: str, other: str) -> float | None:
         """Pearson's correlation of two columns; None for two counts, or if one is unknown or constant."""
         first, second = self.amounts(one), self.amounts(other)
-        if self.few or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
+        if self.few or np.isnan(first + second).any() or not (np.ptp(first) and np.ptp(second)):
             return None
         return float(np.corrcoef(first, second)[0, 1])
 
@@ -117,20 +114,19 @@ class Growth:
         ratios = self.ratios[[read, output]]
         if ratios.isna().any(axis=None):
             return None
-        factors = ratios.mean()
         difference = float((ratios[read] - ratios[output]).abs().mean())
         constant = tuple(name for name in (read, output) if not np.ptp(self.amounts(name)))
-        means = float(factors[read]), float(factors[output])
-        return InputOutput(read, output, *means, difference, self.correlation(read, output), constant)
+        factors = float(ratios[read].mean()), float(ratios[output].mean())
+        return InputOutput(read, output, *factors, difference, self.correlation(read, output), constant)
 
     @property
     def few(self) -> bool:
-        """Whether there are too few distinct counts for a correlation."""
-        return bool(self.table["branches_asked"].nunique() < FEWEST_COUNTS)
+        """Whether there are too few distinct counts for a correlation: two points always lie on a line."""
+        return bool(self.table["branches_asked"].nunique() < 3)
 
     def amounts(self, name: str) -> Numbers:
         """Column as floats; NaN for unmeasured values."""
-        return np.asarray(self.table[name].to_numpy(dtype=np.float64, na_value=np.nan))
+        return np.asarray(self.table[name].astype(float))
 
     def known(self, names: Sequence[str]) -> dict[str, Numbers]:
         """Those of the columns that were measured for every count."""
@@ -153,22 +149,29 @@ COLOURS: Final[Mapping[str, str]] = {
     "bytes_per_task": LIGHT.series[3],
     "bytes_output": LIGHT.series[2],
 }
-ASKED: Final = "requested branches"
 BY_ASKED: Final = ("bytes_read", "bytes_results", "bytes_per_task")
 """Amounts in the prototype's study."""
 
-INPUT: Final = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
-
 OUTPUT: Final = ("bytes_results", "bytes_output")
+ACROSS: Final[Mapping[str, str]] = {"branches_read": "branches read", "branches_asked": "requested branches"}
+"""Quantities on the x axes, with their labels."""
+
+Drawing = tuple[str, Sequence[str], str]
+"""Title of a panel, its amounts, and the quantity on its x axis."""
 
 
 def drawn(study: Growth) -> Figure:
     """Figure of the four panels."""
+    reads = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
+    panels = [("Input", reads, "branches_read"), ("Output", OUTPUT, "branches_read")]
     with own_style(), new_figure((9.0, 6.8)) as figure:
-        first, second, third, fourth = figure.subplots(2, 2).flat
-        _amounts(first, study, "Input", INPUT)
-        _amounts(second, study, "Output", OUTPUT)
-        _growth(third, study)
+        *axes, third, fourth = figure.subplots(2, 2).flat
+        for ax, panel in zip(axes, panels, strict=True):
+            _amounts(ax, study, panel)
+        branches = study.amounts("branches_read")
+        if branches[0]:
+            third.plot(branches, branches / branches[0], "--", color=LIGHT.quiet, linewidth=1, label="branches")
+        _growth(third, study, (GROWTH, SCALING[1:], "branches_read"))
         _against(fourth, study)
     return figure
 
@@ -186,67 +189,55 @@ def drawn_by_asked(study: Growth) -> Figure:
             reason = study.table.attrs["absent"][name]
             raise ValueError(f"{COLUMNS[name].label}: not measured, {reason}; pass a client to branch_study")
     with own_style(), new_figure((9.0, 6.8)) as figure:
-        asked, (*amounts, ratios) = study.amounts("branches_asked"), figure.subplots(2, 2).flat
-        for ax, name in zip(amounts, BY_ASKED, strict=True):
-            values, label = study.amounts(name), COLUMNS[name].label
-            scale = draw.bytes_scale(float(values.max()))
-            ax.plot(asked, values * scale.factor, "o-", color=COLOURS[name])
-            draw.whole_numbers(ax.xaxis)
-            _finish(ax, f"{label[:1].upper()}{label[1:]}", ASKED, f"bytes ({scale.unit})")
-        for name in ("bytes_read", "bytes_results"):
-            values = study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan)
-            if not np.isnan(values).any():
-                ratios.plot(asked, values, "o-", color=COLOURS[name], label=COLUMNS[name].label)
-        draw.whole_numbers(ratios.xaxis)
-        _finish(ratios, "Growth from the first count", ASKED, "times")
+        *axes, last = figure.subplots(2, 2).flat
+        for ax, name in zip(axes, BY_ASKED, strict=True):
+            label = COLUMNS[name].label
+            _amounts(ax, study, (f"{label[:1].upper()}{label[1:]}", [name], "branches_asked"))
+        _growth(last, study, (GROWTH, BY_ASKED[:2], "branches_asked"))
     return figure
 
 
 FIGURES: Final[Mapping[str, Callable[[Growth], Figure]]] = {"read": drawn, "asked": drawn_by_asked}
 """Figures of a study, by the quantity on their x axes."""
 
+GROWTH: Final = "Growth from the first count"
 
-def _amounts(ax: Axes, study: Growth, title: str, names: Sequence[str]) -> None:
+
+def _amounts(ax: Axes, study: Growth, panel: Drawing) -> None:
     """Draw amounts in bytes against the number of branches; the payload also if it is 0."""
-    known = {name: values for name, values in study.known(names).items() if values.any() or name == "bytes_payload"}
+    known = {name: values for name, values in study.known(panel[1]).items() if values.any() or name == "bytes_payload"}
     scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
-    _lines(ax, study, {name: values * scale.factor for name, values in known.items()})
-    _finish(ax, title, "branches read", f"bytes ({scale.unit})")
+    _lines(ax, study, panel, {name: values * scale.factor for name, values in known.items()}, f"bytes ({scale.unit})")
 
 
-def _growth(ax: Axes, study: Growth) -> None:
-    """Draw each amount relative to the first count, next to the number of branches itself."""
-    branches = study.amounts("branches_read")
-    ratios = {name: study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in SCALING[1:]}
-    if branches[0]:
-        ax.plot(branches, branches / branches[0], "--", color=LIGHT.quiet, linewidth=1, label="branches")
-    _lines(ax, study, {name: values for name, values in ratios.items() if not np.isnan(values).any()})
-    _finish(ax, "Growth from the first count", "branches read", "times")
+def _growth(ax: Axes, study: Growth, panel: Drawing) -> None:
+    """Draw each amount relative to the first count."""
+    ratios = {name: study.ratios[name].to_numpy() for name in panel[1] if study.growth(name) is not None}
+    _lines(ax, study, panel, ratios, "times")
 
 
 def _against(ax: Axes, study: Growth) -> None:
     """Draw output against input."""
     payload = study.amounts("bytes_payload")
     name = "bytes_payload" if payload.any() and not np.isnan(payload).any() else "bytes_uncompressed"
-    read = study.amounts(name)
+    read, known = study.amounts(name), study.known(OUTPUT)
     across = draw.bytes_scale(float(np.nanmax(read, initial=1.0)))
-    known = study.known(OUTPUT)
     up = draw.bytes_scale(max(float(values.max()) for values in known.values()))
     for output, values in known.items():
         correlation = study.correlation(name, output)
-        goes = "" if correlation is None else f", correlation {correlation:.2f}"
-        label = f"{COLUMNS[output].label}{goes}"
+        label = COLUMNS[output].label + ("" if correlation is None else f", correlation {correlation:.2f}")
         ax.plot(read * across.factor, values * up.factor, "o", color=COLOURS[output], markersize=5, label=label)
     _finish(ax, "Output against input", f"{COLUMNS[name].label} ({across.unit})", f"bytes ({up.unit})")
 
 
-def _lines(ax: Axes, study: Growth, columns: Mapping[str, Numbers]) -> None:
-    branches = study.amounts("branches_read")
+def _lines(ax: Axes, study: Growth, panel: Drawing, columns: Mapping[str, Numbers], up: str) -> None:
+    title, _, across = panel
     # the first lines are wider, so that overlapping ones remain visible
     for narrower, (name, values) in enumerate(columns.items()):
         width, colour, label = 1.2 + 0.5 * (len(columns) - 1 - narrower), COLOURS[name], COLUMNS[name].label
-        ax.plot(branches, values, "o-", color=colour, markersize=width + 2.5, linewidth=width, label=label)
+        ax.plot(study.amounts(across), values, "o-", color=colour, ms=width + 2.5, linewidth=width, label=label)
     draw.whole_numbers(ax.xaxis)
+    _finish(ax, title, ACROSS[across], up)
 
 
 def _finish(ax: Axes, title: str, across: str, up: str) -> None:

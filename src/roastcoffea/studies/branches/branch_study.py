@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -44,8 +46,6 @@ METRICS: Final = {
 }
 """Columns of the table that are metrics of a run, and those that are classes of its byte ledger."""
 CLASSES: Final = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
-
-SCHEDULER_ALONE: Final = "because only Dask's scheduler records it"
 
 OF_RESULTS: Final = ("tasks", "bytes_per_task")
 """Columns that are missing along with the results, for the same reason."""
@@ -117,7 +117,9 @@ class BranchStudy(Growth, Presented):
         title = "growth with the number of branches"
         pair = Column("mean growth"), Column("of input", RATIO), Column("of output", RATIO)
         heads_of_scaling = [*pair, Column("difference", TWO_DIGITS), Column("correlation", TWO_DIGITS)]
-        scaling = [_scaling_cells(one) for one in self.scaling.values()]
+        scaling: list[list[Cell]] = [
+            [f"{COLUMNS[one.read].label}, {COLUMNS[one.output].label}", *one[2:6]] for one in self.scaling.values()
+        ]
         decided = [one.sentence for one in self.scaling.values()]
         return [
             Sheet(title="branch study", columns=[Column("requested"), *counts], rows=amounts, notes=self.notes),
@@ -218,17 +220,6 @@ def _checked(counts: object) -> list[int]:
     return [int(one) for one in given]
 
 
-class _Counter:
-    """A file that only counts the bytes written to it."""
-
-    size = 0
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        self.size += size
-        return size
-
-
 def pickled_size(thing: object) -> int | None:
     """Size of a pickle, which is not kept; None for objects that cannot be pickled.
 
@@ -237,13 +228,14 @@ def pickled_size(thing: object) -> int | None:
     """
     import cloudpickle
 
-    counter = _Counter()
+    sizes: list[int] = []
+    file = SimpleNamespace(write=lambda data: sizes.append(memoryview(data).nbytes))
     try:
-        cloudpickle.dump(thing, counter)
+        cloudpickle.dump(thing, file)
     except Exception as error:  # noqa: BLE001  (the output is the user's)
         raise_if_interrupted(error)
         return None
-    return counter.size
+    return sum(sizes)
 
 
 def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
@@ -267,14 +259,6 @@ def _results(measurement: Measurement) -> dict[str, float | None]:
     return {"tasks": len(sizes), "bytes_results": size, "bytes_per_task": mean}
 
 
-def _reason(name: str, measurement: Measurement) -> str | None:
-    """Why a run has no value for a column; None if it has one, or if only its tasks would have it."""
-    if name == "bytes_output":
-        return "it cannot be pickled"
-    found: str | None = measurement.metrics.missing.get(METRICS.get(name, name))
-    return found or (measurement.byte_ledger.absent if name in CLASSES else None)
-
-
 def _table(rows: Sequence[Mapping[str, Any]], measurements: Sequence[Measurement]) -> pd.DataFrame:
     import pandas as pd
 
@@ -284,13 +268,18 @@ def _table(rows: Sequence[Mapping[str, Any]], measurements: Sequence[Measurement
     frame.attrs = {
         "columns": {name: f"{column.meaning} [{column.unit}]" for name, column in COLUMNS.items()},
         "units": {name: str(column.unit) for name, column in COLUMNS.items()},
-        "absent": {
-            name: next(filter(None, (_reason(name, run) for run in measurements)), SCHEDULER_ALONE)
-            for name in COLUMNS
-            if frame[name].isna().any()
-        },
+        "absent": {name: _reason(name, measurements) for name in COLUMNS if frame[name].isna().any()},
     }
     return frame
+
+
+def _reason(name: str, measurements: Sequence[Measurement]) -> str:
+    """Why runs have no value for a column."""
+    if name == "bytes_output":
+        return "it cannot be pickled"
+    reasons = [run.metrics.missing.get(METRICS.get(name, name)) for run in measurements]
+    reasons += [run.byte_ledger.absent for run in measurements if name in CLASSES]
+    return next(filter(None, reasons), "because only Dask's scheduler records it")
 
 
 def _embedded(table: pd.DataFrame) -> str:
@@ -308,14 +297,7 @@ def _embedded(table: pd.DataFrame) -> str:
 
 def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
     """Label of a column of the table, and its values."""
-    pairs = zip(values, values.notna(), strict=True)
-    return [COLUMNS[name].label, *(Amount(float(value) if is_known else None, unit) for value, is_known in pairs)]
-
-
-def _scaling_cells(found: InputOutput) -> list[Cell]:
-    """Cells on how an input and an output scale."""
-    factors = found.read_factor, found.output_factor, found.difference
-    return [f"{COLUMNS[found.read].label}, {COLUMNS[found.output].label}", *factors, found.correlation]
+    return [COLUMNS[name].label, *(Amount(None if math.isnan(one) else one, unit) for one in values.astype(float))]
 
 
 def _times(value: float) -> str:

@@ -16,14 +16,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.ledger import LABELS_OF, bar_of
-from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, PARTS_OF_WAIT, TIME_CLASSES, WAIT
+from roastcoffea.metrics.phases import FAMILY_OF
 from roastcoffea.report.page import frame
 from roastcoffea.sheets.markup import markdown
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Card, Cell, Drawn, Sheet, columns
 from roastcoffea.sheets.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.explanation import Explanation, Part, explained
+from roastcoffea.studies.compare.explanation import Difference, Part, explained, middle_of
 from roastcoffea.studies.compare.observations import LETTERS, Side, distinct, side_of
 from roastcoffea.studies.compare.repeats import (
     CHUNKS,
@@ -34,7 +34,6 @@ from roastcoffea.studies.compare.repeats import (
     STATUS,
     UNKNOWN,
     Outcome,
-    Spread,
     change_of,
     condition_of,
     outcome_of,
@@ -45,7 +44,6 @@ from roastcoffea.studies.compare.side_by_side import (
     BYTE_LEDGER,
     METRICS,
     THREAD_TIME,
-    THREAD_TOTAL,
     WALL,
     Fact,
     Row,
@@ -65,34 +63,16 @@ if TYPE_CHECKING:
 MOST_CARDS: Final = 6
 """Causes of a difference that are cards; tables have all."""
 
-TOTALS: Final[Mapping[str, tuple[str, Unit]]] = {
-    THREAD_TIME: (THREAD_TOTAL, SECOND),
-    BYTE_LEDGER: ("bytes_requested", BYTE),
-}
-"""Metric with the total of each ledger, and its unit."""
 
-CLASSES: Final = {one.metric_name: one.name for one in (*TIME_CLASSES, *BYTE_CLASSES)}
-
-
-def bars_of(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[Drawn]:
-    """Ledgers of all sides on one scale, the medians of repeats; none of a ledger that a side lacks."""
-    for section, (total, unit) in TOTALS.items():
-        known = {row.metric.name: row.spreads for row in rows if row.section == section}
-        totals = [spread.median for spread in known.get(total, ()) if spread is not None]
-        if len(totals) < len(sides) or not all(totals):
-            continue
-        for place, (side, amount) in enumerate(zip(sides, totals, strict=True)):
-            title = f"{side.letter}: {section}, {unit.text(amount)}"
-            yield bar_of(_classes(known, place), unit, title, amount, max(totals))
-
-
-def _classes(known: Mapping[str, Sequence[Spread | None]], place: int) -> dict[str, float]:
-    """Amounts of a side by class."""
-    spreads = {CLASSES[name]: of[place] for name, of in known.items() if name in CLASSES}
-    classes = {name: spread.median for name, spread in spreads.items() if spread is not None}
-    if not classes.keys().isdisjoint(PARTS_OF_WAIT):
-        classes.pop(WAIT, None)  # their sum, by its older name
-    return classes
+def bars_of(sides: Sequence[Side]) -> Iterator[Drawn]:
+    """Ledgers of all sides on one scale, of repeats that of the run in the middle; none that a side lacks."""
+    for section, unit, name in ((THREAD_TIME, SECOND, "time"), (BYTE_LEDGER, BYTE, "bytes")):
+        ledgers = [getattr(middle_of(side.runs), name) for side in sides]
+        known = [{of: amount for of, amount in ledger.items() if amount is not None} for ledger in ledgers]
+        totals = [sum(ledger.values()) for ledger in known]
+        if all(totals):
+            for side, ledger, total in zip(sides, known, totals, strict=True):
+                yield bar_of(ledger, unit, f"{side.letter}: {section}, {unit.text(total)}", total, max(totals))
 
 
 def label_of(part: Part) -> str:
@@ -129,7 +109,7 @@ class Comparison(Presented):
     confidence: float
     speeds: tuple[Speed, ...]
     """Verdict on each side but the first."""
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[Difference, ...]
     """Why each side but the first differs from it."""
     facts: tuple[Fact, ...]
     rows: tuple[Row, ...]
@@ -147,7 +127,7 @@ class Comparison(Presented):
         return self.speeds[0].headline
 
     @property
-    def explanation(self) -> Explanation:
+    def explanation(self) -> Difference:
         """Why the second side differs from the first."""
         return self.explanations[0]
 
@@ -173,17 +153,7 @@ class Comparison(Presented):
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types of standard JSON."""
-        first, *others = self.sides
-        return {
-            "format": "roastcoffea comparison 1",
-            "confidence": self.confidence,
-            "sides": [_side(side) for side in self.sides],
-            "comparisons": [_pair(first, *each) for each in zip(others, self.speeds, self.explanations, strict=True)],
-            "facts": {fact.name: list(fact.values) for fact in self.facts},
-            "metrics": {row.metric.name: _metric(row) for row in self.rows if any(row.spreads)},
-            "conditions": [_outcome(outcome) for outcome in self.outcomes],
-            "status": self.status,
-        }
+        return _document(self)
 
     def write(
         self, path: str | PathLike[str] | None, form: str = "text", *, everything: bool = False, overwrite: bool = False
@@ -231,7 +201,7 @@ class Comparison(Presented):
 
 def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """Verdict, explanation, and what differs (or everything) of the environment, metrics and ledgers."""
-    yield Sheet(title="verdict", notes=list(_verdict(found)), bars=list(bars_of(found.sides, found.rows)))
+    yield Sheet(title="verdict", notes=list(_verdict(found)), bars=list(bars_of(found.sides)))
     if found.outcomes:
         yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
     for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
@@ -276,7 +246,7 @@ def _amounts(part: Part) -> tuple[float, float, float]:
     return part.wall_seconds, part.thread_seconds, part.load_seconds
 
 
-def _explanation(title: str, explanation: Explanation, everything: bool) -> Sheet:
+def _explanation(title: str, explanation: Difference, everything: bool) -> Sheet:
     if explanation.absent is not None:
         return Sheet(title=title, notes=[f"not explained: {explanation.absent}"])
     parts = explanation.parts
@@ -358,38 +328,58 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
 # For programs
 
 
-def _side(side: Side) -> dict[str, Any]:
-    runs = [run.name for run in side.runs]
-    lacks = {run.name: run.lacks for run in side.runs if run.lacks is not None}
-    said = {"letter": side.letter, "label": side.label, "runs": runs, "left_out": list(side.left_out)}
-    return said | {"incomplete": lacks}
-
-
-def _outcome(found: Outcome) -> dict[str, Any]:
-    said = {"condition": found.condition.text, "side": found.label, "outcome": found.word, "text": found.text}
-    return said | {"judgement": found.judgement._asdict()}
-
-
-def _pair(first: Side, other: Side, speed: Speed, explanation: Explanation) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "verdict": speed.word,
-        "metric": speed.metric,
-        "text": speed.text,
-        "judgement": speed.judgement._asdict(),
+def _document(found: Comparison) -> dict[str, Any]:
+    """All of it in types of standard JSON."""
+    first, *others = found.sides
+    return {
+        "format": "roastcoffea comparison 1",
+        "confidence": found.confidence,
+        "sides": [
+            {
+                "letter": side.letter,
+                "label": side.label,
+                "runs": [run.name for run in side.runs],
+                "left_out": list(side.left_out),
+                "incomplete": {run.name: run.lacks for run in side.runs if run.lacks is not None},
+            }
+            for side in found.sides
+        ],
+        "comparisons": [
+            {
+                "before": first.letter,
+                "after": other.letter,
+                "verdict": speed.word,
+                "metric": speed.metric,
+                "text": speed.text,
+                "judgement": speed.judgement._asdict(),
+                "headline": speed.headline,
+                "clear": [change._asdict() for change in speed.clear],
+                "explanation": asdict(why) | {"rest_seconds": why.rest},
+            }
+            for other, speed, why in zip(others, found.speeds, found.explanations, strict=True)
+        ],
+        "facts": {fact.name: list(fact.values) for fact in found.facts},
+        "metrics": {row.metric.name: _metric(row) for row in found.rows if any(row.spreads)},
+        "conditions": [
+            {
+                "condition": one.condition.text,
+                "side": one.label,
+                "outcome": one.word,
+                "text": one.text,
+                "judgement": one.judgement._asdict(),
+            }
+            for one in found.outcomes
+        ],
+        "status": found.status,
     }
-    said |= {"headline": speed.headline, "clear": [change._asdict() for change in speed.clear]}
-    why = {name: getattr(explanation, name) for name in ("absent", "wall_seconds", "thread_seconds")}
-    why |= {"rest_seconds": explanation.rest, "parts": [asdict(part) for part in explanation.parts]}
-    why["remarks"] = list(explanation.remarks)
-    return {"before": first.letter, "after": other.letter, **said, "explanation": why}
 
 
 def _metric(row: Row) -> dict[str, Any]:
-    values = [None if found is None else found._asdict() for found in row.spreads]
     changes = [
         judged and {"absolute": row.change(place), "relative": row.relative_change(place), **judged._asdict()}
         for place, judged in enumerate(row.judgements[1:], start=1)
     ]
+    values = [found and found._asdict() for found in row.spreads]
     said = {"unit": str(row.metric.unit), "section": row.section, "differs": row.differs}
     return said | {"values": values, "changes": changes}
 

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.errors import ComparisonError
@@ -24,7 +22,6 @@ from roastcoffea.metrics import Metrics, phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
-from roastcoffea.metrics.facts import lifetimes as known_lifetimes
 from roastcoffea.metrics.statistics import Numbers, moments
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.chunks import PHASES
@@ -32,7 +29,7 @@ from roastcoffea.records.run import Run
 from roastcoffea.report.summary import title_of
 from roastcoffea.storage.store import is_measurement, list_runs
 from roastcoffea.studies.merging import are_jobs, measurement_of, merged_run
-from roastcoffea.units import STRUCTURE, WORD, Unit, moment, number
+from roastcoffea.units import STRUCTURE, WORD, moment, number
 
 IN_PROCESS: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES if phase.in_process))
 """Classes of the time ledger that are spent in process()."""
@@ -41,17 +38,6 @@ OF_LOAD: Final = ("contention", "interpreter lock")
 """Classes that come from others on the same cores or in the same process: no chunk size brings them."""
 
 SPLIT: Final = tuple(name for name in IN_PROCESS if name not in OF_LOAD)
-
-TRAITS: Final = ("chunks", "events", "bytes")
-LEAST_SPREAD: Final = 0.1
-"""Standard deviation of the sizes divided by their mean above which they differ."""
-
-SURE: Final = 2.0
-"""Standard errors that a fixed cost has to be above 0."""
-
-Products = Mapping[str, Numbers]
-"""For each dataset the products, summed over its chunks, of any two of TRAITS and the seconds of SPLIT: all that least
-squares need."""
 
 
 class Fixed(NamedTuple):
@@ -62,45 +48,47 @@ class Fixed(NamedTuple):
     each: float
 
 
-def products(chunks: pa.Table | None) -> dict[str, Numbers]:
-    """Products of the chunks that counted; NaN where an amount is not known of all."""
+Sizes = Mapping[str, Numbers]
+"""For each dataset a row for each chunk: its events, its bytes, and the seconds of SPLIT."""
+
+
+def sizes_of(chunks: pa.Table | None) -> Sizes:
+    """Sizes of the chunks that counted, with their seconds in process(); NaN where unknown."""
     if chunks is None or chunks["dataset"].null_count:
         return {}
     seconds = [sum(moments(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT]
     read = moments(chunks, "bytes_payload") + np.nan_to_num(moments(chunks, "bytes_other"))
-    amounts = moments(chunks, "events"), read, *seconds
-    rows = np.column_stack([np.ones(len(chunks)), *amounts])
-    dataset = np.asarray(chunks["dataset"].to_numpy(zero_copy_only=False))
-    return {str(name): rows[dataset == name].T @ rows[dataset == name] for name in np.unique(dataset)}
+    rows, dataset = np.column_stack([moments(chunks, "events"), read, *seconds]), np.array(chunks["dataset"])
+    return {str(name): rows[dataset == name] for name in np.unique(dataset)}
 
 
-def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequence[Products]) -> Fixed | None:
-    """What chunks cost in a class whatever their size, in the mean of the runs of each side.
+def fixed_costs(name: str, trait: str, before: Sizes, after: Sizes) -> Fixed | None:
+    """What the chunks of two runs cost in a class whatever their size.
 
-    One law is drawn through the chunks of all runs of a dataset: fixed seconds per chunk, and seconds per event (or
+    One law is drawn through the chunks of both runs of a dataset: fixed seconds per chunk, and seconds per event (or
     a byte). None where no dataset has chunks of other sizes, or the fixed cost cannot be told apart from noise.
     """
-    fixed, chunks = np.zeros(2), 0.0
-    for dataset in dict.fromkeys(dataset for run in (*before, *after) for dataset in run):
-        of_runs = [run[dataset] for run in (*before, *after) if dataset in run]
-        each = _of_a_chunk(np.sum(of_runs, axis=0), TRAITS.index(trait), len(TRAITS) + SPLIT.index(name))
-        numbers = [fmean(run[dataset][0, 0] if dataset in run else 0.0 for run in side) for side in (before, after)]
-        fixed += each * np.array(numbers)
-        chunks += sum(numbers) if each else 0.0
+    fixed, chunks = np.zeros(2), 0
+    for dataset in before.keys() | after.keys():
+        sides = [run.get(dataset, np.empty((0, 2 + len(SPLIT)))) for run in (before, after)]
+        rows = np.concatenate(sides)
+        each = _of_a_chunk(rows[:, int(trait == "bytes")], rows[:, 2 + SPLIT.index(name)])
+        fixed += each * np.array([len(side) for side in sides])
+        chunks += len(rows) if each else 0
     return Fixed(float(fixed[0]), float(fixed[1]), float(fixed.sum() / chunks)) if chunks else None
 
 
-def _of_a_chunk(both: Numbers, trait: int, seconds: int) -> float:
-    """Seconds that a chunk takes whatever its size, by least squares; 0 where they do not stand out or are unknown."""
-    number, total, squares = both[0, 0], both[0, trait], both[trait, trait]
-    spread = squares - total**2 / number
-    if number <= len(TRAITS) or not total > 0 or spread <= (LEAST_SPREAD * total) ** 2 / number:
+def _of_a_chunk(sizes: Numbers, seconds: Numbers) -> float:
+    """Seconds that a chunk takes whatever its size; 0 where they do not stand out or are unknown."""
+    if len(sizes) < 4 or not sizes.std() > 0.1 * sizes.mean():
         return 0.0
-    slope = max((both[trait, seconds] - total * both[0, seconds] / number) / spread, 0.0)
-    each = (both[0, seconds] - slope * total) / number
-    unexplained = both[seconds, seconds] - each * both[0, seconds] - slope * both[trait, seconds]
-    error = np.sqrt(max(unexplained, 0.0) / (number - 2) * squares / (number * spread))
-    return float(each) if each > SURE * error else 0.0
+    from scipy.stats import linregress
+
+    law = linregress(sizes, seconds)
+    each, error = float(law.intercept), float(law.intercept_stderr)
+    if law.slope < 0:  # an event takes no time back: then all of it is the chunk's, and the rest is scatter
+        each, error = float(seconds.mean()), error / max(1 - float(law.rvalue) ** 2, 1e-12) ** 0.5
+    return each if each > 2 * error else 0.0
 
 
 KNOWN: Final = {column.name for column in BRANCH_COLUMNS}
@@ -138,7 +126,6 @@ class Observation:
     facts: Mapping[str, str]
     """What the run was made on and with, in words."""
     metrics: Mapping[str, float]
-    units: Mapping[str, Unit]
     missing: Mapping[str, str]
     time: Mapping[str, float]
     """Thread seconds by class; empty where there is no time ledger."""
@@ -155,13 +142,17 @@ class Observation:
     """What its result lacks; None where nothing is missing, or that is not known."""
     core_wait_share: float | None = None
     """Time in which chunks waited for a core beside their duration; None where that is not known."""
-    products: Products = field(default_factory=dict)
-    """By dataset, what least squares need of the chunks: see `chunk_costs`."""
+    sizes: Sizes = field(default_factory=dict)
 
     @property
     def thread_seconds(self) -> float:
         """Worker threads x time."""
         return sum(self.time.values())
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall time."""
+        return self.metrics["elapsed_time_seconds"]
 
 
 Runs = Sequence[Observation]
@@ -183,18 +174,17 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         start=run.start,
         facts=facts_of_run(run) | ({"bottleneck": str(metrics["bound"])} if "bound" in metrics else {}),
         metrics=_numbers(metrics, of_numbers),
-        units=dict(metrics.unit),
         missing={name: metrics.missing[name] for name in of_numbers if name in metrics.missing},
         time=dict(time),
         time_absent=time.absent,
         client_of=time.client_of,
         bytes=dict(read),
         branches=_branches(read.branches),
-        hosts=_hosts(run, chunks, time),
+        hosts=_hosts(chunks, time),
         chunk_seconds=wall,
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
         core_wait_share=float(waited.sum() / wall.sum()) if len(waited) and wall.sum() else None,
-        products=products(chunks),
+        sizes=sizes_of(chunks),
         incomplete=tuple(f"{what}: {reason}" for what, one in known.items() for reason in one.certificate.reasons),
         lacks=_lacks(metrics),
     )
@@ -213,8 +203,8 @@ def _lacks(metrics: Metrics) -> str | None:
 
 def _numbers(metrics: Metrics, names: Sequence[str]) -> dict[str, float]:
     plain = {name: metrics[name] for name in names if name in metrics}
-    numbers = {name: float(value) for name, value in plain.items() if isinstance(value, Real)}
-    return {name: value for name, value in numbers.items() if np.isfinite(value) and not isinstance(plain[name], bool)}
+    known = {name: value for name, value in plain.items() if isinstance(value, Real) and not isinstance(value, bool)}
+    return {name: float(value) for name, value in known.items() if np.isfinite(float(value))}
 
 
 def _values(chunks: pa.Table | None, column: str) -> Numbers:
@@ -237,30 +227,21 @@ def _branches(branches: pa.Table) -> dict[str, Branch]:
     }
 
 
-def _hosts(run: Run, chunks: pa.Table | None, ledger: TimeLedger) -> dict[str, Work]:
+def _hosts(chunks: pa.Table | None, ledger: TimeLedger) -> dict[str, Work]:
     """What was done on each host; nothing where the hosts are unknown."""
-    try:
-        lifetimes = known_lifetimes(run)
-    except NotMeasuredError:
+    if chunks is None or not len(chunks) or ledger.absent is not None:
         return {}
-    if chunks is None or not len(chunks) or not len(lifetimes) or ledger.absent is not None:
+    hosts = [ledger.hosts.get(worker) for worker in chunks["worker"].to_pylist()]
+    if None in hosts:
         return {}
-    place = pc.index_in(chunks["worker"], value_set=lifetimes["worker"].combine_chunks())
-    host = lifetimes["host"].combine_chunks().take(place.combine_chunks())
-    if host.null_count:
-        return {}
-    sums = chunks.select(["events", "bytes_payload", "bytes_other"]).append_column("host", host).group_by("host")
-    totals = sums.aggregate(
-        [("host", "count"), *((name, "sum") for name in ("events", "bytes_payload", "bytes_other"))]
-    )
+    amounts = chunks.select(["events", "bytes_payload", "bytes_other"]).to_pandas().fillna(0)
+    sums, numbers = amounts.groupby(hosts).sum(), Counter(hosts)
     # not the sums over chunks: start-up is taken out of the classes
     seconds = ledger.by("host").reindex(columns=list(phases.COLUMNS_OF), fill_value=0.0)
-    return {row["host"]: _work(row, seconds.loc[row["host"]].to_dict()) for row in totals.to_pylist()}
-
-
-def _work(row: Mapping[str, Any], seconds: Mapping[str, float]) -> Work:
-    read = (row["bytes_payload_sum"] or 0) + (row["bytes_other_sum"] or 0)
-    return Work(row["events_sum"] or 0, read, row["host_count"], seconds)
+    return {
+        host: Work(events, payload + others, numbers[host], seconds.loc[host].to_dict())
+        for host, events, payload, others in sums.itertuples()
+    }
 
 
 def bytes_of_branches(observation: Observation) -> float | None:
@@ -363,25 +344,22 @@ def _short(given: str | os.PathLike[str]) -> str:
 
 def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
     """Sides whose labels, and whose runs' names, are told apart: equal ones get when the run began, or its identity."""
-    runs = {run.id: run for side in sides for run in side.runs}
-    names = _told_apart([(run.id, run.name, run.start) for run in runs.values()])
-    firsts = [side.runs[0] for side in sides]
-    labels = _told_apart([(side.letter, side.label, run.start) for side, run in zip(sides, firsts, strict=True)])
+    labels = _told_apart({side.letter: (side.label, side.runs[0].start) for side in sides})
+    names = _told_apart({run.id: (run.name, run.start) for side in sides for run in side.runs})
     return tuple(
         replace(side, label=labels[side.letter], runs=tuple(replace(run, name=names[run.id]) for run in side.runs))
         for side in sides
     )
 
 
-def _told_apart(things: Iterable[tuple[str, str, float | None]]) -> dict[str, str]:
+def _told_apart(named: Mapping[str, tuple[str, float | None]]) -> dict[str, str]:
     """Names by identity, which is added to a name that others have at the same time of start."""
-    named = [(one, name, "" if start is None else moment(start)) for one, name, start in things]
-    names = Counter(name for _, name, _ in named)
-    at_once = Counter((name, when) for _, name, when in named)
-    return {
-        one: name if names[name] == 1 else f"{name} ({when if when and at_once[name, when] == 1 else one[:8]})"
-        for one, name, when in named
-    }
+    names, at_once = Counter(name for name, _ in named.values()), Counter(named.values())
+    found = {}
+    for one, (name, start) in named.items():
+        when = one[:8] if start is None or at_once[name, start] > 1 else moment(start)
+        found[one] = name if names[name] == 1 else f"{name} ({when})"
+    return found
 
 
 def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:

@@ -283,6 +283,7 @@ class Condition:
     sign: str
     limit: float
     relative: bool
+    unit: Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +322,9 @@ def condition_of(text: str) -> Condition:
     limit = float(found["number"]) * factors[unit]
     if relative and limit <= -1:
         raise ComparisonError(f"{text!r} asks for a change of {found['number']} %: nothing can fall that far")
-    return Condition(text=" ".join(text.split()), name=name, sign=found["sign"], limit=limit, relative=relative)
+    return Condition(
+        text=" ".join(text.split()), name=name, sign=found["sign"], limit=limit, relative=relative, unit=own
+    )
 
 
 def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, confidence: float = CONFIDENCE) -> Outcome:
@@ -337,7 +340,7 @@ def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, conf
         if name not in run.metrics:
             raise ComparisonError(f"{run.name} has no {name}: {run.missing.get(name, 'it is no plain number')}")
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
-    relative, exact, unit = condition.relative, name in EXACT, before[0].units[name]
+    relative, exact, unit = condition.relative, name in EXACT, condition.unit
     judgement = judged(old, new, condition.limit, relative=relative, exact=exact, confidence=confidence)
     word = _word(condition, judgement)
     text = f"{condition.text}: {word}, {change_text(judgement, relative, unit, confidence)}"

@@ -8,13 +8,11 @@ from functools import partial
 from statistics import median
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
 from roastcoffea.report.summary import LEDGERS
 from roastcoffea.studies.compare import repeats
-from roastcoffea.studies.compare.observations import Observation, Runs, Side
+from roastcoffea.studies.compare.observations import Runs, Side
 from roastcoffea.studies.compare.repeats import Spread, needed_text, signed
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, counted
 
@@ -49,39 +47,34 @@ def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDE
 
     Chunks cannot tell how repeats differ. CPU time and bytes of an event differ little, so a large change is clear.
     """
-    return tuple(_clear(before, after, confidence))
+    if not all(run.metrics.get(EVENTS) for run in (*before, *after)):
+        return ()
+    return tuple(change for each in COSTS.items() for change in _clear(before, after, *each, confidence))
 
 
-def _clear(before: Runs, after: Runs, confidence: float) -> Iterator[Change]:
-    for label, name in COSTS.items():
-        old, new = ([_per_event(run, name) for run in side] for side in (before, after))
-        known = [[value for value in side if value is not None] for side in (old, new)]
-        if any(len(some) < len(side) for some, side in zip(known, (old, new), strict=True)) or not median(known[0]):
-            continue
-        found = repeats.judged(known[0], known[1], exact=name in repeats.EXACT, confidence=confidence)
-        relative = median(known[1]) / median(known[0]) - 1
-        if found.side is not None and found.low is not None and found.high is not None:
-            if found.over == repeats.RUNS or abs(relative) >= repeats.SMALLEST:
-                yield Change(label, relative, found.low, found.high, found.over)
-        elif len(before) == len(after) == 1:
-            bounds = _over_chunks(before[0], after[0], name, confidence)
-            if bounds is not None and (bounds[0] > repeats.SMALLEST or bounds[1] < -repeats.SMALLEST):
-                yield Change(label, relative, *bounds, repeats.CHUNKS)
+def _clear(before: Runs, after: Runs, label: str, name: str, confidence: float) -> Iterator[Change]:
+    if not all_have((*before, *after), name) or not median_of(before, name):
+        return
+    old, new = ([run.metrics[name] / run.metrics[EVENTS] for run in side] for side in (before, after))
+    found = repeats.judged(old, new, exact=name in repeats.EXACT, confidence=confidence)
+    relative = median(new) / median(old) - 1
+    if found.side is not None and found.low is not None and found.high is not None:
+        if found.over == repeats.RUNS or abs(relative) >= repeats.SMALLEST:
+            yield Change(label, relative, found.low, found.high, found.over)
+        return
+    bounds = _over_chunks(before, after, name, confidence, before[0].metrics[EVENTS] / after[0].metrics[EVENTS])
+    if bounds is not None and (bounds[0] > repeats.SMALLEST or bounds[1] < -repeats.SMALLEST):
+        yield Change(label, relative, *bounds, repeats.CHUNKS)
 
 
-def _per_event(run: Observation, name: str) -> float | None:
-    events = run.metrics.get(EVENTS)
-    return run.metrics[name] / events if name in run.metrics and events else None
-
-
-def _over_chunks(before: Observation, after: Observation, name: str, confidence: float) -> tuple[float, float] | None:
-    """Interval of the change over chunks of two runs; None where chunks do not make the metric."""
-    one = repeats.resampled_chunks(before, name)
-    other = repeats.resampled_chunks(after, name, repeats.SEED + 1)
-    if one is None or other is None:
+def _over_chunks(
+    before: Runs, after: Runs, name: str, confidence: float, scale: float = 1.0
+) -> tuple[float, float] | None:
+    """Interval of the change over chunks of two runs, times a scale; None where chunks do not make the metric."""
+    one, other = repeats.resampled_chunks(before[0], name), repeats.resampled_chunks(after[0], name, repeats.SEED + 1)
+    if one is None or other is None or len(before) + len(after) > 2:
         return None
-    ratios = (other / after.metrics[EVENTS]) / (one / before.metrics[EVENTS])
-    return repeats.interval(np.asarray(ratios) - 1, confidence)
+    return repeats.interval(scale * other / one - 1, confidence)
 
 
 FASTER: Final = "faster"
@@ -137,25 +130,21 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
     same_events = len(events) < 2 or abs(events[1] - events[0]) <= SAME_EVENTS * max(events)
     name = WALL if same_events else RATE
+    clear = clear_changes(before, after, confidence)
     lacking = next((run for run in (*before, *after) if name not in run.metrics), None)
     if lacking is not None:
         reason = lacking.missing.get(name, "it was not reported")
         text = f"{CANNOT_TELL}, because the {_judged(name)} of {lacking.name} is unknown: {reason}"
-        clear = clear_changes(before, after, confidence)
         return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = repeats.judged(old, new, confidence=confidence)
-    if judgement.over is None and len(before) == len(after) == 1:
-        one = repeats.resampled_chunks(before[0], name)
-        other = repeats.resampled_chunks(after[0], name, repeats.SEED + 1)
-        if one is not None and other is not None:  # an interval of the change, where runs give none
-            low, high = repeats.interval(other / one - 1, confidence)
-            judgement = judgement._replace(low=low, high=high, over=repeats.CHUNKS)
+    bounds = _over_chunks(before, after, name, confidence) if judgement.over is None else None
+    if bounds is not None:  # an interval of the change, where runs give none
+        judgement = judgement._replace(low=bounds[0], high=bounds[1], over=repeats.CHUNKS)
     word = CANNOT_TELL
     if judgement.side is not None:
         word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
     text = _text(word, name, before, after, judgement)
-    clear = clear_changes(before, after, confidence)
     return Speed(word=word, metric=name, judgement=judgement, text=text, clear=clear)
 
 

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
 from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt, shortened
 from roastcoffea.measurement import Measurement
@@ -20,10 +21,11 @@ from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import Run
+from roastcoffea.sheets.sheet import Cell, Column
 from roastcoffea.studies.compare.observations import facts_of_run
 from roastcoffea.studies.compare.repeats import judged, signed
 from roastcoffea.studies.compare.side_by_side import COSTS, EVENTS, SMALL
-from roastcoffea.units import BYTE, FRACTION, KILOHERTZ, SECOND, Unit, moment, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, Unit, alike, moment, number
 
 FALSE_ALARMS: Final = 0.05
 """Largest probability of a mark in a history without a change, over all numbers that are tested."""
@@ -56,8 +58,7 @@ def change_points(values: Sequence[float], risk: float = FALSE_ALARMS) -> list[i
     series = np.asarray(values, np.float64)
     places = [0, *sorted(_found(series, 0, risk)), len(series)]
     for place in range(1, len(places) - 1):  # when a place was found, those beside it were not known
-        low, high = places[place - 1], places[place + 1]
-        places[place] = low + _best_place(series[low:high])
+        places[place] = places[place - 1] + _best_place(series[places[place - 1] : places[place + 1]])
     return places[1:-1]
 
 
@@ -72,18 +73,12 @@ def _found(values: Numbers, first: int, risk: float) -> Iterator[int]:
 
 def p_value(values: Numbers) -> float:
     """Share of shuffled orders that look as much like a change."""
-    ranks = mean_ranks(values)
+    ranks = rankdata(values)
     if len(values) < 2 * SHORTEST or np.ptp(ranks) == 0:
         return 1.0
     shuffled = _shuffled(tuple(np.sort(ranks)))
     as_large = len(shuffled) - np.searchsorted(shuffled, _largest(_sums(ranks[None, :]))[0] * (1 - 1e-9))
     return float((1 + as_large) / (1 + len(shuffled)))
-
-
-def mean_ranks(values: Numbers) -> Numbers:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, place, times = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(times) - (times - 1) / 2)[place], np.float64)
 
 
 # The statistic
@@ -150,14 +145,18 @@ def _smallest_p_value(count: int) -> float:
 
 def _places(values: Numbers, risk: float) -> list[int]:
     """Ends of the stretch that differs most from the others, as far as they are clear; else the best single place."""
-    sums = _sums(mean_ranks(values)[None, :])
+    sums = _sums(rankdata(values)[None, :])
     best, found = float(_at_ends(sums).max()), [_best_place(values)]
     for length in range(SHORTEST, len(values) - 2 * SHORTEST + 1):
         between = _between(sums, length)[0]
         if between.max() > best * (1 + 1e-9):
             begin = int(np.argmax(between)) + SHORTEST
             best, stretch = float(between.max()), (0, begin, begin + length, len(values))
-            clear = [place for low, place, high in _triples(stretch) if _differ(values, low, place, high, risk)]
+            clear = [
+                place
+                for low, place, high in zip(stretch, stretch[1:], stretch[2:], strict=False)
+                if _differ(values, low, place, high, risk)
+            ]
             found = clear or found
     return found
 
@@ -173,10 +172,6 @@ def _best_place(values: Numbers) -> int:
         for place in range(SHORTEST, len(values) - SHORTEST + 1)
     ]
     return int(np.argmin(deviations)) + SHORTEST
-
-
-def _triples(places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    return zip(places, places[1:], places[2:], strict=False)
 
 
 def _differ(values: Numbers, low: int, place: int, high: int, risk: float) -> bool:
@@ -322,6 +317,7 @@ def noisy_facts(entries: Sequence[Entry]) -> set[str]:
     return {name for name, often in times.items() if often > max(NOISY * len(steps), 1)}
 
 
+FAILED: Final = "failed attempts"
 TESTED: Final = (RATE, CPU)
 """Numbers that scatter from run to run."""
 
@@ -337,8 +333,13 @@ class Step(NamedTuple):
     before: int
     after: int
 
+    @property
+    def text(self) -> str:
+        """The change, with its sign."""
+        return signed(FRACTION, self.relative)
+
     def __str__(self) -> str:
-        return f"{self.label} {signed(FRACTION, self.relative)}"
+        return f"{self.label} {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +397,20 @@ class Analysis:
                 found.append((inside[0][0], inside[-1][0], median(value for _, value in inside)))
         return found
 
+    def columns(self, heads: Mapping[str, str] | None = None) -> list[Column]:
+        """A column for each number, in one unit, and for failures, if there are some."""
+        heads, shown = heads or {}, []
+        for label, unit in SERIES.items():
+            values = [entry.values[label] for entry in self.entries if label in entry.values]
+            shown.append(Column(heads.get(label, label), alike(unit, values)))
+        failed = Column(heads.get(FAILED, FAILED), COUNT, dispensable=1)
+        return [*shown, *([failed] if any(entry.failures for entry in self.entries) else [])]
+
+    def cells(self, entry: Entry) -> list[Cell]:
+        """What a run has in these columns."""
+        failures = any(each.failures for each in self.entries)
+        return [*(entry.values.get(label) for label in SERIES), *([entry.failures] if failures else [])]
+
     @property
     def changed(self) -> dict[str, list[Change]]:
         """Facts that differ from the run before, by the name of the run; those that often change only at marks."""
@@ -424,11 +439,28 @@ class Analysis:
 
     def as_dict(self) -> dict[str, Any]:
         """It in types of standard JSON."""
+        named = {
+            "id": "id",
+            "name": "name",
+            "start": "start",
+            "state": "state",
+            "not_used": "reason",
+            "values": "values",
+        }
+        named |= {"failures": "failures", "facts": "facts"}
         return {
             "processors": list(self.processors),
             "datasets": list(self.datasets),
-            "runs": [_run(entry) for entry in self.entries],
-            "changes": [_mark(mark) for mark in self.marks],
+            "runs": [{key: getattr(entry, name) for key, name in named.items()} for entry in self.entries],
+            "changes": [
+                {
+                    "run": mark.entry.name,
+                    "steps": [step._asdict() for step in mark.steps],
+                    "facts": [fact._asdict() for fact in mark.facts],
+                    "why": mark.why,
+                }
+                for mark in self.marks
+            ],
         }
 
 
@@ -483,13 +515,3 @@ def _beside(used: Sequence[Entry], place: int, noisy: set[str]) -> str:
             found = [str(each) for each in changes(used[other - 1], used[other]) if each.name not in noisy]
             texts += [f"Changed one run {word} ({used[other].name}): {'; '.join(found)}."] if found else []
     return " ".join(texts)
-
-
-def _run(entry: Entry) -> dict[str, Any]:
-    said = {"id": entry.id, "name": entry.name, "start": entry.start, "state": entry.state, "not_used": entry.reason}
-    return said | {"values": dict(entry.values), "failures": entry.failures, "facts": dict(entry.facts)}
-
-
-def _mark(mark: Mark) -> dict[str, Any]:
-    steps = [step._asdict() for step in mark.steps]
-    return {"run": mark.entry.name, "steps": steps, "facts": [fact._asdict() for fact in mark.facts], "why": mark.why}

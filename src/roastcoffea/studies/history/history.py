@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -16,8 +16,18 @@ from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Cell, Column, Sheet, columns
 from roastcoffea.sheets.terminal import print_sheets
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement
-from roastcoffea.studies.history.analysis import SERIES, Analysis, Entry, analysis_of, entry_of
-from roastcoffea.units import COUNT, alike, counted
+from roastcoffea.studies.history.analysis import (
+    BYTES,
+    CPU,
+    FAILED,
+    RATE,
+    SERIES,
+    Analysis,
+    Entry,
+    analysis_of,
+    entry_of,
+)
+from roastcoffea.units import COUNT, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,12 +40,9 @@ CHANGED: Final = "|"
 LONGEST: Final = 32
 """Bars in a line: those of the latest runs."""
 
-HEADS: Final = {"rate per core": "rate/core", "CPU per event": "CPU/event", "bytes per event": "bytes/event"}
+HEADS: Final = {RATE: "rate/core", CPU: "CPU/event", BYTES: "bytes/event", FAILED: "failed"}
 MOST_FACTS: Final = 8
 MOST_RUNS: Final = 15
-FEWEST_BARS: Final = 3
-"""Runs from which bars are drawn."""
-
 WIDEST_NAME: Final = 22
 
 
@@ -69,9 +76,12 @@ class History(Presented):
         MeasurementError
             If the file is there already, or it cannot be written.
         """
-        from roastcoffea.studies.history.page import write_page
+        from roastcoffea.studies import write_page
+        from roastcoffea.studies.history.page import page_of
 
-        return write_page(self.folder, self.analyses, self.skipped, Path(path), overwrite=overwrite)
+        path = Path(path)
+        text = page_of(self.folder, self.analyses, self.skipped, path.parent)
+        return write_page(path, text, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
         """All runs as a table: analysis, what each cost, failures, how it ended, and the facts; `attrs` has units."""
@@ -149,18 +159,15 @@ def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
     return entries, skipped
 
 
-def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+def _groups(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
     """Runs by processor and datasets; a run whose datasets are unknown joins the only ones of its processor."""
-    datasets = defaultdict(set)
+    known = dict.fromkeys((entry.processors, entry.datasets) for entry in entries if entry.datasets)
+    groups: dict[Any, list[Entry]] = defaultdict(list)
     for entry in entries:
-        if entry.datasets:
-            datasets[entry.processors].add(entry.datasets)
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Entry]] = {}
-    for entry in entries:
-        of_processor = datasets[entry.processors]
-        (only,) = of_processor if not entry.datasets and len(of_processor) == 1 else (entry.datasets,)
-        groups.setdefault((entry.processors, only), []).append(replace(entry, datasets=only))
-    yield from groups.values()
+        found = [datasets for processors, datasets in known if processors == entry.processors]
+        datasets = found[0] if not entry.datasets and len(found) == 1 else entry.datasets
+        groups[entry.processors, datasets].append(replace(entry, datasets=datasets))
+    return groups.values()
 
 
 # For people
@@ -168,37 +175,28 @@ def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
     for one in found.analyses:
-        several = len(one.used) >= FEWEST_BARS
-        notes = [one.remark] if several else []
-        yield Sheet(title=one.title, lead=[lead_of(one)], items=list(changes_of(one)), notes=notes)
+        several = len(one.used) >= 3
+        first, last, unused = one.entries[0].when, one.entries[-1].when, len(one.entries) - len(one.used)
+        lead = f"{counted(len(one.entries), 'run')} {f'from {first} to {last}' if first != last else f'of {first}'}"
+        lead += f", {unused} of them not used" if unused else ""
+        # what the latest runs show comes first
+        marks = [
+            f"From {mark.entry.name} on ({mark.entry.when}): {mark.text}. {mark.why}" for mark in reversed(one.marks)
+        ]
+        yield Sheet(title=one.title, lead=[lead], items=marks, notes=[one.remark] if several else [])
         yield from [_bars(one, bars)] if several else []
         yield _runs(one, everything)
-        yield from _facts(one, everything)
-        yield from not_used(one)
+        facts = [(name, "; ".join(map(str, changes))) for name, changes in one.changed.items() if changes]
+        if facts:
+            shown = facts if everything else facts[-MOST_FACTS:]
+            heads = columns(None, "run", "changed from the run before")
+            total = len(facts) if len(shown) < len(facts) else None
+            yield Sheet(title="versions, settings and machines", columns=heads, rows=shown, total=total)
+        if unused:
+            reasons = [f"{entry.name}: {entry.reason}" for entry in one.entries if not entry.used]
+            yield Sheet(title="not used", items=reasons)
     if found.skipped:
         yield Sheet(title="skipped", items=found.skipped)
-
-
-def lead_of(one: Analysis) -> str:
-    """How many runs there are, from when to when, and how many are not used."""
-    count = len(one.entries)
-    first, last = (entry.when for entry in (one.entries[0], one.entries[-1]))
-    when = f"from {first} to {last}" if first != last else f"of {first}"
-    unused = count - len(one.used)
-    return f"{counted(count, 'run')} {when}" + (f", {unused} of them not used" if unused else "")
-
-
-def changes_of(one: Analysis) -> Iterator[str]:
-    """The changes, each in a sentence; what the latest runs show comes first."""
-    for mark in reversed(one.marks):
-        yield f"From {mark.entry.name} on ({mark.entry.when}): {mark.text}. {mark.why}"
-
-
-def not_used(one: Analysis) -> Iterator[Sheet]:
-    """Runs that are not used, with the reason."""
-    reasons = [f"{entry.name}: {entry.reason}" for entry in one.entries if not entry.used]
-    if reasons:
-        yield Sheet(title="not used", items=reasons)
 
 
 def _bars(one: Analysis, bars: str) -> Sheet:
@@ -207,10 +205,13 @@ def _bars(one: Analysis, bars: str) -> Sheet:
     for label, unit in SERIES.items():
         levels = one.levels(label)
         if levels:
-            last = levels[-1][2]
-            steps = [step for mark in one.marks for step in mark.steps if step.label == label]
-            change = str(steps[-1]).removeprefix(f"{label} ") if steps else "no change"
-            rows.append((label, _line(one, label, bars), unit.text(last), change))
+            steps = {mark.place: step.text for mark in one.marks for step in mark.steps if step.label == label}
+            known, highest = one.known(label)[-LONGEST:], max(value for _, value in one.known(label)[-LONGEST:])
+            line = ""
+            for place, value in known:
+                height = round(value / highest * (len(bars) - 1)) if highest > 0 else 0
+                line += (CHANGED if place in steps and line else "") + bars[height]
+            rows.append((label, line, unit.text(levels[-1][2]), [*steps.values(), "no change"][max(len(steps) - 1, 0)]))
     shown = min(len(one.used), LONGEST)
     which = f"the latest {shown} runs" if shown < len(one.used) else "oldest to latest"
     width = max(len(which), *(len(row[1]) for row in rows)) if rows else None
@@ -218,63 +219,24 @@ def _bars(one: Analysis, bars: str) -> Sheet:
     return Sheet(columns=heads, rows=rows)
 
 
-def _line(one: Analysis, label: str, bars: str) -> str:
-    known = one.known(label)[-LONGEST:]
-    highest = max(value for _, value in known)
-    begins = {mark.place for mark in one.marks if any(step.label == label for step in mark.steps)}
-    line = ""
-    for place, value in known:
-        height = round(value / highest * (len(bars) - 1)) if highest > 0 else 0
-        line += (CHANGED if place in begins and line else "") + bars[height]
-    return line
-
-
 def _runs(one: Analysis, everything: bool) -> Sheet:
     """The latest runs with their numbers, or all, the latest last."""
     entries = one.entries if everything else one.entries[-MOST_RUNS:]
     marked = {mark.entry.name for mark in one.marks}
     states = ["changed" if each.name in marked else "" if each.used else "not used" for each in entries]
-    failures = any(entry.failures for entry in entries)
-    dates = [entry.when.split()[0] for entry in entries]
-    starts = dates if len(set(dates)) == len(dates) else _short([entry.when for entry in entries])
-    width = min(max(len(entry.name) for entry in entries), WIDEST_NAME - (4 if any(states) else 0))
-    heads = [
-        Column("run", width=width),
-        Column("started", width=max(len("started"), *map(len, starts))),
-        *columns_of_series(one, HEADS),
-    ]
-    heads += [Column("failed", COUNT, dispensable=1)] if failures else []
-    heads += [Column("", width=8)] if any(states) else []
-    rows: list[list[Cell]] = []
+    starts = [entry.when.split()[0] for entry in entries]
+    if len(set(starts)) < len(starts):  # without the date or the year that all have
+        whole = [entry.when for entry in entries]
+        common = next((end for end in (11, 5) if len({each[:end] for each in whole}) == 1), 0)
+        starts = [each[common:] for each in whole]
+    name = min(max(len(entry.name) for entry in entries), WIDEST_NAME - (4 if any(states) else 0))
+    heads = [Column("run", width=name), Column("started", width=max(len("started"), *map(len, starts)))]
+    heads += [*one.columns(HEADS), *([Column("", width=8)] if any(states) else [])]
+    rows: list[Sequence[Cell]] = []
     for entry, start, state in zip(entries, starts, states, strict=True):
-        row: list[Cell] = [entry.name, start, *(entry.values.get(label) for label in SERIES)]
-        rows.append([*row, *([entry.failures] if failures else []), *([state] if any(states) else [])])
+        rows.append((entry.name, start, *one.cells(entry), *([state] if any(states) else [])))
     lead = [f"the latest {len(entries)} of {len(one.entries)}"] if len(entries) < len(one.entries) else []
     return Sheet(title="runs", lead=lead, columns=heads, rows=rows)
-
-
-def _short(times: Sequence[str]) -> list[str]:
-    """Times without the date or the year that all have."""
-    for common in (len("2026-01-01 "), len("2026-")):
-        if len({time[:common] for time in times}) == 1:
-            return [time[common:] for time in times]
-    return list(times)
-
-
-def columns_of_series(one: Analysis, heads: Mapping[str, str]) -> list[Column]:
-    """A column for each number, in one unit."""
-    values = {label: [entry.values[label] for entry in one.entries if label in entry.values] for label in SERIES}
-    return [Column(heads.get(label, label), alike(unit, values[label])) for label, unit in SERIES.items()]
-
-
-def _facts(one: Analysis, everything: bool) -> Iterator[Sheet]:
-    """What the latest runs were made on that the run before was not."""
-    rows = [(name, "; ".join(map(str, found))) for name, found in one.changed.items() if found]
-    if rows:
-        heads = [Column("run"), Column("changed from the run before")]
-        shown = rows if everything else rows[-MOST_FACTS:]
-        total = len(rows) if len(shown) < len(rows) else None
-        yield Sheet(title="versions, settings and machines", columns=heads, rows=shown, total=total)
 
 
 def _has(encoding: str, letters: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,9 +20,6 @@ INTERVAL: Final = (0.025, 0.975)
 SAME: Final = 0.001
 """Relative difference below which amounts are considered equal."""
 
-FEWEST: Final = {"Amdahl": 3, "USL": 4}
-"""Fewest distinct numbers of workers for a law: with one less, any law would fit."""
-
 LEAST_GAIN: Final = 0.1
 """Another worker is wasted if it adds less than this share of the first one's gain."""
 
@@ -33,9 +31,11 @@ SLOWER: Final = "more workers made it slower, which no serial fraction explains"
 RESAMPLES: Final = 400
 SEED: Final = 1
 
-WORKERS: Final = "workers"
-THREADS: Final = "threads"
+WORKERS, THREADS = "workers", "threads"
 """What is counted."""
+
+BYTES, REQUESTS, TASKS, MERGED, CHUNKS = "bytes", "requests", "tasks", "merged", "chunks"
+"""What has a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class Between:
         """The first value, with the interval of the others; without one if they are all equal."""
         if np.ptp(values[1:]) == 0:
             return cls(float(values[0]))
-        low, high = np.quantile(values[1:], INTERVAL)
-        return cls(float(values[0]), float(low), float(high))
+        return cls(float(values[0]), *np.quantile(values[1:], INTERVAL).tolist())
 
 
 # Points
@@ -63,6 +62,7 @@ class Scaled:
     """Amounts from one run."""
 
     name: str
+    start: float
     workers: int
     threads: int
     missing: float
@@ -76,6 +76,12 @@ class Scaled:
     scatter: float
     """Relative error of the rate as estimated from chunks alone; 0 if unknown."""
     classes: Mapping[str, float]
+    rates: Mapping[str, Between]
+    """Bytes, requests, tasks, merged results and chunks per second, those that were measured."""
+    amounts: Mapping[str, float]
+    loop_share: float | None
+    """Share of a core that the scheduler's event loop used while tasks were in flight."""
+    loop_lag: float | None
 
     @property
     def rate(self) -> float:
@@ -108,19 +114,67 @@ def scaled(name: str, measurement: Measurement, unit: str) -> Scaled:
     events, workers, hosts = metrics["total_events"], metrics["peak_workers"], run.environment.hosts
     threads = max(round(workers * metrics["cores_per_worker"]), 1)
     cores, wall = only(host.cores for host in hosts), measurement.chunks["wall_seconds"].dropna().to_numpy()
+    counted = {what: (times, some) for what, times, some in _counted(measurement)}
+    rates = {what: middle_rate(*each) for what, each in counted.items()}
     return Scaled(
         name=name,
+        start=run.start,
         workers=workers if unit == WORKERS else threads,
         threads=threads,
         missing=1 - metrics["avg_workers"] / workers,
         seconds=metrics["elapsed_time_seconds"],
         events=events,
-        failed=measurement.run.ended_early,
+        failed=run.ended_early,
         chunksizes=frozenset(call.options.get("chunksize") for call in run.calls),
         cores=None if cores is None else cores * len(hosts),
         scatter=float(sample_deviation(wall) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0,
         classes={each: seconds / events for each, seconds in measurement.time_ledger.items()},
+        rates={what: rate for what, rate in rates.items() if rate is not None},
+        amounts={what: float(some.sum()) for what, (_, some) in counted.items()},
+        loop_share=metrics.get("scheduler_core_share"),
+        loop_lag=metrics.get("scheduler_lag_seconds"),
     )
+
+
+def _counted(measurement: Measurement) -> Iterator[tuple[str, Numbers, Numbers]]:
+    """Times and amounts of what is counted."""
+    chunks = measurement.chunks
+    if len(chunks):
+        found = [(BYTES, chunks["stop"], chunks["bytes_requested"]), (CHUNKS, chunks["stop"], 1 + 0 * chunks["stop"])]
+        if chunks["requests"].notna().all():
+            found.append((REQUESTS, chunks["stop"], chunks["requests"]))
+        yield from map(_known, found)
+    if measurement.run.tasks is not None:
+        tasks = measurement.tasks
+        # what merges take in are the results of all tasks but the last
+        results = tasks[tasks["kind"].isin((PROCESSOR, MERGE))]
+        results = results[results["stop"] != results["stop"].max()]
+        yield from map(
+            _known, [(TASKS, tasks["seen"], 1 + 0 * tasks["seen"]), (MERGED, results["stop"], results["nbytes"])]
+        )
+
+
+def _known(named: tuple[str, Any, Any]) -> tuple[str, Numbers, Numbers]:
+    name, *both = named
+    times, amounts = (column.to_numpy(np.float64, na_value=np.nan) for column in both)
+    known = ~np.isnan(times + amounts)
+    return name, times[known], amounts[known]
+
+
+def middle_rate(times: Numbers, amounts: Numbers) -> Between | None:
+    """Amount per second while the middle of it came, with an interval; None if there is too little to tell."""
+    slices = 16
+    if len(times) < 4 * slices or not amounts.sum():
+        return None
+    order = np.argsort(times)
+    times, came = times[order], np.cumsum(amounts[order]) / amounts.sum()
+    # neither its start nor its tail
+    begin, end = times[np.searchsorted(came, (0.1, 0.9))].tolist()
+    if end <= begin:
+        return None
+    rates = np.histogram(times, slices, (begin, end), weights=amounts[order])[0] * slices / (end - begin)
+    mean, error = float(rates.mean()), 1.96 * float(rates.std(ddof=1)) / slices**0.5
+    return Between(mean, max(mean - error, 0.0), mean + error)
 
 
 def resampled_rates(group: Sequence[Scaled], place: int) -> Numbers:
@@ -130,10 +184,7 @@ def resampled_rates(group: Sequence[Scaled], place: int) -> Numbers:
     if len(group) == 1:
         others = rates[0] + group[0].scatter * random.standard_normal(RESAMPLES)
     else:
-        from scipy.stats import bootstrap
-
-        means = bootstrap((rates,), np.mean, n_resamples=RESAMPLES, method="percentile", random_state=random)
-        others = means.bootstrap_distribution
+        others = random.choice(rates, (RESAMPLES, len(rates))).mean(axis=1)
     return np.asarray(np.exp([rates.mean(), *others]))
 
 
@@ -185,7 +236,8 @@ def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str
     """
     laws: dict[str, Law] = {}
     missing: dict[str, str] = {}
-    for degree, (name, fewest) in enumerate(FEWEST.items(), start=1):
+    for degree, name in enumerate(("Amdahl", "USL"), start=1):
+        fewest = degree + 2  # with one number of workers less, any law would fit
         if len(workers) < fewest:
             missing[name] = f"it needs runs with {fewest} different numbers of workers, not {len(workers)}"
         elif degree == 1 and not strong:
@@ -199,132 +251,46 @@ def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str
 
 def _law(workers: Numbers, rates: Numbers, degree: int) -> Law:
     """Law that fits the points best, with the laws that fit the resampled ones."""
-    fits = np.array([_fit(workers, column, degree) for column in rates.T])
-    rate, contention, coherency = fits[0]
-    worth = [_worth(*fit[1:]) for fit in fits]
-    fitted = rate * _speedup(workers, contention, coherency)
-    low, high = (_at(worth[1:], share) for share in INTERVAL)
-    peak = float(max((1 - contention) / coherency, 1.0) ** 0.5) if coherency > 0 else None
-    deviation = float(np.abs(rates[:, 0] / fitted - 1).max())
-    return Law(float(rate), Between.of(fits[:, 1]), Between.of(fits[:, 2]), peak, worth[0], low, high, deviation)
-
-
-def _fit(workers: Numbers, rates: Numbers, degree: int) -> tuple[float, float, float]:
-    """Rate of one worker, contention and coherency: workers / rate is linear in these parameters."""
+    # workers / rate is linear in the parameters
     traits = np.column_stack([np.ones(len(workers)), workers - 1, workers * (workers - 1)])[:, : degree + 1]
-    found, _ = nnls(traits * (rates / workers)[:, None], np.ones(len(workers)))
-    one, *others = np.maximum(found, [1e-300, *[0.0] * degree])
-    contention, coherency = (*(other / one for other in others), 0.0)[:2]
-    return 1 / float(one), float(contention), float(coherency)
+    fits = np.zeros((rates.shape[1], 3))
+    for place, some in enumerate(rates.T):
+        fits[place, : degree + 1], _ = nnls(traits * (some / workers)[:, None], np.ones(len(workers)))
+    one = np.maximum(fits[:, 0], 1e-300)
+    contention, coherency = fits[:, 1] / one, fits[:, 2] / one
+    worth = [_worth(*each) for each in zip(contention, coherency, strict=True)]
+    low, high = (_finite(worth[1:], share) for share in INTERVAL)
+    fitted = _speedup(workers, contention[0], coherency[0]) / one[0]
+    peak = float(max((1 - contention[0]) / coherency[0], 1.0) ** 0.5) if coherency[0] > 0 else None
+    return Law(
+        rate=float(1 / one[0]),
+        contention=Between.of(contention),
+        coherency=Between.of(coherency),
+        peak=peak,
+        worth=_finite(worth[:1], 1.0),
+        worth_low=low,
+        worth_high=high,
+        deviation=float(np.abs(rates[:, 0] / fitted - 1).max()),
+    )
 
 
 def _speedup(workers: Numbers, contention: float, coherency: float) -> Numbers:
     return np.asarray(workers / (1 + contention * (workers - 1) + coherency * workers * (workers - 1)))
 
 
-def _worth(contention: float, coherency: float) -> int | None:
-    """Largest number of workers at which another one adds its share; None if there is no limit."""
-    # gains shrink as workers are added, and are negative beyond the peak: the first small one is found by bisection
-    low, high = 0, MOST_WORKERS
-    while high - low > 1:
-        middle = (low + high) // 2
-        fewer, more = _speedup(np.array([middle, middle + 1.0]), contention, coherency)
-        low, high = (low, middle) if more - fewer < LEAST_GAIN else (middle, high)
-    return high if high < MOST_WORKERS else None
+def _worth(contention: float, coherency: float) -> float:
+    """Largest number of workers at which another one adds its share."""
+
+    def wasted(workers: int) -> bool:
+        fewer, more = _speedup(np.array([workers, workers + 1.0]), contention, coherency)
+        return bool(more - fewer < LEAST_GAIN)
+
+    # gains shrink as workers are added, and are negative beyond the peak
+    found = bisect_left(range(MOST_WORKERS), True, key=wasted)
+    return found if found < MOST_WORKERS else np.inf
 
 
-def _at(worth: Sequence[int | None], share: float) -> int | None:
-    """Quantile of numbers of workers; None sorts above all."""
-    ordered = sorted(worth, key=lambda workers: float("inf") if workers is None else workers)
-    return ordered[round(share * (len(ordered) - 1))]
-
-
-MIDDLE: Final = (0.1, 0.9)
-"""Part of an amount whose rate is that of the run: neither its start nor its tail."""
-
-SLICES: Final = 16
-"""Parts of that time; the scatter of their rates gives the interval."""
-
-FEWEST_EVENTS: Final = 4 * SLICES
-"""Fewest events of which a rate is known."""
-
-DEVIATIONS: Final = 1.96
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Rates of a run per second, each None if not measured; and what the run had of each."""
-
-    rates: dict[str, Between]
-    amounts: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """The scheduler's event loop while tasks were in flight: share of its core, and mean lag in seconds."""
-
-    share: float
-    lag: float | None
-
-
-def loop_of(measurement: Measurement) -> Loop | None:
-    """The scheduler's event loop as sampled; None if it was not."""
-    metrics = measurement.metrics
-    share, lag = (metrics.get(name) for name in ("scheduler_core_share", "scheduler_lag_seconds"))
-    return None if share is None else Loop(share, lag)
-
-
-BYTES: Final = "bytes"
-REQUESTS: Final = "requests"
-TASKS: Final = "tasks"
-MERGED: Final = "merged"
-CHUNKS: Final = "chunks"
-
-
-def pace_of(measurement: Measurement) -> Pace:
-    """Rates of a run."""
-    rates, amounts = {}, {}
-    for name, (times, counted) in _counted(measurement).items():
-        known = ~(np.isnan(times) | np.isnan(counted))
-        amounts[name] = float(counted[known].sum())
-        rate = middle_rate(times[known], counted[known])
-        if rate is not None:
-            rates[name] = rate
-    return Pace(rates, amounts)
-
-
-def _counted(measurement: Measurement) -> dict[str, tuple[Numbers, Numbers]]:
-    """Times and amounts of what is counted."""
-    chunks, found = measurement.chunks, {}
-    if len(chunks):
-        stop = chunks["stop"].to_numpy(np.float64)
-        found[BYTES] = stop, chunks["bytes_requested"].to_numpy(np.float64)
-        found[CHUNKS] = stop, np.ones(len(stop))
-        if chunks["requests"].notna().all():
-            found[REQUESTS] = stop, chunks["requests"].to_numpy(np.float64)
-    if measurement.run.tasks is not None:
-        tasks = measurement.tasks
-        seen, size = (tasks[name].to_numpy(np.float64) for name in ("seen", "nbytes"))
-        kind, stop = tasks["kind"].to_numpy(), tasks["stop"].to_numpy(np.float64)
-        found[TASKS] = seen, np.ones(len(seen))
-        # what merges take in are the results of all tasks but the last
-        results = np.isin(kind, (PROCESSOR, MERGE))
-        last = results & (stop == np.max(stop[results], initial=-np.inf))
-        found[MERGED] = stop[results & ~last], size[results & ~last]
-    return found
-
-
-def middle_rate(times: Numbers, amounts: Numbers) -> Between | None:
-    """Amount per second while the middle of it came, with an interval; None if there is too little to tell."""
-    if len(times) < FEWEST_EVENTS or not amounts.sum():
-        return None
-    order = np.argsort(times)
-    times, came = times[order], np.cumsum(amounts[order]) / amounts.sum()
-    begin, end = (float(times[np.searchsorted(came, share)]) for share in MIDDLE)
-    if end <= begin:
-        return None
-    edges = np.linspace(begin, end, SLICES + 1)
-    slices, _ = np.histogram(times, edges, weights=amounts[order])
-    rates = slices * SLICES / (end - begin)
-    mean, error = float(rates.mean()), DEVIATIONS * float(rates.std(ddof=1)) / SLICES**0.5
-    return Between(mean, max(mean - error, 0.0), mean + error)
+def _finite(worth: Sequence[float], share: float) -> int | None:
+    """Quantile of numbers of workers; None if it has no limit."""
+    found = sorted(worth)[round(share * (len(worth) - 1))]
+    return None if np.isinf(found) else int(found)

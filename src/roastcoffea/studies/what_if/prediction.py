@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp, hypot, inf, log, log2, sqrt
 from statistics import mean, median, stdev
 from typing import Final, NamedTuple
@@ -49,10 +49,10 @@ class Sharing(NamedTuple):
     threads: int
     processes: float
 
-
-def sharing_of(run: Recorded) -> Sharing:
-    """Those of a recorded run."""
-    return Sharing(run.threads, run.workers_of_host / (run.cores or inf))
+    @classmethod
+    def of(cls, run: Recorded) -> Sharing:
+        """Those of a recorded run."""
+        return cls(run.threads, run.workers_of_host / (run.cores or inf))
 
 
 class Lock(NamedTuple):
@@ -105,78 +105,19 @@ def left_open(seconds: float, others: Mapping[str, Sequence[float]]) -> LeftOpen
     return LeftOpen(exp(middle), exp(hypot(*widths.values())), widest)
 
 
-FAR: Final = 2
-"""Chunks up to this many times the largest recorded one are still near it."""
-
-WRONG: Final = 0.15
-"""Error of a recorded run's own prediction above which it is reported."""
-
-# Why there is no number
-
-
-def of_others(run: Recorded, others: Collection[float]) -> str:
-    """Load of other programs, as shares of a host's cores, that differed between the runs."""
-    low, high = (number(jobs * (run.cores or 1)) for jobs in (min(others), max(others)))
-    return f"other programs needed {low} to {high} cores, which differed too much between the runs"
-
-
-def of_crowding(processes: float, known: float, most: float) -> str:
-    """CPU time of more processes on a core than in any run, which may take from `known` to `most` more of it."""
-    return f"{_crowding(processes, known, most)} may be needed for each doubling; add a run with more workers on a host"
-
-
-def _crowding(processes: float, known: float, most: float) -> str:
-    low = f"{FRACTION.text(known)} to" if known else "up to"
-    shared = f"{processes:.3g} processes share a core and its caches, more than in any run"
-    return f"{shared}: {low} {FRACTION.text(most)} more CPU time"
-
-
-def of_storage(known: Storage) -> str:
-    """Readers that saturate storage."""
-    another = "add a run with another number of threads or workers"
-    if known.high == ALL:
-        most = f"at most {number(known.most)} chunks that read were active at a time while recording"
-        return f"{most}, which does not show how many readers saturate storage; {another}"
-    low, high = number(known.low), number(known.high)
-    return f"storage is saturated by {low} to {high} readers, and the runs do not tell more exactly; {another}"
-
-
-def of_interpreter(run: Recorded, known: Interpreter | None, threads: int) -> str:
-    """Threads that share an interpreter."""
-    if known is not None:
-        low, high = (FRACTION.text(share) for share in (known.low, known.high))
-        return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {number(threads)} threads"
-    if run.threads > 1 and not run.knows_lock:
-        return (
-            f"chunks of {run.name} waited for their interpreter, and how long was not recorded; predict from a new run"
-        )
-    unknown = f"no run tells how long {number(threads)} threads of a process wait for its interpreter"
-    return f"{unknown}; add a run with several threads per process"
-
-
-# Caveats
-
-
-def doubts_of_crowding(processes: float, known: float, most: float) -> str:
-    """Caveat on more processes on a core than in any run."""
-    return f"{_crowding(processes, known, most)} is assumed for each doubling"
-
-
-def doubts_of_cores(run: Recorded, workers: int, threads: int, same_host: bool) -> Iterator[str]:
+def _cores(run: Recorded, workers: int, threads: int, same_host: bool) -> Iterator[str]:
     """Caveat on threads that share a core."""
-    if any(stage.costs.crowded for stage in run.stages):
-        return
     clusters = (run.own_cluster, run.cluster(workers, threads, same_host=same_host))
     # threads per core on the host with the most
     here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
-    if there > max(here, 1.0):
+    if there > max(here, 1.0) and not any(stage.costs.crowded for stage in run.stages):
         yield (
             f"{there:.3g} threads share a core and its caches: the run does not show whether that costs more CPU "
             "time, and none is assumed"
         )
 
 
-def doubts_of_threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator[str]:
+def _threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator[str]:
     """Caveats on threads that share an interpreter, on another number of them."""
     if threads == run.threads:
         return
@@ -185,37 +126,16 @@ def doubts_of_threads(run: Recorded, known: Interpreter | None, threads: int) ->
             f"the run had {number(run.threads)} threads per process: its chunks waited for their interpreter, for "
             "which no time was recorded, and are assumed to wait as long"
         )
-    if threads == 1:
-        return
-    shared = "threads of a process share one interpreter"
-    if known is not None:
-        yield (
-            f"{shared}: for {FRACTION.text(known.share)} of their CPU time, "
-            "according to the time for which recorded chunks waited for it"
-        )
-    else:
-        yield (
-            f"{shared}: at worst, {number(threads)} of them run serially; "
-            "how much of their work releases the lock is unknown"
-        )
+    if threads > 1:
+        how = f"at worst, {number(threads)} of them run serially; how much of their work releases the lock is unknown"
+        if known is not None:
+            share = FRACTION.text(known.share)
+            how = f"for {share} of their CPU time, according to the time for which recorded chunks waited for it"
+        yield f"threads of a process share one interpreter: {how}"
 
 
-def doubts_of_check(name: str, measured: float, error: float, *, from_itself: bool) -> Iterator[str]:
-    """Caveat on a measured run that is predicted badly."""
-    if abs(error) >= WRONG:
-        what = "the replay" if from_itself else "the prediction from the other runs"
-        off = f"{FRACTION.text(abs(error))} {'more' if error > 0 else 'less'}"
-        yield f"{what} of {name} gives {off} than the {measured:.3g} s that were measured"
-
-
-def doubts_of_size(size: int, largest: int) -> Iterator[str]:
-    """Caveat on chunks much larger than the largest recorded one."""
-    if size > FAR * largest:
-        yield (
-            f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
-            "faster than events (arrays larger than the caches) are not modelled, so that it may take longer"
-        )
-
+WRONG: Final = 0.15
+"""Error of a recorded run's own prediction above which it is reported."""
 
 TYPICAL_ERROR: Final = 0.10
 """Relative error that is assumed, not measured, unless other runs show a larger one."""
@@ -272,8 +192,7 @@ class Check:
     @property
     def off(self) -> float:
         """Relative excess of the larger of both over the smaller."""
-        ratio = self.predicted / self.measured
-        return max(ratio, 1 / ratio) - 1
+        return max(self.error, 1 / (1 + self.error) - 1)
 
 
 @dataclass
@@ -287,12 +206,11 @@ class Predictor:
     def __post_init__(self) -> None:
         self._recorded = self.runs
         self.runs = on_own_cores(self._recorded)
-        self._scales = {ALL: 1.0}
-
-    @cached_property
-    def repeats(self) -> list[Recorded]:
+        self.repeats = [run for run in self.runs if run.configuration == self.runs[0].configuration]
         """The first run and others with the same workers, threads and chunk size."""
-        return [run for run in self.runs if run.configuration == self.runs[0].configuration]
+        self.others = {id(run): others_of(run) for run in self.runs}
+        """Share of the cores that other programs needed during each run, by its identity: names may be equal."""
+        self._scales = {ALL: 1.0}
 
     @cached_property
     def spread(self) -> float | None:
@@ -306,46 +224,33 @@ class Predictor:
 
         It covers chance, as repeats show it, together with the misfit of replaying them, and all checks.
         """
-        return max([TYPICAL_ERROR, hypot(self._chance, self._misfit), *(check.off for check in self.checks)])
-
-    @property
-    def _misfit(self) -> float:
-        """Relative error of replaying the repeats themselves."""
-        return exp(abs(log(self._calibration))) - 1
+        seconds, chance = [run.seconds for run in self.repeats], 0.0
+        if len(seconds) > 1:  # between their mean and another run, in 1 of 10 cases
+            times = float(students_t.ppf(0.95, len(seconds) - 1))
+            chance = times * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
+        misfit = exp(abs(log(self._calibration))) - 1
+        return max([TYPICAL_ERROR, hypot(chance, misfit), *(check.off for check in self.checks)])
 
     @cached_property
     def _calibration(self) -> float:
         """Ratio of the repeats' wall times to those of replaying them."""
         return median(run.seconds / self._seconds(run, run) for run in self.repeats)
 
-    @property
-    def _chance(self) -> float:
-        """Relative difference between the mean of the repeats and another run that chance makes in 1 of 10 cases."""
-        seconds = [run.seconds for run in self.repeats]
-        if len(seconds) < 2:
-            return 0.0
-        times = float(students_t.ppf(0.95, len(seconds) - 1))
-        return times * stdev(seconds) / mean(seconds) * sqrt(1 + 1 / len(seconds))
-
     @cached_property
     def storage(self) -> Storage:
         """Storage that the chunks share, from all runs with the same chunk size."""
         alike = [run for run in self.runs if run.chunksize == self.runs[0].chunksize]
-        stages = [
-            [(stage.chunks, stage.activity) for stage in run.stages if stage.chunks and stage.activity] for run in alike
-        ]
-        return storage_of([readers for pairs in stages if (readers := all_readers(pairs)) is not None])
+        pairs = [[(one.chunks, one.activity) for one in run.stages if one.chunks and one.activity] for run in alike]
+        return storage_of([readers for some in pairs if (readers := all_readers(some)) is not None])
 
     @cached_property
     def interpreter(self) -> Interpreter | None:
-        """Share of CPU time that needs the interpreter; None if no run tells."""
+        """Share of CPU time that needs the interpreter; None if no run tells, or replayed chunks have waited for it and
+        that was not recorded."""
+        if any(run.threads > 1 and not run.knows_lock for run in self.repeats):
+            return None
         known = [run for run in self.runs if run.knows_lock]
         return interpreter_of([(stage.chunks, run.threads) for run in known for stage in run.stages if stage.chunks])
-
-    @cached_property
-    def others(self) -> dict[int, float]:
-        """Share of the cores that other programs needed during each run, by its identity: names may be equal."""
-        return {id(run): others_of(run) for run in self.runs}
 
     def chunks(self, streams: float = ALL) -> list[Chunks]:
         """Chunks of all runs, by stage, as if each had storage of its own."""
@@ -359,24 +264,20 @@ class Predictor:
     @cached_property
     def checks(self) -> list[Check]:
         """The given runs against their predictions."""
-        return [self._check(run) for run in self.runs]
-
-    def _check(self, run: Recorded) -> Check:
-        sources = self.repeats if run.chunksize == self.runs[0].chunksize else []
-        others = [source for source in sources if source is not run]
-        predicted = median(self._seconds(source, run) for source in others or [run])
-        return Check(run.name, *run.configuration, run.seconds, predicted, not others)
+        found = []
+        for run in self.runs:
+            alike = self.repeats if run.chunksize == self.runs[0].chunksize else []
+            others = [source for source in alike if source is not run]
+            predicted = median(self._seconds(source, run) for source in others or [run])
+            found.append(Check(run.name, *run.configuration, run.seconds, predicted, not others))
+        return found
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
         """Middle of the range of a run, predicted from another one."""
-        base, others = self._assumptions(source, sharing_of(run))
-
-        def seconds(assumed: Assumed) -> float:
-            cluster = self._shared(source, run.own_cluster, assumed)
-            made = replay(self._as_assumed(source, assumed), cluster, assumed.lock.change, serial=assumed.lock.serial)
-            return made.seconds * self._scale(assumed.streams)
-
-        return left_open(seconds(base), {name: [*map(seconds, some)] for name, some in others.items()}).middle
+        base, others = self._assumptions(source, Sharing.of(run))
+        made = partial(self._made, source, run.own_cluster)
+        ranges = {name: [made(assumed).seconds for assumed in some] for name, some in others.items()}
+        return left_open(made(base).seconds, ranges).middle
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -385,37 +286,32 @@ class Predictor:
         found += filter(None, (other_branches(self.runs[0], run) for run in self.runs[1:]))
         found += filter(None, (foreign_load(run, self.others[id(run)]) for run in self.repeats))
         for one in self.checks:
-            found += doubts_of_check(one.name, one.measured, one.error, from_itself=one.from_itself)
+            if abs(one.error) >= WRONG:
+                what = "the replay" if one.from_itself else "the prediction from the other runs"
+                off = f"{FRACTION.text(abs(one.error))} {'more' if one.error > 0 else 'less'}"
+                found.append(f"{what} of {one.name} gives {off} than the {one.measured:.3g} s that were measured")
         return list(dict.fromkeys(found))
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
         """Prediction for another cluster and a scenario."""
-        change = self.scenarios[scenario]
+        run, change = self.runs[0], self.scenarios[scenario]
 
         def replays(assumed: Assumed) -> list[Replayed]:
-            clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
-            lock = assumed.lock.change.then(change)
-            made = (
-                replay(
-                    self._as_assumed(run, assumed),
-                    self._shared(run, cluster, assumed),
-                    lock,
-                    serial=assumed.lock.serial,
-                )
-                for run, cluster in zip(self.repeats, clusters, strict=True)
-            )
-            return self._scaled(made, assumed)
+            clusters = [(one, one.cluster(workers, threads, same_host=self.same_host)) for one in self.repeats]
+            return [self._made(*each, assumed, change) for each in clusters]
 
-        run = self.runs[0]
         on_host = workers if self.same_host else min(workers, run.workers_of_host)
         sharing = Sharing(threads, on_host / (run.cores or inf))
-        doubts = *self._doubts_of_cores(workers, sharing), *doubts_of_threads(run, self._lock, threads)
+        doubts = [*_cores(run, workers, threads, self.same_host)]
+        if self._leaves_crowding_open(sharing):
+            doubts = [f"{self._crowding(sharing)} is assumed for each doubling"]
+        doubts += _threads(run, self.interpreter, threads)
         made = self._prediction(replays, self._assumptions(run, sharing), sharing, doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        sharing = sharing_of(self.runs[0])
+        sharing = Sharing.of(self.runs[0])
         base, others = self._assumptions(self.runs[0], sharing)
         law_or_reason = self.law(base.streams)
 
@@ -425,19 +321,23 @@ class Predictor:
                 return self._in_chunks(lambda chunks: bracket(chunks, size).opening, assumed)
             return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
 
-        if not isinstance(law_or_reason, str):
-            doubts = doubts_of_size(size, max(int(chunks.events.max()) for chunks in self.chunks()))
-            made = self._prediction(replays, (base, others), sharing, doubts, beyond=self._beyond(size))
-            return replace(made, chunksize=size, rechunked=True)
-        fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
-        made = self._prediction(replays, (base, others), sharing, (), fixed)
-        return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
-
-    def _beyond(self, size: int) -> float:
-        """Doublings between a chunk size and the nearest recorded one; 0 between recorded ones."""
-        sizes = [max(float(np.median(chunks.events)), 1.0) for chunks in self.chunks()]
-        sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
-        return max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
+        fixed, doubts, beyond, chunks = [], [], 0.0, self.chunks()
+        if isinstance(law_or_reason, str):
+            fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
+        else:
+            # doublings between the size and the nearest recorded one
+            sizes = [max(float(np.median(each.events)), 1.0) for each in chunks]
+            sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
+            beyond = max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
+            largest = max(int(each.events.max()) for each in chunks)
+            if size > 2 * largest:
+                doubts.append(
+                    f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that "
+                    "grow faster than events (arrays larger than the caches) are not modelled: it may take longer"
+                )
+        made = self._prediction(replays, (base, others), sharing, doubts, fixed, beyond=beyond)
+        made = replace(made, chunksize=size, rechunked=True)
+        return replace(made, seconds=None, reason=law_or_reason) if isinstance(law_or_reason, str) else made
 
     def _assumptions(self, run: Recorded, sharing: Sharing) -> Assumptions:
         """The likeliest assumptions, and others that the runs allow as well."""
@@ -451,14 +351,10 @@ class Predictor:
             CROWDING: [base._replace(crowded=True)] if self._leaves_crowding_open(sharing) else [],
         }
 
-    def _as_assumed(self, run: Recorded, assumed: Assumed) -> Recorded:
-        """A run whose chunks compute as on cores of their own, according to the assumed increase of CPU time."""
-        return self._most_crowded[[*map(id, self.runs)].index(id(run))] if assumed.crowded else run
-
     @cached_property
-    def _most_crowded(self) -> list[Recorded]:
-        """The runs, if CPU time grows as much as is assumed at most."""
-        return on_own_cores(self._recorded, MOST_CROWDED)
+    def _most_crowded(self) -> dict[int, Recorded]:
+        """The runs, if CPU time grows as much as is assumed at most, by the identity of those as they are."""
+        return dict(zip(map(id, self.runs), on_own_cores(self._recorded, MOST_CROWDED), strict=True))
 
     @property
     def _crowded(self) -> float:
@@ -467,29 +363,36 @@ class Predictor:
 
     def _leaves_crowding_open(self, sharing: Sharing) -> bool:
         """Whether more processes share a core than in any run: threads of one process share its memory as well."""
-        most = max(1.0, *(sharing_of(run).processes for run in self.runs))
+        most = max(1.0, *(Sharing.of(run).processes for run in self.runs))
         return sharing.processes > most and self._crowded < MOST_CROWDED
 
-    def _doubts_of_cores(self, workers: int, sharing: Sharing) -> Iterable[str]:
-        if self._leaves_crowding_open(sharing):
-            return [doubts_of_crowding(sharing.processes, self._crowded, MOST_CROWDED)]
-        return doubts_of_cores(self.runs[0], workers, sharing.threads, self.same_host)
+    def _crowding(self, sharing: Sharing) -> str:
+        low = f"{FRACTION.text(self._crowded)} to" if self._crowded else "up to"
+        shared = f"{sharing.processes:.3g} processes share a core and its caches, more than in any run"
+        return f"{shared}: {low} {FRACTION.text(MOST_CROWDED)} more CPU time"
 
-    def _shared(self, run: Recorded, cluster: Cluster, assumed: Assumed) -> Cluster:
-        """A cluster with storage and cores that are shared as assumed."""
+    def _replayed(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
+        """Replay of a run on a cluster with storage and cores that are shared as assumed."""
         others = self.others[id(run)] if assumed.others is None else assumed.others
-        return replace(cluster, streams=assumed.streams, others=others)
+        shared = replace(cluster, streams=assumed.streams, others=others)
+        own = self._most_crowded[id(run)] if assumed.crowded else run
+        return replay(own, shared, assumed.lock.change.then(change), serial=assumed.lock.serial)
 
-    def _scale(self, streams: float) -> float:
-        """Factor with which the repeats take as long with shared storage as with the reading that they recorded."""
-        if streams not in self._scales:
+    def _made(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
+        """The same, with the factor that makes the repeats take as long as with the reading that they recorded."""
+        if assumed.streams not in self._scales:
             base = Assumed(ALL, Lock(UNCHANGED))
             recorded, shared = (
-                median_of([replay(run, self._shared(run, run.own_cluster, assumed)) for run in self.repeats])
-                for assumed in (base, base._replace(streams=streams))
+                median_of([self._replayed(one, one.own_cluster, each) for one in self.repeats])
+                for each in (base, base._replace(streams=assumed.streams))
             )
-            self._scales[streams] = recorded / shared
-        return self._scales[streams]
+            self._scales[assumed.streams] = recorded / shared
+        made = self._replayed(run, cluster, assumed, change)
+        return made._replace(seconds=made.seconds * self._scales[assumed.streams])
+
+    def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
+        """Replays of the repeats with other chunks."""
+        return [self._made(run, run.own_cluster, assumed, Scenario(chunks=other)) for run in self.repeats]
 
     def _locks(self, run: Recorded, threads: int) -> list[Lock]:
         """What threads of a process may cost each other, on another number of them."""
@@ -497,34 +400,37 @@ class Predictor:
             return [Lock(UNCHANGED)]
         if threads == 1:
             return [Lock(with_threads(0.0, 1))]
-        known = self._lock
-        if known is None:
+        if self.interpreter is None:
             return [Lock(UNCHANGED), Lock(UNCHANGED, serial=True)]
-        return [Lock(with_threads(share, threads)) for share in dict.fromkeys((known.share, known.low, known.high))]
-
-    @property
-    def _lock(self) -> Interpreter | None:
-        """What is known of the interpreter, unless replayed chunks have waited for it and that was not recorded."""
-        return self.interpreter if all(run.threads == 1 or run.knows_lock for run in self.repeats) else None
-
-    def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
-        """Replays of the repeats with other chunks."""
-        pairs = [(run, self._shared(run, run.own_cluster, assumed)) for run in self.repeats]
-        return self._scaled((replay(*pair, Scenario(chunks=other)) for pair in pairs), assumed)
-
-    def _scaled(self, replays: Iterable[Replayed], assumed: Assumed) -> list[Replayed]:
-        return [one._replace(seconds=one.seconds * self._scale(assumed.streams)) for one in replays]
+        shares = dict.fromkeys((self.interpreter.share, self.interpreter.low, self.interpreter.high))
+        return [Lock(with_threads(share, threads)) for share in shares]
 
     def _unknown(self, widest: str | None, sharing: Sharing) -> str:
         """Why there is no number."""
-        run = self.runs[0]
+        run, known, storage = self.runs[0], self.interpreter, self.storage
+        threads = number(sharing.threads)
         if widest == OTHERS:
-            return of_others(run, self.others.values())
-        if widest == INTERPRETER:
-            return of_interpreter(run, self._lock, sharing.threads)
+            jobs = self.others.values()
+            low, high = (number(some * (run.cores or 1)) for some in (min(jobs), max(jobs)))
+            return f"other programs needed {low} to {high} cores, which differed too much between the runs"
         if widest == CROWDING:
-            return of_crowding(sharing.processes, self._crowded, MOST_CROWDED)
-        return of_storage(self.storage)
+            return f"{self._crowding(sharing)} may be needed for each doubling; add a run with more workers on a host"
+        if widest == INTERPRETER and known is not None:
+            low, high = (FRACTION.text(share) for share in (known.low, known.high))
+            return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {threads} threads"
+        if widest == INTERPRETER:
+            unknown = f"no run tells how long {threads} threads of a process wait for its interpreter"
+            way_out = "add a run with several threads per process"
+            if run.threads > 1 and not run.knows_lock:
+                unknown = f"chunks of {run.name} waited for their interpreter, and how long was not recorded"
+                way_out = "predict from a new run"
+            return f"{unknown}; {way_out}"
+        another = "add a run with another number of threads or workers"
+        if storage.high == ALL:
+            most = f"at most {number(storage.most)} chunks that read were active at a time while recording"
+            return f"{most}, which does not show how many readers saturate storage; {another}"
+        low, high = number(storage.low), number(storage.high)
+        return f"storage is saturated by {low} to {high} readers, and the runs do not tell more exactly; {another}"
 
     def _prediction(
         self,

@@ -12,7 +12,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.replay.recorded import Recorded, recorded_run
 from roastcoffea.sheets.presented import Presented
-from roastcoffea.sheets.sheet import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
+from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
@@ -24,9 +24,6 @@ FACTOR: Final = 0.2
 
 MOST: Final = {"workers": 10_000, "threads": 256}
 """Limits of predicted clusters, as a replay holds all their threads in memory."""
-
-MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
-PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +63,19 @@ class WhatIf(Presented):
         clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
         found = {(one.workers, one.threads, one.scenario): one for one in predictions}
         every = [found[*cluster, names[0]] for cluster in clusters]
+        first, error = self.runs[0], self.error
+        accuracy = f"within {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
+        notes = ["Scheduler busy: share of the wall time; tasks wait for it long before 100 %."]
+        more = any(workers > first.workers for workers, _ in clusters)
+        if more and first.hosts == 1 and first.cores is not None and not self.same_host:
+            total = counted(first.cores, "core")
+            notes.append(f"Each worker adds cores. To keep {total} in total, use --same-host (same_host=True).")
         predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
         yield Sheet(
-            title=f"Wall time {_sharing(self.runs[0], self.same_host)}, {_accuracy(self.error)}",
+            title=f"Wall time {_sharing(first, self.same_host)}, {accuracy}",
             columns=predicted + columns(FRACTION, "scheduler busy"),
             rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
-            notes=[
-                "Scheduler busy: share of the wall time; tasks wait for it long before 100 %.",
-                *_of_one_host(self.runs[0], self.same_host, clusters),
-                *_reasons(predictions),
-            ],
+            notes=[*notes, *_reasons(predictions)],
         )
         for begin in range(0, len(clusters), MOST_COLUMNS):
             some = clusters[begin : begin + MOST_COLUMNS]
@@ -114,39 +114,22 @@ def _sharing(recorded: Recorded, same_host: bool) -> str:
     cores, each = counted(recorded.cores, "core"), recorded.workers_of_host
     if same_host:
         return f"of workers that share {cores}"
-    if each == 1:
-        return f"with {cores} per worker"
-    return f"with {cores} for every {number(each)} workers"
-
-
-def _accuracy(error: float) -> str:
-    return f"within {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
-
-
-def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[int, int]]) -> list[str]:
-    """How to predict more workers on the one host of the run."""
-    more = any(workers > recorded.workers for workers, _ in clusters)
-    if same_host or recorded.hosts > 1 or recorded.cores is None or not more:
-        return []
-    total = counted(recorded.cores, "core")
-    return [f"Each worker adds cores. To keep {total} in total, use --same-host (same_host=True)."]
+    return f"with {cores} per worker" if each == 1 else f"with {cores} for every {number(each)} workers"
 
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
     """One row per chunk size."""
-    sizes = (NOT_KNOWN if one.chunksize is None else number(one.chunksize) for one in predictions)
     return Sheet(
         title="Wall time with other chunk sizes, on the recorded cluster",
         columns=columns(None, "events") + columns(SECOND, "wall", "range"),
-        rows=[(size, one.seconds, _range(one)) for size, one in zip(sizes, predictions, strict=True)],
+        rows=[(number(one.chunksize or 0), one.seconds, _range(one)) for one in predictions],
         notes=_reasons(predictions),
     )
 
 
 def _reasons(predictions: Sequence[Prediction]) -> list[str]:
     """Why some have no number."""
-    reasons = dict.fromkeys(one.reason for one in predictions if one.reason is not None)
-    return [f"Only ranges: {reason}." for reason in reasons]
+    return [f"Only ranges: {reason}." for reason in dict.fromkeys(one.reason for one in predictions) if reason]
 
 
 def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:
@@ -157,22 +140,22 @@ def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:
         workers = Amount(check.workers, text=_cluster(check.workers, check.threads))
         source = "itself" if check.from_itself else "others"
         rows.append((check.name, workers, check.chunksize, check.measured, check.predicted, check.error, source))
-    return Sheet(
-        title="Measured and predicted",
-        columns=MEASURED + PREDICTED,
-        rows=rows,
-        notes=[f"Spread of repeats of the recorded run: {known}."],
-    )
+    heads = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
+    heads += columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
+    notes = [f"Spread of repeats of the recorded run: {known}."]
+    return Sheet(title="Measured and predicted", columns=heads, rows=rows, notes=notes)
 
 
 def _doubt_sheets(doubts: Sequence[str], predictions: Sequence[Prediction]) -> Iterator[Sheet]:
     """Caveats of all predictions, and of some with their clusters; nothing if there are none."""
-    clusters: dict[str, dict[str, None]] = {doubt: {} for doubt in doubts}
+    clusters: dict[str, list[str]] = {doubt: [] for doubt in doubts}
     for one in predictions:
         for doubt in one.doubts:
-            clusters.setdefault(doubt, {})[_cluster(one.workers, one.threads)] = None
+            clusters.setdefault(doubt, []).append(_cluster(one.workers, one.threads))
     if clusters:
-        where = {doubt: f" ({', '.join(some)} workers)" if some else "" for doubt, some in clusters.items()}
+        where = {
+            doubt: f" ({', '.join(dict.fromkeys(some))} workers)" if some else "" for doubt, some in clusters.items()
+        }
         yield Sheet(title="Caveats", items=[f"{doubt}{some}." for doubt, some in where.items()])
 
 
