@@ -409,7 +409,6 @@ def computed(folder: Path) -> list[Step]:
     print(f"  residual {ledger.residual:.3f} s of {ledger.total:.0f} s, {missing} metrics are missing")
     print(f"  not complete: {ledger.certificate.reasons}" if ledger.certificate.reasons else "  complete")
     watch("timeline, 500 bins", lambda: ledger.timeline(500))
-    watch("timelines of each worker", lambda: ledger.timelines(100))
     return watch.steps
 
 

@@ -9,7 +9,8 @@ from handmade import T
 
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import CENTRAL
-from roastcoffea.metrics.central import busiest, inside, union
+from roastcoffea.metrics.central import busiest, inside
+from roastcoffea.metrics.statistics import union
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import MergedRun
 from roastcoffea.records.tasks import TASK_COLUMNS

@@ -108,7 +108,7 @@ def test_what_first_tasks_take_to_begin_beyond_later_ones_is_start_up() -> None:
     # of each worker the usual way of its first task; its later ones came while it computed
     assert found["in flight"] == pytest.approx(3 * 0.1)
     assert abs(found.residual or 0.0) < 1e-9
-    assert found.timelines(7).threads["start-up"].sum() > 0
+    assert found.timeline(7)["start-up"].sum() > 0
 
 
 def test_workers_that_begin_at_once_have_no_start_up() -> None:
@@ -224,8 +224,8 @@ def test_the_start_of_a_pool_s_processes_is_start_up() -> None:
     assert (found["compute"], found["idle: client"], found["idle: tail"]) == pytest.approx((10.0, 0.0, 0.0))
     assert found.total == pytest.approx(2 * 5.0 + 3.25)
     assert abs(found.residual or 0.0) < 1e-6
-    lines = found.timelines(40)
-    assert (lines.threads["start-up"].sum(axis=0) @ (lines.edges[1:] - lines.edges[:-1])) == pytest.approx(3.25)
+    lines = found.timeline(40)
+    assert lines["start-up"] @ lines["seconds"] == pytest.approx(3.25)
 
 
 def test_a_process_that_gets_no_chunk_waits_for_the_others_from_the_start() -> None:

@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from analyses import run_job
 from command_line import PATIENCE
@@ -83,10 +82,10 @@ def test_a_free_worker_of_one_job_does_not_wait_for_the_chunks_of_another() -> N
     alone = Measurement(short).time_ledger
     together = Measurement(merged_run([short, long])).time_ledger
     assert together["idle: tail"] == pytest.approx(alone["idle: tail"] + Measurement(long).time_ledger["idle: tail"])
-    lines = together.timelines(40)
-    widths = np.diff(lines.edges)
-    for name, threads in lines.threads.items():
-        assert float((threads.sum(axis=0) * widths).sum()) == pytest.approx(together[name], abs=1e-5), name
+    lines = together.timeline(40)
+    for name in together:
+        if name in lines:
+            assert lines[name] @ lines["seconds"] == pytest.approx(together[name], abs=1e-5), name
 
 
 def test_workers_of_equal_names_stay_apart_and_are_on_their_jobs_host() -> None:

@@ -14,9 +14,10 @@ import scipy
 
 from roastcoffea.diagnosis.completeness import CommonError, CulpritParts, commonest, is_interrupt
 from roastcoffea.diagnosis.memory import MemoryEvidence
+from roastcoffea.metrics.busy import REPEATED
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import rows_where
-from roastcoffea.metrics.failures import RANGE, REPEATED
+from roastcoffea.metrics.failures import RANGE
 from roastcoffea.metrics.statistics import Flags, Integers, codes, having, moments, one_of
 from roastcoffea.records.tasks import ERROR, LOST, PROCESSOR
 from roastcoffea.units import FRACTION, SECOND, counted, number

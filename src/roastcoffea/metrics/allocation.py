@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, metric, refuse_if, table
-from roastcoffea.metrics.facts import complete_sum, known_sum, some
+from roastcoffea.metrics.facts import complete_sum, some
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
@@ -61,7 +62,9 @@ def jobs(run: Run, lifetimes: pa.Table, worker_memory: pa.Table | None = None) -
     """Batch jobs with JOB_COLUMNS, in order of their start."""
     names = ("batch_system", "job", "run")
     spans = {part.id: (part.start, part.stop) for part in run.merged}
-    peaks = {} if worker_memory is None else _peaks(worker_memory)
+    peaks: dict[str, int | None] = {}
+    if worker_memory is not None:
+        peaks = dict(zip(worker_memory["worker"].to_pylist(), worker_memory["memory_peak"].to_pylist(), strict=True))
     found: dict[tuple[str | None, ...], list[Row]] = {}
     for row in lifetimes.to_pylist():
         if row["job"] is not None:
@@ -70,14 +73,13 @@ def jobs(run: Run, lifetimes: pa.Table, worker_memory: pa.Table | None = None) -
     return table_of_rows(JOB_COLUMNS, sorted(rows, key=lambda row: (row["job_start"] or 0.0, row["job"])))
 
 
-def _peaks(workers: pa.Table) -> dict[str, int | None]:
-    return dict(zip(workers["worker"].to_pylist(), workers["memory_peak"].to_pylist(), strict=True))
-
-
 def _job(lives: Sequence[Row], run: Span, peaks: Mapping[str, int | None]) -> Row:
     """A job from the lifetimes of its workers."""
     first, last = min(life["start"] for life in lives), max(life["stop"] for life in lives)
-    known = {name: _first(life[name] for life in lives) for name in OF_ITS_WORKERS}
+    names = ("batch_system", "job", "queue", "node", "run", "job_cores", "job_memory", "job_limit", "job_queued")
+    known = {
+        name: next((life[name] for life in lives if life[name] is not None), None) for name in (*names, "job_start")
+    }
     own = [peaks.get(worker) for worker in dict.fromkeys(life["worker"] for life in lives)]
     closing = [life["closing"] for life in lives if life["stop"] == last]
     row = known | {
@@ -95,16 +97,6 @@ def _job(lives: Sequence[Row], run: Span, peaks: Mapping[str, int | None]) -> Ro
     return row
 
 
-OF_ITS_WORKERS: Final = (
-    *("batch_system", "job", "queue", "node", "run", "job_cores", "job_memory", "job_limit", "job_queued"),
-    "job_start",
-)
-
-
-def _first(values: Iterable[Any]) -> Any:
-    return next((value for value in values if value is not None), None)
-
-
 def _charged(job: Row, lives: Sequence[Row], first: float, begin: float) -> Row:
     """Charged core time of a job that starts at a known time, by class; nothing if its cores are unknown."""
     cores, start, stop = job["job_cores"], job["job_start"], job["job_stop"]
@@ -113,18 +105,13 @@ def _charged(job: Row, lives: Sequence[Row], first: float, begin: float) -> Row:
     # a job has no worker before its start: a clock may be ahead by a little
     start = min(start, first)
     closing = stop - (job["shutdown_seconds"] or 0.0)
-    threads = none = 0.0
-    replaced = 0.0
-    for seconds, present in _present(lives, first, closing):
-        threads += seconds * min(present, cores)
-        none += seconds * (cores - min(present, cores) if present else 0.0)
-        replaced += seconds * (0.0 if present else cores)
+    spans = [*_present(lives, first, closing)]
     row = {
         "before_run": cores * max(min(begin, first) - start, 0.0),
         "startup": cores * max(first - max(start, begin), 0.0),
-        "threads": threads,
-        "threadless": none,
-        "replaced": replaced,
+        "threads": sum(seconds * min(present, cores) for seconds, present in spans),
+        "threadless": sum(seconds * (cores - min(present, cores)) for seconds, present in spans if present),
+        "replaced": sum(seconds * cores for seconds, present in spans if not present),
         "shutdown": cores * (job["shutdown_seconds"] or 0.0),
     }
     charged = cores * (stop - start)
@@ -141,19 +128,22 @@ def _present(lives: Sequence[Row], begin: float, end: float) -> Iterator[tuple[f
 # Metrics
 
 of_jobs = partial(metric, source=JOBS)
-NO_JOB: Final = "no worker reported a batch job"
+
+
+def _some(jobs: pa.Table) -> pa.Table:
+    return some(jobs, "no worker reported a batch job")
 
 
 @of_jobs(COUNT, group=RESOURCES, label="batch jobs", formula="number of batch jobs with a worker in the run")
 def num_jobs(jobs: pa.Table) -> int:
     """Batch jobs with a worker in the run."""
-    return len(some(jobs, NO_JOB))
+    return len(_some(jobs))
 
 
 @of_jobs(SECOND, group=RESOURCES, label="core time charged", formula="sum over jobs of cores x (end - start)")
 def core_seconds_charged(jobs: pa.Table) -> float:
     """Cores of batch jobs times their time from start to end, or to the end of the run if they went on."""
-    return float(complete_sum(some(jobs, NO_JOB), "charged", "batch jobs"))
+    return float(complete_sum(_some(jobs), "charged", "batch jobs"))
 
 
 @metric(FRACTION, group=RESOURCES, source=f"chunk records; {JOBS}", label="CPU of charged core time")
@@ -163,9 +153,9 @@ def charged_cpu_efficiency(total_cpu_time: float, core_seconds_charged: float) -
 
 
 def _mean(jobs: pa.Table, column: str, otherwise: str) -> float:
-    known = some(jobs, NO_JOB)[column].drop_null()
+    known = _some(jobs)[column].drop_null()
     refuse_if(not len(known), otherwise)
-    return float(known_sum(known)) / len(known)
+    return float(pc.mean(known).as_py())
 
 
 @of_jobs(SECOND, group=TIMING, label="queue time of jobs (mean)", formula="mean of start - submission")
@@ -196,7 +186,7 @@ def job_memory_used(jobs: pa.Table) -> float:
     """Highest share of a batch job's memory that its workers used: at most this much, as peaks are added up."""
     shares = [
         row["memory_peak"] / row["job_memory"]
-        for row in some(jobs, NO_JOB).select(["memory_peak", "job_memory"]).to_pylist()
+        for row in _some(jobs).to_pylist()
         if row["memory_peak"] is not None and row["job_memory"]
     ]
     refuse_if(not shares, "no job tells how much memory it has, or no worker's peak was measured")

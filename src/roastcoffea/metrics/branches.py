@@ -17,7 +17,6 @@ from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 
-FILE_IDENTITY: Final = ("file", "uuid", "tree")
 SAME_LOOP: Final = "chunks of a file"
 SAME_DATASET: Final = "Runner calls"
 OTHER_DATASET: Final = "datasets"
@@ -73,7 +72,8 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
     table, attempt = rows_where(branch_reads, ours), attempt[ours]
     began = pc.fill_null(chunks["start"], np.inf).to_numpy()
     rank = np.argsort(np.argsort(began, kind="stable"))
-    branch = _pairs(codes(chunks, FILE_IDENTITY)[attempt], codes(table, ["branch"]))
+    name = codes(table, ["branch"])
+    branch = codes(chunks, ["file", "uuid", "tree"])[attempt] * (int(name.max(initial=0)) + 1) + name
     dataset, loop = (codes(chunks, keys)[attempt] for keys in (["dataset"], ["dataset", "call"]))
     order = rank[attempt]
     payload = integers(table["bytes_payload"])
@@ -111,10 +111,6 @@ def embedded_in_tree(reads: pa.Table) -> Flags:
     span = integers(reads["basket_last"]) - integers(reads["basket_first"]) + 1
     not_read = np.where(number == span, span - integers(reads["baskets"]), 0)
     return np.asarray(empty[end] - empty[end - number] > not_read, dtype=np.bool_)
-
-
-def _pairs(first: Integers, second: Integers) -> Integers:
-    return first * (int(second.max(initial=0)) + 1) + second
 
 
 def _overlapping(start: Integers, stop: Integers, rows: Integers) -> Iterator[Integers]:
@@ -188,16 +184,13 @@ class _Sizes:
         found = np.where(ends & (parts.stop == stop), self.values[np.where(ends, offset + 1, 0)], found)
         guessed = found == UNKNOWN_SIZE
         if guessed.any():
-            found = self._completed_from_others(parts, found)
+            # other reads of the same part may know it
+            known = np.full(int(parts.place.max()) + 1, UNKNOWN_SIZE, dtype=np.int64)
+            np.maximum.at(known, parts.place, found)
+            found = np.where(guessed, known[parts.place], found)
             guessed = found == UNKNOWN_SIZE
             found = _distributed(parts, found, self.payload[rows])
         return found, guessed & (parts.sums(guessed.astype(np.int64))[parts.read] > 1)
-
-    def _completed_from_others(self, parts: _Parts, sizes: Integers) -> Integers:
-        """Sizes, completed from other reads of the same part."""
-        places = np.full(int(parts.place.max(initial=-1)) + 1, UNKNOWN_SIZE, dtype=np.int64)
-        np.maximum.at(places, parts.place, sizes)
-        return np.where(sizes == UNKNOWN_SIZE, places[parts.place], sizes)
 
 
 def _distributed(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
@@ -229,7 +222,7 @@ def _read_before(parts: _Parts, sizes: Integers, guessed: Flags, order: Integers
 
 def _causes(parts: _Parts, order: Integers, loop: Integers, dataset: Integers) -> Iterator[tuple[str, Flags]]:
     """For each cause, the parts that this kind of thing had already read."""
-    in_loop, in_dataset = (_follows(parts, order, group) for group in (loop, dataset))
+    in_loop, in_dataset = (_follows(parts, order, group[parts.read]) for group in (loop, dataset))
     yield SAME_LOOP, in_loop
     yield SAME_DATASET, in_dataset & ~in_loop
     yield OTHER_DATASET, ~in_dataset & ~in_loop
@@ -237,11 +230,10 @@ def _causes(parts: _Parts, order: Integers, loop: Integers, dataset: Integers) -
 
 def _follows(parts: _Parts, order: Integers, group: Integers) -> Flags:
     """Whether the same group had already read the part."""
-    groups = group[parts.read]
-    sorted_parts = parts.in_order(groups, order[parts.read])
-    result = np.empty(len(groups), np.bool_)
-    pair = (parts.place[sorted_parts], groups[sorted_parts])
-    result[sorted_parts] = np.logical_and.reduce([np.diff(each, prepend=-1) == 0 for each in pair])
+    sorted_parts = parts.in_order(group, order[parts.read])
+    result = np.empty(len(group), np.bool_)
+    of_one = (np.diff(each[sorted_parts], prepend=-1) == 0 for each in (parts.place, group))
+    result[sorted_parts] = np.logical_and(*of_one)
     return result
 
 

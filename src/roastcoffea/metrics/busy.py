@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import facts, phases, startup, statistics
-from roastcoffea.metrics.facts import among, rows_where
+from roastcoffea.metrics.facts import among, rows_where, rows_with
 from roastcoffea.metrics.ledger import Attempts, attempts_of_calls
 from roastcoffea.metrics.slots import Moments, Presence
 from roastcoffea.metrics.statistics import Axes, Integers, Numbers, amounts, axes, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.run import Gaps, Run
+from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import KINDS, OUTCOMES
 from roastcoffea.records.workers import PAUSE_COLUMNS
 
@@ -43,16 +43,22 @@ class Records(NamedTuple):
     @classmethod
     def of(cls, run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> Records:
         """Records of a run."""
-        workers = lifetimes["worker"].unique().to_pylist()
+        workers: list[str] = lifetimes["worker"].unique().to_pylist()
+        parts = {part.id: part for part in run.merged}
+        names = zip(lifetimes["worker"].to_pylist(), lifetimes["run"].to_pylist(), strict=True)
+        run_of = {worker: parts.get(of, run) for worker, of in names}
         pauses = table_of_rows(PAUSE_COLUMNS, []) if run.pauses is None else run.pauses
-        pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
+        pauses = rows_with(pauses, "worker", workers)
         presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
         paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
-        gaps = _gaps(run, lifetimes, workers)
+        spans = [(place, *gap) for place, worker in enumerate(workers) for gap in run_of[worker].gaps]
+        place, start, stop = np.array(spans, np.float64).reshape(-1, 3).T
+        gaps = Presence(place.astype(np.int64), start, stop, np.ones(len(spans), np.int64))
+        born = _born(lifetimes, workers, np.array([run_of[worker].start for worker in workers]))
         together = np.zeros(len(workers), np.int64)
         if run.merged:
             together[places(lifetimes["worker"], workers)] = codes(lifetimes["run"])
-        return cls(run, chunks, counted, workers, presence, paused, gaps, together, _born(run, lifetimes, workers))
+        return cls(run, chunks, counted, workers, presence, paused, gaps, together, born)
 
     def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
         """Bins over the run, one row per worker; or one row for this worker or for all, and one for the rest."""
@@ -76,29 +82,13 @@ def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Integers) 
     return Presence(places(spans["worker"], workers), starts, np.maximum(starts, stops), threads)
 
 
-def _gaps(run: Run, lifetimes: pa.Table, workers: list[str]) -> Presence:
-    """Times of which nothing was recorded, for each worker of that run."""
-    of_runs: dict[str | None, Gaps] = {part.id: part.gaps for part in run.merged} or {None: run.gaps}
-    run_of = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["run"].to_pylist(), strict=True)) if run.merged else {}
-    spans = [(place, *gap) for place, name in enumerate(workers) for gap in of_runs.get(run_of.get(name), ())]
-    worker, start, stop = np.array(spans, np.float64).reshape(-1, 3).T
-    return Presence(worker.astype(np.int64), start, stop, np.ones(len(spans), np.int64))
-
-
-def _born(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
-    """When the process of each worker was born in the run; NaN where that was before, or is not known."""
-    found = np.full(len(workers), np.inf)
-    np.minimum.at(found, places(lifetimes["worker"], workers), moments(lifetimes, "start"))
-    known = ~np.isnan(found)
-    np.logical_and.at(known, places(lifetimes["worker"], workers), lifetimes["process"].is_valid().to_numpy())
-    return np.where(known & (found > _run_starts(run, lifetimes, workers)), found, np.nan)
-
-
-def _run_starts(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
-    """When the recorded run of each worker started."""
-    starts: dict[str | None, float] = {part.id: part.start for part in run.merged}
-    of_worker = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["run"].to_pylist(), strict=True)) if starts else {}
-    return np.array([starts.get(of_worker.get(worker), run.start) for worker in workers])
+def _born(lifetimes: pa.Table, workers: list[str], begun: Numbers) -> Numbers:
+    """When the process of each worker was born in its run; NaN where that was before, or is not known."""
+    found, known = np.full(len(workers), np.inf), np.ones(len(workers), np.bool_)
+    worker = places(lifetimes["worker"], workers)
+    np.minimum.at(found, worker, moments(lifetimes, "start"))
+    np.logical_and.at(known, worker, lifetimes["process"].is_valid().to_numpy())
+    return np.where(known & (found > begun), found, np.nan)
 
 
 class Busy(NamedTuple):
@@ -119,10 +109,12 @@ def busy_chunks(records: Records) -> Busy:
     """Attempts of chunks and file openings, as the work that occupied threads."""
     run, counted = records.run, records.counted
     parts, reasons = [_classes_of_chunks(records)], [*facts.why_calls_lack(run), *incomplete_phases(counted)]
-    if run.preprocessing is None:
+    if (openings := run.preprocessing) is None:
         reasons.append("preprocessing was not recorded")
     else:
-        parts.append(_classes_of_openings(run.preprocessing, records.by))
+        wall, erred = amounts(openings, "wall_seconds"), having(openings["outcome"], task_records.ERROR)
+        seconds = {phases.PREPROCESSING: np.where(erred, 0.0, wall), phases.FAILED: np.where(erred, wall, 0.0)}
+        parts.append(_attempts(openings, task_records.PREPROCESSING, seconds, records.by))
     table = pa.concat_tables(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
     known, asked = worker >= 0, _asked(run, table, amounts(table, "stop"))
@@ -174,12 +166,6 @@ def _seconds_of(chunks: pa.Table, used: statistics.Flags, records: Records) -> d
     return startup.moved(seconds, excess)
 
 
-def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
-    good, wall = ~having(openings["outcome"], task_records.ERROR), sum_of(openings, ("wall_seconds",))
-    seconds = {phases.PREPROCESSING: np.where(good, wall, 0.0), phases.FAILED: np.where(good, 0.0, wall)}
-    return _attempts(openings, task_records.PREPROCESSING, seconds, of)
-
-
 def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> pa.Table:
     known = table.select(["worker", of, "start", "stop", "call"])
     for name, values in {"kind": np.full(len(table), KINDS.index(kind)), **seconds}.items():
@@ -218,21 +204,25 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     start, stop = _intervals(tasks, worker, records)
     known = (worker >= 0) & ~np.isnan(start) & ~np.isnan(stop)
     link = _linked(tasks, records.chunks)
+    without_times, continued = _without_times(tasks, worker, known)
+    counts = {
+        "attempts of tasks have no recorded times": without_times,
+        "attempts of tasks were cancelled on a worker: if they continued, that time counts as idle": continued,
+        **_uncounted(run.attempts or {}, tasks),
+        "attempts of chunks have no recorded task: their time counts as idle": link.without_task,
+    }
+    if not known.all():
+        tasks, worker, start, stop = rows_where(tasks, known), worker[known], start[known], stop[known]
+        link = link._replace(task=link.task[known])
+    seconds, of, failed, unrecorded = _split(tasks, stop - start, link, records)
     reasons = [
         *facts.why_calls_lack(run),
         *facts.lost_rows(run, "tasks", "chunks"),
-        *_without_times(tasks, worker, known),
+        *(["the scheduler did not report the number of task attempts"] if run.attempts is None else []),
+        *(f"{number} {what}" for what, number in counts.items() if number > 0),
+        *incomplete_phases(records.counted),
+        *([f"{unrecorded} attempts of chunks left no record: their time is in no class"] if unrecorded else []),
     ]
-    reasons += _uncounted(run.attempts, tasks)
-    if link.without_task:
-        reasons.append(f"{link.without_task} attempts of chunks have no recorded task: their time counts as idle")
-    if not known.all():
-        tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
-        link = link._replace(task=link.task[known])
-    seconds, of, failed, unrecorded = _split(tasks, stop - start, link, records)
-    reasons += incomplete_phases(records.counted)
-    if unrecorded:
-        reasons.append(f"{unrecorded} attempts of chunks left no record: their time is in no class")
     attempts = Attempts(len(tasks) - unrecorded, len(known))
     return Busy(_moments(tasks, worker, start, stop), seconds, of, failed, reasons, attempts)
 
@@ -246,23 +236,20 @@ def estimated_intervals(records: Records, tasks: pa.Table) -> tuple[Numbers, Num
     return _intervals(tasks, places(tasks["worker"], records.workers), records)
 
 
-def _without_times(tasks: pa.Table, worker: Integers, known: statistics.Flags) -> list[str]:
-    """Attempts without times that should have them; one that was cancelled may never have started."""
+def _without_times(tasks: pa.Table, worker: Integers, known: statistics.Flags) -> tuple[int, int]:
+    """Attempts without times that should have them, and those that were cancelled: these may never have started."""
     cancelled = having(tasks["outcome"], task_records.CANCELLED)
-    untimed = np.count_nonzero(~known & ~cancelled & ~having(tasks["outcome"], task_records.LOST))
-    may_have_continued = np.count_nonzero(~known & (worker >= 0) & cancelled)
-    taken = "were cancelled on a worker: if they continued, that time counts as idle"
-    counts = {"have no recorded times": untimed, taken: may_have_continued}
-    return [f"{number} attempts of tasks {what}" for what, number in counts.items() if number]
+    untimed = ~known & ~cancelled & ~having(tasks["outcome"], task_records.LOST)
+    return int(np.sum(untimed)), int(np.sum(~known & (worker >= 0) & cancelled))
 
 
-def _uncounted(attempts: Mapping[str, int] | None, tasks: pa.Table) -> list[str]:
-    """Attempts counted by the scheduler that have no row."""
-    if attempts is None:
-        return ["the scheduler did not report the number of task attempts"]
+def _uncounted(attempts: Mapping[str, int], tasks: pa.Table) -> dict[str, int]:
+    """Attempts counted by the scheduler that have no row, by what to say of them."""
     rows = np.bincount(places(tasks["kind"], KINDS), minlength=len(KINDS))
-    lacking = {kind: number - int(rows[KINDS.index(kind)]) for kind, number in attempts.items()}
-    return [f"{number} attempts of {kind} tasks left no row" for kind, number in lacking.items() if number > 0]
+    return {
+        f"attempts of {kind} tasks left no row": number - int(rows[KINDS.index(kind)])
+        for kind, number in attempts.items()
+    }
 
 
 def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Numbers, Numbers]:
@@ -280,7 +267,9 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
         threads = int(presence.threads[presence.worker == number].max())
         here = lost[worker[lost] == number]
         first = here[np.argsort(assigned[here], kind="stable")][:threads]
-        start[first] = np.maximum(assigned[first], _when_free(stop[worker == number], threads)[: len(first)])
+        ended = np.nan_to_num(stop[worker == number], nan=-np.inf)
+        free = np.sort(np.append(np.full(threads, -np.inf), ended))[-threads:]
+        start[first] = np.maximum(assigned[first], free[: len(first)])
         stop[first] = np.maximum(left[number], start[first])
     stop = np.fmin(stop, moments(tasks, "seceded"))
     others = having(tasks["kind"], task_records.OTHER)
@@ -292,12 +281,6 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
         np.where(others, moment[worker], limit) for moment, limit in ((arrived, -np.inf), (left, np.inf))
     )
     return np.maximum(np.minimum(start, latest), earliest), np.maximum(stop, earliest)
-
-
-def _when_free(stops: Numbers, threads: int) -> Numbers:
-    """When each thread of a worker finished its last attempt, in order; -inf for one without any."""
-    last = np.sort(stops[~np.isnan(stops)])[::-1][:threads]
-    return np.sort(np.concatenate([last, np.full(threads - len(last), -np.inf)]))
 
 
 def _moments(tasks: pa.Table, worker: Integers, start: Numbers, stop: Numbers) -> Moments:

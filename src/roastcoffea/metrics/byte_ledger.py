@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypedDict, get_args
 
@@ -20,7 +20,6 @@ from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
-    Transferred,
     certificate,
     preprocessing_requests,
     requests_table,
@@ -82,7 +81,11 @@ class ByteLedger(Ledger["int | None"]):
     _: KW_ONLY
     unmeasured: tuple[str, ...] = ()
     """Classes that were not measured."""
-    received: InitVar[Transferred | None] = None
+    transferred: int | None = None
+    """Bytes received from storage, including the gaps between merged ranges."""
+    gaps: int | None = None
+    """Bytes transferred without being requested."""
+    transferred_absent: str | None = None
     repeated: Repeated | None = None
     """Bytes requested more than once."""
     unmetered: int | None = None
@@ -91,14 +94,8 @@ class ByteLedger(Ledger["int | None"]):
     asked: pa.Table | None = None
     """Files that were asked for, with their sites."""
 
-    def __post_init__(self, received: Transferred | None) -> None:
+    def __post_init__(self) -> None:
         self.branches = over_trees(self.tree_branches)
-        received = received or Transferred(absent=self.absent)
-        self.transferred = received.total
-        """Bytes received from storage, including the gaps between merged ranges."""
-        self.gaps = received.gaps
-        """Bytes transferred without being requested."""
-        self.transferred_absent = received.absent
         self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
         names = phases.BYTE_NAMES if self.absent is None else ()
         self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
@@ -107,7 +104,7 @@ class ByteLedger(Ledger["int | None"]):
     def not_measured(cls, reason: str) -> ByteLedger:
         """Ledger of a run without byte records."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
-        return cls(requests_table([]), NO_TREE_BRANCHES, certificate, absent=reason)
+        return cls(requests_table([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
 
     def measured(self, name: str) -> int:
         """Bytes of a class; see `Ledger.measured`."""
@@ -138,7 +135,9 @@ class ByteLedger(Ledger["int | None"]):
     def _rows(self) -> list[tuple[Cell, ...]]:
         if self.transferred is None:
             return super()._rows()
-        return [*super()._rows(), (TRANSFERRED, self.transferred, gaps_text(self.gaps) if self.gaps else "")]
+        gaps = self.gaps or 0
+        what = f"{BYTE.text(abs(gaps))} {'not requested' if gaps > 0 else 'requested but not received'}" if gaps else ""
+        return [*super()._rows(), (TRANSFERRED, self.transferred, what)]
 
     def _notes(self) -> list[str]:
         missing = [] if self.transferred is not None else [f"Transferred: {self.transferred_absent}."]
@@ -153,20 +152,18 @@ class ByteLedger(Ledger["int | None"]):
         """
         if what not in BREAKDOWNS:
             raise ValueError(f"there is no breakdown by {what!r}; choose {', '.join(BREAKDOWNS)}")
-        table = self._by_branch() if what == "branch" else self._by_request(what)
+        table = self._by_branch() if what == "branch" else self.requests
+        if what == "endpoint":
+            table = with_endpoints(table)
+        if what == "site":
+            table = with_sites(table, self.asked)
+        if what != "branch":
+            table = aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
         frame: pd.DataFrame = table.to_pandas().set_index(what)
         frame[[*self.unmeasured]] = None
         if self.absent:
             frame.attrs["absent"] = self.absent
         return frame
-
-    def _by_request(self, what: str) -> pa.Table:
-        table = self.requests
-        if what == "endpoint":
-            table = with_endpoints(table)
-        if what == "site":
-            table = with_sites(table, self.asked)
-        return aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
 
     def _by_branch(self) -> pa.Table:
         columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
@@ -183,15 +180,12 @@ def _sum(column: pa.ChunkedArray) -> int:
     return int(known_sum(column))
 
 
-def gaps_text(gaps: int) -> str:
-    """Bytes received beyond the request, or requested and not received."""
-    return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested but not received"
-
-
-CLASSES_OF = "classes of bytes_requested, summed over all attempts and preprocessing"
-
-
-@metric(STRUCTURE, group=BYTES, source=LEDGER_RECORDS, formula=CLASSES_OF)
+@metric(
+    STRUCTURE,
+    group=BYTES,
+    source=LEDGER_RECORDS,
+    formula="classes of bytes_requested, summed over all attempts and preprocessing",
+)
 def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
 
@@ -201,7 +195,11 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     for name in ("chunks", "branch_reads"):
         refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
     chunks, preprocessing = ChunkRequests.of(run, counted_chunks), run.preprocessing
+    unmeasured = [phases.OTHER_FILES] if chunks.without_others else []
     parts, openings = [chunks.requests(), chunks.other_files()], [chunks.table, chunks.openings_of_others()]
+    # whether no opening of a file reported its requests
+    if preprocessing is None or 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count:
+        unmeasured.append(phases.PREPROCESSING)
     if preprocessing is not None:
         parts.append(preprocessing_requests(preprocessing))
         openings.append(preprocessing)
@@ -210,20 +208,14 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         requests,
         tree_branches_of(chunks.table, chunks.reads),
         certificate(run, chunks, requests, received),
-        unmeasured=(
-            *([] if _has_byte_counts(preprocessing) else [phases.PREPROCESSING]),
-            *([phases.OTHER_FILES] if chunks.without_others else []),
-        ),
-        received=received,
+        unmeasured=tuple(unmeasured),
+        transferred=received.total,
+        gaps=received.gaps,
+        transferred_absent=received.absent,
         repeated=chunks.repeated(run),
         unmetered=chunks.unmetered,
         asked=run.asked,
     )
-
-
-def _has_byte_counts(preprocessing: pa.Table | None) -> bool:
-    """Whether any opening of a file reported its requests, or there was none."""
-    return preprocessing is not None and not 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count
 
 
 # Metrics of the ledger
@@ -331,19 +323,14 @@ def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict
     largest = {key: (key, "max") for key in ("tree_branches", "file_bytes")}
     trees = aggregated(counted_chunks, ["file", "tree"], largest, None)
     files = trees.group_by("file").aggregate([("tree_branches", "sum", NULL_IF_ANY), ("file_bytes", "max")])
-    read = _read_of_files(byte_ledger.tree_branches)
+    branches = aggregated(byte_ledger.tree_branches, ["file", "tree", "branch"], {"payload": ("bytes_payload", "sum")})
+    sums = branches.group_by("file").aggregate([("branch", "count"), ("payload", "sum")]).to_pylist()
+    read = {row["file"]: (row["branch_count"], row["payload_sum"]) for row in sums}
     return {
         size["file"]: _shares(*read.get(size["file"], (0, 0)), size["tree_branches_sum"], size["file_bytes_max"])
         for size in files.sort_by("file").to_pylist()
         if size["file"] is not None
     }
-
-
-def _read_of_files(tree_branches: pa.Table) -> dict[str, tuple[int, int]]:
-    """Number of distinct branches in all trees, and payload, of each file."""
-    branches = tree_branches.group_by(["file", "tree", "branch"]).aggregate([("bytes_payload", "sum")])
-    files = branches.group_by("file").aggregate([("branch", "count"), ("bytes_payload_sum", "sum")])
-    return {row["file"]: (row["branch_count"], row["bytes_payload_sum_sum"]) for row in files.to_pylist()}
 
 
 def _shares(branches: int, payload: int, total_branches: int | None, file_bytes: int | None) -> FileRead:

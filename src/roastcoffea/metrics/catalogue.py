@@ -91,8 +91,8 @@ class Fact:
 
     @property
     def on_request(self) -> bool:
-        """Whether it is large and therefore built only when its value is requested."""
-        return False
+        """Whether it is one of the raw structures, which are large and built only when their value is requested."""
+        return getattr(self, "group", None) == RAW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +112,6 @@ class Metric(Fact):
     alias: str | None = None
     written_formula: str | None = None
     kept: bool = True
-
-    @property
-    def on_request(self) -> bool:
-        """Whether it is one of the raw structures."""
-        return self.group == RAW
 
     @property
     def formula(self) -> str:

@@ -10,21 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import CENTRAL, NotMeasuredError, fact, metric, refuse_if
-from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, recorded, rows_where
-from roastcoffea.metrics.statistics import Flags, Numbers, amounts, measured_values, moments, union_length
+from roastcoffea.metrics.catalogue import CENTRAL, fact, metric, refuse_if
+from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, recorded, rows_where, rows_with
+from roastcoffea.metrics.statistics import (
+    Flags,
+    Integers,
+    Numbers,
+    amounts,
+    measured_values,
+    moments,
+    union,
+    union_length,
+)
 from roastcoffea.records import workers
 from roastcoffea.records.run import OF_TASKS, Run
 from roastcoffea.records.tasks import MERGE, PREPROCESSING, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND
 
-SCHEDULER: Final = "samples of the scheduler"
-SAMPLES_AND_TASKS: Final = "samples of the scheduler, records of tasks"
-
-PEAK: Final = 10.0
-"""Seconds over which the busiest time of the scheduler is averaged."""
-
-NOT_SAMPLED: Final = "the scheduler's CPU time was not sampled"
 OF_SEVERAL: Final = "the merged runs had schedulers and clients of their own"
 NO_TASK: Final = "no task of the run was in flight between two samples of the scheduler"
 
@@ -52,7 +54,7 @@ def scheduler_usage(run: Run, sampling: pa.Table) -> Usage:
     """What the scheduler used so far, by sample."""
     refuse_if(run.merged, OF_SEVERAL)
     known = sampling.filter(sampling["loop_cpu_seconds"].is_valid())
-    refuse_if(len(known) < 2, NOT_SAMPLED)
+    refuse_if(len(known) < 2, "the scheduler's CPU time was not sampled")
     missed = amounts(known, "missed") * (run.sampling_interval or 0.0)
     cpu, queue, process = (moments(known, f"{name}_seconds") for name in ("loop_cpu", "loop_queue", "process_cpu"))
     return Usage(moments(known, "time"), cpu, queue, process, amounts(known, "late_seconds") + missed)
@@ -67,7 +69,7 @@ def scheduler_time(run: Run, scheduler_usage: Usage) -> Mapping[str, float | Non
     waited = None if np.isnan(queue) else queue
     idle = max(float(stop[0] - start[0]) - cpu - (waited or 0.0), 0.0)
     known = {"cpu": cpu, "queue": waited, "idle": idle}
-    return known | {"unaccounted": elapsed_seconds(run) - sum(filter(None, known.values()))}
+    return known | {"unaccounted": elapsed_seconds(run) - cpu - (waited or 0.0) - idle}
 
 
 @fact
@@ -81,16 +83,6 @@ def in_flight(run: Run, tasks: pa.Table, scheduler_usage: Usage) -> Spans:
     return spans
 
 
-def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> Spans:
-    """Times that are in at least one of these, with gaps of up to this many seconds."""
-    if not len(starts):
-        return starts, stops
-    order = np.argsort(starts, kind="stable")
-    starts, until = starts[order], np.maximum.accumulate(stops[order])
-    first = np.append(True, starts[1:] > until[:-1] + gap)
-    return starts[first], until[np.append(first[1:], True)]
-
-
 def inside(times: Numbers, spans: Spans) -> Flags:
     """Whether moments are in these times."""
     starts, stops = spans
@@ -98,7 +90,7 @@ def inside(times: Numbers, spans: Spans) -> Flags:
     return np.asarray((place >= 0) & (times <= stops[np.maximum(place, 0)]), np.bool_)
 
 
-def busiest(times: Numbers, so_far: Numbers, window: float = PEAK) -> float:
+def busiest(times: Numbers, so_far: Numbers, window: float = 10.0) -> float:
     """Highest rate over this many seconds, or over all of them, of an amount that is known so far at these times."""
     window = min(window, float(times[-1] - times[0]))
     begins = np.minimum(times, times[-1] - window)
@@ -113,35 +105,42 @@ def ended(tasks: pa.Table) -> Numbers:
 
 # Metrics
 
-of_scheduler = partial(metric, group=CENTRAL, source=SCHEDULER)
-of_both = partial(metric, group=CENTRAL, source=SAMPLES_AND_TASKS)
+of_scheduler = partial(metric, group=CENTRAL, source="samples of the scheduler")
+of_both = partial(metric, group=CENTRAL, source="samples of the scheduler, records of tasks")
+
+OF_SCHEDULER: Final[Mapping[str, tuple[str, str, str]]] = {
+    "cpu": (
+        "CPU",
+        "CPU time of the scheduler's event loop, which has one thread. In a LocalCluster the client shares it.",
+        "CPU time of the thread of its event loop, in the run",
+    ),
+    "queue": (
+        "CPU contention",
+        "Time in which the scheduler's event loop was runnable and had no core, as others used them.",
+        "run-queue time of that thread",
+    ),
+    "idle": (
+        "idle",
+        "Time in which the scheduler's event loop waited for messages, a lock or, without run-queue times, a core.",
+        "sampled time - CPU - CPU contention",
+    ),
+    "unaccounted": (
+        "unaccounted",
+        "Wall time of the run outside the samples of the scheduler.",
+        "wall time - CPU - CPU contention - idle",
+    ),
+}
+"""Classes of the time of the scheduler's event loop: label, meaning, formula."""
 
 
-@of_scheduler(SECOND, label="scheduler: CPU", formula="CPU time of the thread of its event loop, in the run")
-def scheduler_cpu_seconds(scheduler_time: Mapping[str, float]) -> float:
-    """CPU time of the scheduler's event loop, which has one thread. In a LocalCluster the client shares it."""
-    return scheduler_time["cpu"]
+def _seconds_of_scheduler(name: str, scheduler_time: Mapping[str, float | None]) -> float | None:
+    refuse_if(scheduler_time[name] is None, "the scheduler's system does not report run-queue times")
+    return scheduler_time[name]
 
 
-@of_scheduler(SECOND, label="scheduler: CPU contention", formula="run-queue time of that thread")
-def scheduler_queue_seconds(scheduler_time: Mapping[str, float | None]) -> float:
-    """Time in which the scheduler's event loop was runnable and had no core, as others used them."""
-    queue = scheduler_time["queue"]
-    if queue is None:
-        raise NotMeasuredError("the scheduler's system does not report run-queue times")
-    return queue
-
-
-@of_scheduler(SECOND, label="scheduler: idle", formula="sampled time - CPU - CPU contention")
-def scheduler_idle_seconds(scheduler_time: Mapping[str, float]) -> float:
-    """Time in which the scheduler's event loop waited for messages, a lock or, without run-queue times, a core."""
-    return scheduler_time["idle"]
-
-
-@of_scheduler(SECOND, label="scheduler: unaccounted", formula="wall time - CPU - CPU contention - idle")
-def scheduler_unaccounted_seconds(scheduler_time: Mapping[str, float]) -> float:
-    """Wall time of the run outside the samples of the scheduler."""
-    return scheduler_time["unaccounted"]
+for name, (label, meaning, formula) in OF_SCHEDULER.items():
+    of_class = partial(of_scheduler, label=f"scheduler: {label}", meaning=meaning, formula=formula)
+    of_class(SECOND, name=f"scheduler_{name}_seconds")(partial(_seconds_of_scheduler, name))
 
 
 @of_scheduler(SECOND, label="scheduler process CPU", formula="CPU time of all threads of its process")
@@ -213,20 +212,10 @@ def scheduler_task_rate_limit(scheduler_cpu_per_task_seconds: float) -> float:
     return 1 / scheduler_cpu_per_task_seconds
 
 
-CLIENT: Final = "steps of the client"
-
 SUBMIT, MERGING, GATHER, PREPARE = "submit", "merge", "gather", "preparing"
 WAIT, OUTSIDE, UNACCOUNTED = "waiting", "outside", "unaccounted"
 CLASSES: Final = (SUBMIT, MERGING, GATHER, PREPARE, WAIT, OUTSIDE, UNACCOUNTED)
 """Classes of the client's time; where Runner calls of several threads overlap, the first one counts."""
-
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {"preprocessing": (PREPROCESSING,), "processing": (PROCESSOR, MERGE)}
-"""Kinds of tasks, by what an executor works on."""
-
-OF_FUNCTIONS: Final = "tasks ran without a Runner: what the client did meanwhile is not known"
-NO_EXECUTOR: Final = "no executor of a Runner call worked on the cluster"
-NO_LOOP: Final = "the client's event loop was not sampled"
-SHARED: Final = "the client has the event loop of the scheduler (LocalCluster)"
 
 Span = tuple[float, float]
 StepSpans = dict[str, list[Span]]
@@ -243,8 +232,9 @@ def client_steps(run: Run) -> pa.Table:
 def executor_steps(run: Run, client_steps: pa.Table) -> pa.Table:
     """Steps of executors."""
     found = rows_where(client_steps, pc.is_valid(client_steps["work"]))
-    refuse_if(any(call.id.startswith(OF_TASKS) for call in run.calls), OF_FUNCTIONS)
-    refuse_if(not len(found), NO_EXECUTOR)
+    without_runner = any(call.id.startswith(OF_TASKS) for call in run.calls)
+    refuse_if(without_runner, "tasks ran without a Runner: what the client did meanwhile is not known")
+    refuse_if(not len(found), "no executor of a Runner call worked on the cluster")
     return found
 
 
@@ -257,7 +247,7 @@ def client_time(run: Run, executor_steps: pa.Table, tasks: pa.Table) -> Mapping[
     spans["unknown"] = [(call.start, call.stop) for call in run.calls if call.id not in recorded_calls]
     edges = {edge for each in spans.values() for span in each for edge in span}
     times = np.clip(np.array(sorted({run.start, run.stop, *edges})), run.start, run.stop)
-    taken = _classes({name: _coverage(times, each) for name, each in spans.items()}, np.diff(times))
+    taken = _classes({name: _coverage(times[:-1], each) for name, each in spans.items()}, np.diff(times))
     return taken | {UNACCOUNTED: run.stop - run.start - sum(taken.values())}
 
 
@@ -273,29 +263,26 @@ def _spans(steps: list[dict[str, Any]], ends: Mapping[str, Numbers]) -> StepSpan
             there = max([start, *last]) if len(last) or not len(moments) else stop
             found[WAIT].append((start, there))
             found[GATHER].append((there, stop))
-        elif step["step"] in {workers.SUBMIT, workers.MERGE}:
-            found[SUBMIT if step["step"] == workers.SUBMIT else MERGING].append((start, stop))
+        elif name := {workers.SUBMIT: SUBMIT, workers.MERGE: MERGING}.get(step["step"]):
+            found[name].append((start, stop))
     return found
 
 
 def _ends(tasks: pa.Table) -> dict[str, Numbers]:
     """When tasks ended, in order, by what executors work on."""
     return {
-        work: np.sort(measured_values(rows_where(tasks, pc.is_in(tasks["kind"], pa.array(kinds)))["seen"]))
-        for work, kinds in KINDS.items()
+        work: np.sort(measured_values(rows_with(tasks, "kind", kinds)["seen"]))
+        for work, kinds in {"preprocessing": [PREPROCESSING], "processing": [PROCESSOR, MERGE]}.items()
     }
 
 
-def _coverage(times: Numbers, spans: list[Span]) -> Numbers:
-    """How many of these hold in each of the times between edges."""
-    starts, stops = np.array(spans, np.float64).reshape(-1, 2).T
-    edges = np.zeros(len(times))
-    np.add.at(edges, np.searchsorted(times, np.clip(starts, times[0], times[-1])), 1)
-    np.add.at(edges, np.searchsorted(times, np.clip(stops, times[0], times[-1])), -1)
-    return np.asarray(np.cumsum(edges)[:-1], np.float64)
+def _coverage(times: Numbers, spans: list[Span]) -> Integers:
+    """How many of these hold from each of these times on."""
+    starts, stops = np.sort(np.array(spans, np.float64).reshape(-1, 2).T)
+    return np.searchsorted(starts, times, side="right") - np.searchsorted(stops, times, side="right")
 
 
-def _classes(covered: Mapping[str, Numbers], seconds: Numbers) -> dict[str, float]:
+def _classes(covered: Mapping[str, Integers], seconds: Numbers) -> dict[str, float]:
     """Seconds of each class; a call whose executors were not recorded is in none of them."""
     in_steps = sum(covered[name] for name in (SUBMIT, MERGING, GATHER, WAIT))
     holds = {name: covered[name] > 0 for name in (SUBMIT, MERGING, GATHER)}
@@ -311,15 +298,7 @@ def _classes(covered: Mapping[str, Numbers], seconds: Numbers) -> dict[str, floa
 
 # Metrics
 
-of_client = partial(metric, group=CENTRAL, source=CLIENT)
-
-
-def _declare(name: str, what: str, meaning: str, formula: str) -> None:
-    def seconds(client_time: Mapping[str, float]) -> float:
-        return client_time[name]
-
-    of_client(SECOND, name=f"client_{name}_seconds", label=f"client: {what}", meaning=meaning, formula=formula)(seconds)
-
+of_client = partial(metric, group=CENTRAL, source="steps of the client")
 
 TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
     SUBMIT: ("submitting", "Time in which the client built and sent graphs of tasks.", "client.map and client.submit"),
@@ -336,12 +315,14 @@ TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 """Classes in the order of tables: label, meaning, formula."""
 
-for _class, _texts in TABLE.items():
-    _declare(_class, *_texts)
+
+def _seconds_of_client(name: str, client_time: Mapping[str, float]) -> float:
+    return client_time[name]
 
 
-BUSY: Final = (SUBMIT, GATHER, MERGING, PREPARE, OUTSIDE)
-"""Classes in which tasks do not keep the client waiting."""
+for name, (label, meaning, formula) in TABLE.items():
+    of_class = partial(of_client, label=f"client: {label}", meaning=meaning, formula=formula)
+    of_class(SECOND, name=f"client_{name}_seconds")(partial(_seconds_of_client, name))
 
 
 @of_client(
@@ -351,26 +332,23 @@ BUSY: Final = (SUBMIT, GATHER, MERGING, PREPARE, OUTSIDE)
 )
 def client_busy_share(client_time: Mapping[str, float], elapsed_time_seconds: float) -> float:
     """Share of the wall time in which the client did something else than waiting for tasks."""
-    return sum(client_time[name] for name in BUSY) / elapsed_time_seconds
+    return 1 - (client_time[WAIT] + client_time[UNACCOUNTED]) / elapsed_time_seconds
 
 
 @fact
 def loop_samples(client_steps: pa.Table) -> pa.Table:
     """Samples of the client's event loop."""
     found = rows_where(client_steps, pc.is_null(client_steps["work"]))
-    refuse_if(not len(found), NO_LOOP)
+    refuse_if(not len(found), "the client's event loop was not sampled")
     return found
 
 
 @fact
 def own_loop_samples(loop_samples: pa.Table) -> pa.Table:
     """Samples of an event loop that is the client's alone."""
-    refuse_if(workers.SHARED_LOOP in loop_samples["step"].to_pylist(), SHARED)
+    shared = workers.SHARED_LOOP in loop_samples["step"].to_pylist()
+    refuse_if(shared, "the client has the event loop of the scheduler (LocalCluster)")
     return loop_samples
-
-
-def _length(samples: pa.Table) -> float:
-    return float(pc.sum(pc.subtract(samples["stop"], samples["start"])).as_py())
 
 
 @of_client(SECOND, label="client loop CPU", formula="CPU time of its thread")
@@ -382,7 +360,8 @@ def client_loop_cpu_seconds(own_loop_samples: pa.Table) -> float:
 @of_client(FRACTION, label="client loop: core", formula="CPU / time; at most 1")
 def client_loop_core_share(client_loop_cpu_seconds: float, own_loop_samples: pa.Table) -> float:
     """Share of one core that the client's event loop used; it cannot use more."""
-    return client_loop_cpu_seconds / _length(own_loop_samples)
+    seconds = pc.subtract(own_loop_samples["stop"], own_loop_samples["start"])
+    return client_loop_cpu_seconds / float(pc.sum(seconds).as_py())
 
 
 @of_client(SECOND, label="client loop lag", formula="mean of samples")
@@ -406,7 +385,7 @@ def client_process_cpu_seconds(loop_samples: pa.Table) -> float:
 @fact
 def graphs(executor_steps: pa.Table) -> pa.Table:
     """Graphs that were sent."""
-    return rows_where(executor_steps, pc.equal(executor_steps["step"], workers.SUBMIT))
+    return rows_with(executor_steps, "step", [workers.SUBMIT])
 
 
 @of_client(BYTE, label="graphs sent", formula="sum of their sizes")

@@ -19,7 +19,7 @@ from roastcoffea.generations import UNMARKED
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, fact, metric, refuse_if
-from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, with_outcome
+from roastcoffea.metrics.facts import FAILED, by_name_and_dataset, complete_sum, known_sum, rows_with, with_outcome
 from roastcoffea.metrics.statistics import Numbers, measured_values, sample_deviation
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import OK
@@ -124,24 +124,22 @@ def per_dataset(
     `total_cpu_time`. `bytes_requested` and the classes of the byte ledger match the metrics of the same names. An
     amount unknown for any attempt is None.
     """
-    attempts, counted = (table.select(BREAKDOWN_COLUMNS) for table in (chunks, counted_chunks))
+    # only these columns are copied
+    names = ("dataset", "outcome", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds")
+    attempts, counted = (table.select(names) for table in (chunks, counted_chunks))
     return {
-        dataset: _breakdown(_of(attempts, dataset), _of(counted, dataset)) | _bytes_of(dataset, byte_ledger)
+        dataset: _breakdown(rows_with(attempts, "dataset", [dataset]), rows_with(counted, "dataset", [dataset]))
+        | _bytes_of(dataset, byte_ledger)
         for dataset in chunks["dataset"].unique().drop_null().to_pylist()
     }
 
 
-BREAKDOWN_COLUMNS: Final = ("dataset", "outcome", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds")
-"""Columns summed in the breakdown; only these are copied."""
-
-
-def _of(table: pa.Table, dataset: str) -> pa.Table:
-    return table.filter(pc.equal(table["dataset"], dataset))
-
-
 def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
-    number, cpu = len(counted), _complete_sum(attempts, "cpu_seconds")
-    duration, events = _complete_sum(counted, "wall_seconds"), _complete_sum(counted, "events")
+    duration, events, cpu = (
+        None if table[name].null_count else known_sum(table[name])
+        for table, name in ((counted, "wall_seconds"), (counted, "events"), (attempts, "cpu_seconds"))
+    )
+    number = len(counted)
     return {
         "num_chunks": number,
         "total_duration": duration,
@@ -157,13 +155,10 @@ def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
     names = {phases.TOTAL: "bytes_requested"} | {one.name: one.metric_name for one in phases.BYTE_CLASSES}
     if ledger is None:
         return dict.fromkeys(names.values())
-    requests = _of(ledger.requests, dataset)
-    sums = {name: None if ledger.get(name, 0) is None else known_sum(requests[name]) for name in names}
-    return {names[name]: amount for name, amount in sums.items()}
-
-
-def _complete_sum(table: pa.Table, column: str) -> Any:
-    return None if table[column].null_count else pc.sum(table[column], min_count=0).as_py()
+    requests = rows_with(ledger.requests, "dataset", [dataset])
+    return {
+        metric: None if ledger.get(name, 0) is None else known_sum(requests[name]) for name, metric in names.items()
+    }
 
 
 def _phase(column: str, chunks: pa.Table) -> float:
@@ -227,28 +222,22 @@ def custom_totals(counted_chunks: pa.Table) -> pa.Table:
     """Values by name and dataset, with CUSTOM_TOTALS."""
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
     known = counted_chunks.select(["dataset", "custom"])
-    known = known.filter(known["custom"].is_valid())
-    for row in known.to_pylist():
+    for row in known.filter(known["custom"].is_valid()).to_pylist():
         for name, value in json.loads(row["custom"]).items():
             found[name, row["dataset"]].append(value)
-    rows = [{"name": name, "dataset": dataset, **_total(found[name, dataset])} for name, dataset in _order(found)]
+    order = sorted(found, key=lambda key: (key[0], key[1] or ""))
+    rows = [{"name": name, "dataset": dataset, **_total(found[name, dataset])} for name, dataset in order]
     return table_of_rows(CUSTOM_TOTALS, rows)
-
-
-def _order(keys: Any) -> list[tuple[str, str]]:
-    return sorted(keys, key=lambda key: (key[0], key[1] or ""))
 
 
 def _total(values: list[Any]) -> dict[str, Any]:
     texts = list(dict.fromkeys(value for value in values if isinstance(value, str)))
-    amounts = [value for value in values if isinstance(value, int | float) and not math.isnan(value)]
-    row: dict[str, Any] = {
-        "chunks": len(amounts) + sum(isinstance(value, str) for value in values),
-        "texts": texts[:MOST_TEXTS] or None,
-    }
+    amounts = [float(value) for value in values if isinstance(value, int | float) and not math.isnan(value)]
+    number = len(amounts) + sum(isinstance(value, str) for value in values)
+    row: dict[str, Any] = {"chunks": number, "texts": texts[:MOST_TEXTS] or None}
     if amounts:
-        total = float(sum(amounts))
-        row |= {"sum": total, "mean": total / len(amounts), "min": float(min(amounts)), "max": float(max(amounts))}
+        total = sum(amounts)
+        row |= {"sum": total, "mean": total / len(amounts), "min": min(amounts), "max": max(amounts)}
     return row
 
 
@@ -258,7 +247,4 @@ def custom(custom_totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
 
     Columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`; empty if nothing was recorded.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in custom_totals.to_pylist():
-        found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
-    return found
+    return by_name_and_dataset(custom_totals)

@@ -18,8 +18,6 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 
-BETWEEN = "\0"
-
 
 def with_sites(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
     """Attempts with the site of each file, as it was asked for; None where that is not known."""
@@ -32,7 +30,7 @@ def with_sites(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
 
 def _places(table: pa.Table) -> pa.ChunkedArray:
     """Dataset and file as one text."""
-    return pc.binary_join_element_wise(table["dataset"], table["file"], BETWEEN, null_handling="replace")
+    return pc.binary_join_element_wise(table["dataset"], table["file"], "\0", null_handling="replace")
 
 
 LOCAL: Final = "local files"
@@ -40,7 +38,6 @@ UNKNOWN: Final = "unknown"
 
 XCACHE: Final = "XCache"
 SERVICEX: Final = "ServiceX"
-MOST_SITES: Final = 3
 
 SERVER_COLUMNS: Final = (
     Column("endpoint", "text", None, "server that the data came from"),
@@ -88,16 +85,7 @@ OF_OPENINGS: Final = arrow_schema(
 )
 """What is needed of attempts of chunks, and of preprocessing, which lacks some of it."""
 
-KNOWN: Final = pc.ScalarAggregateOptions(min_count=1)
-"""A sum of which nothing is known is not known."""
-
-BEYOND_HOST: Final = r"(?s)^([^/]*/[^/]*/[^/]*)/.*$"
-"""Path behind the host of a URL, for Arrow."""
-
 NAMES: Final = ("redirector", "service", "origin")
-
-DEFAULT_PORT: Final = ":1094"
-"""Port of XRootD, which many URLs leave out."""
 
 
 CHAIN: Final = re.compile(r"::(?=\w+://|/)")
@@ -110,15 +98,15 @@ BEHIND: Final = re.compile(r"^\w+://[^/]+/+(?=root:/)")
 def service(file: str | None) -> str | None:
     """XCache or ServiceX, where the URL has the form or the host the name."""
     host = endpoint(file) or ""
-    if file is not None and ("servicex" in host.lower() or "root:::" in file):
+    if "servicex" in host.lower() or "root:::" in (file or ""):
         return SERVICEX
     return XCACHE if "xcache" in host.lower() or origin(file) is not None else None
 
 
 def origin(file: str | None) -> str | None:
     """Host of the URL behind that of a cache; None where there is none."""
-    behind = None if file is None else BEHIND.match(file)
-    return None if file is None or behind is None else endpoint(re.sub("^root:/+", "root://", file[behind.end() :]))
+    behind = BEHIND.match(file or "")
+    return behind and endpoint(re.sub("^root:/+", "root://", str(file)[behind.end() :]))
 
 
 def endpoint(file: str | None) -> str | None:
@@ -136,13 +124,15 @@ def _host(url: str) -> str:
     except ValueError:
         return UNKNOWN
     place = place.rpartition("@")[2]
-    return (place.removesuffix(DEFAULT_PORT) if "root" in url.partition(":")[0] else place) or LOCAL
+    # many URLs leave out the port of XRootD
+    return (place.removesuffix(":1094") if "root" in url.partition(":")[0] else place) or LOCAL
 
 
 def hosts_of_urls(attempts: pa.Table) -> pa.Array:
     """Host of the URL of each attempt."""
     files = attempts["file"].combine_chunks().dictionary_encode()
-    begin = pc.replace_substring_regex(files.dictionary, BEYOND_HOST, r"\1")
+    # without the path behind the host
+    begin = pc.replace_substring_regex(files.dictionary, r"(?s)^([^/]*/[^/]*/[^/]*)/.*$", r"\1")
     if pc.any(pc.match_substring(files.dictionary, "::")).as_py():
         begin = files.dictionary
     begin = begin.dictionary_encode()
@@ -172,9 +162,9 @@ def endpoints(run: Run, chunks: pa.Table) -> pa.Table:
     every = pa.concat_tables([_openings(each, run.asked) for each in tables])
     refuse_if(not len(every), "no file was opened")
     steps = [
-        *((name, "sum", KNOWN) for name in ALL_SUMMED),
-        (SHORTEST, "min", KNOWN),
-        *((name, "max", KNOWN) for name in NAMES),
+        *((name, "sum") for name in ALL_SUMMED),
+        (SHORTEST, "min"),
+        *((name, "max") for name in NAMES),
         ("site", "distinct", pc.CountOptions(mode="only_valid")),
         ("file", "count_distinct"),
         ("file", "count"),
@@ -195,17 +185,20 @@ def _openings(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
         for field in OF_OPENINGS
     }
     late = {name: pc.subtract(columns[whole_of], columns[early]) for name, (whole_of, early) in LATE.items()}
-    failed = pc.is_in(whole["outcome"], value_set=pa.array(FAILED))
-    tried = pc.greater(columns["attempt"], 1)
-    elsewhere = pc.if_else(pc.equal(whole["endpoint"], hosts), pa.scalar(None, pa.string()), hosts)
-    columns |= late | {
-        "failed": pc.cast(failed, pa.int64()),
-        "tried": pc.cast(tried, pa.int64()),
-        "redirector": elsewhere,
+    counts = {
+        "failed": pc.is_in(whole["outcome"], value_set=pa.array(FAILED)),
+        "tried": pc.greater(columns["attempt"], 1),
     }
-    columns |= {"service": _by_file(whole, service), "origin": _by_file(whole, origin)}
-    columns["site"] = with_sites(whole.select(["dataset", "file"]), asked)["site"]
-    return pa.table(columns)
+    columns |= late | {name: pc.cast(flags, pa.int64()) for name, flags in counts.items()}
+    return pa.table(
+        {
+            **columns,
+            "redirector": pc.if_else(pc.equal(whole["endpoint"], hosts), pa.scalar(None, pa.string()), hosts),
+            "service": _by_file(whole, service),
+            "origin": _by_file(whole, origin),
+            "site": with_sites(whole.select(["dataset", "file"]), asked)["site"],
+        }
+    )
 
 
 def _row(row: dict[str, Any], losses: int) -> dict[str, Any]:
@@ -215,7 +208,7 @@ def _row(row: dict[str, Any], losses: int) -> dict[str, Any]:
     return {
         "endpoint": row["endpoint"],
         **{name: row[f"{name}_max"] for name in NAMES},
-        "sites": ", ".join(sorted(row["site_distinct"])[:MOST_SITES]) or None,
+        "sites": ", ".join(sorted(row["site_distinct"])[:3]) or None,
         "files": row["file_count_distinct"],
         "attempts": row["file_count"],
         "errors": of["failed"],

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from numbers import Real
 from threading import RLock
-from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -31,10 +31,6 @@ from roastcoffea.records.run import Run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Column, Sheet
 from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
-
-BOOKKEEPING: Final = frozenset({"t0", "t1", "config"})
-"""Names in reported metrics that are not metrics: clock readings and settings of older measurements."""
-
 
 UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")
 """Placeholder for metrics that the catalogue does not know; they come last and may hold anything."""
@@ -59,9 +55,12 @@ def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
 
 def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
     """Reported values by the present names of metrics; present names take precedence over older ones."""
-    known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
-    older = {catalogue.aliases[name]: value for name, value in known.items() if name in catalogue.aliases}
-    return older | {name: value for name, value in known.items() if name not in catalogue.aliases}
+    aliases = catalogue.aliases
+    # clock readings and settings of older measurements are no metrics
+    known = {
+        name: value for name, value in reported.items() if value is not None and name not in {"t0", "t1", "config"}
+    }
+    return {aliases.get(name, name): known[name] for name in sorted(known, key=lambda name: name not in aliases)}
 
 
 def _reported(metric: Metric, value: Any, run: Run) -> Any:
@@ -75,25 +74,10 @@ def _is_usable(metric: Metric, value: Any) -> bool:
     if metric.group == RAW:
         return True
     if metric.unit is STRUCTURE:
-        kind = get_type_hints(metric.function)["return"]
-        return _holds_numbers(value, levels) if (levels := _levels(kind)) else isinstance(value, kind)
+        # ledgers and the verdict are objects of ours, the others mappings of mappings
+        nested = metric.function.__annotations__["return"].startswith("dict[") and isinstance(value, Mapping)
+        return nested and all(isinstance(row, Mapping) for row in value.values())
     return isinstance(value, str) if metric.unit is WORD else _is_number(value)
-
-
-def _levels(kind: Any) -> int:
-    """How deep this kind of dictionary nests numbers; 0 for no dictionary."""
-    if is_typeddict(kind):
-        return 1
-    return 1 + _levels(get_args(kind)[1]) if get_origin(kind) is dict else 0
-
-
-def _holds_numbers(value: Any, levels: int) -> bool:
-    """Whether it is a mapping of names, nested this deep, with numbers at the bottom."""
-    if levels == 0:
-        return value is None or _is_number(value)
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and _holds_numbers(item, levels - 1) for name, item in value.items()
-    )
 
 
 def _is_number(value: Any) -> bool:
@@ -153,19 +137,15 @@ class Evaluator:
     def reason(self, name: str) -> str | None:
         """Why an entry is not available, or None; an entry built on request is not built for this."""
         with self._lock:
-            if name in self._reasons or name in self._values or name in self._done:
-                return self._reasons.get(name)
-            if self._below is not None and name not in self.catalogue.entries:
+            entry = self.catalogue.entries.get(name)
+            if entry is None and self._below is not None:
                 return self._below.reason(name)
-            entry = self.catalogue.entries[name]
-            if entry.on_request:
+            if entry is not None and entry.on_request and name not in self._done:
                 needed = (need for need in entry.inputs if need not in entry.optional)
                 return next(filter(None, map(self.reason, needed)), None)
-            try:
-                self.value(name)
-            except NotMeasuredError as error:
-                return str(error)
-            return None
+            if name not in self._done:
+                self._optional(name)
+            return self._reasons.get(name)
 
     def source(self, name: str) -> str | None:
         """Source of a metric's value in this run, if it differs from the catalogue's."""
@@ -308,7 +288,9 @@ class Metrics(Presented, Mapping[str, Any]):
         self.source: Mapping[str, str] = ByName(
             lambda name: None if evaluator.reason(name) else evaluator.source(name) or metrics[name].source, metrics
         )
-        self.tables: Mapping[str, pa.Table | str] = ByName(self._table, evaluator.catalogue.tables(), "table")
+        self.tables: Mapping[str, pa.Table | str] = ByName(
+            lambda name: evaluator.reason(name) or evaluator.value(name), evaluator.catalogue.tables(), "table"
+        )
         """Tables derived from the records, by name; raises the reason for one that is not available."""
 
     def __reduce__(self) -> tuple[Callable[[Run], Metrics], tuple[Run]]:
@@ -354,7 +336,9 @@ class Metrics(Presented, Mapping[str, Any]):
         groups: dict[str, list[tuple[str, Amount, str]]] = {}
         for metric in self.evaluator.catalogue.metrics():
             if metric.unit is not STRUCTURE and metric.name in self:
-                row = (metric.name, _amount(self[metric.name], metric.unit), self.source[metric.name])
+                value = self[metric.name]
+                amount = Amount(None, metric.unit, value) if isinstance(value, str) else Amount(value, metric.unit)
+                row = (metric.name, amount, self.source[metric.name])
                 groups.setdefault(metric.group, []).append(row)
         columns = (Column(name=""), Column(name="value", unit=COUNT), Column(name="source"))
         sheets = [Sheet(title=group, columns=columns, rows=rows, things="metrics") for group, rows in groups.items()]
@@ -368,16 +352,6 @@ class Metrics(Presented, Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<Metrics: {len(self)} computed, {len(self.missing)} missing>"
-
-    def _table(self, name: str) -> pa.Table | str:
-        try:
-            return self.evaluator.value(name)
-        except NotMeasuredError as reason:
-            return str(reason)
-
-
-def _amount(value: float | str, unit: Unit) -> Amount:
-    return Amount(None, unit, value) if isinstance(value, str) else Amount(value, unit)
 
 
 def evaluate(run: Run) -> Metrics:

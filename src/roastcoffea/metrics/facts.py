@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import NotMeasuredError, fact, refuse_if
+from roastcoffea.metrics.catalogue import CATALOGUE, RUN, Fact, NotMeasuredError, fact, refuse_if
 from roastcoffea.metrics.statistics import (
     Flags,
     Integers,
     Numbers,
     clipped,
     having,
+    integers,
     measured_values,
     one_of,
     places,
@@ -26,8 +28,12 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
+from roastcoffea.records.arrow import row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
+
+if TYPE_CHECKING:
+    from roastcoffea.metrics.evaluation import Evaluator
 
 WITH_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
 FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
@@ -93,7 +99,20 @@ def aggregated(table: pa.Table, keys: Sequence[str], steps: Steps, options: Any 
 
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     """Rows that ended in one of these ways."""
-    return rows_where(table, pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string())))
+    return rows_with(table, "outcome", outcomes)
+
+
+def by_name_and_dataset(totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+    """Rows of a table by their name and dataset."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in totals.to_pylist():
+        found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
+    return found
+
+
+def rows_with(table: pa.Table, column: str, values: Iterable[str | None]) -> pa.Table:
+    """Rows with one of these texts in a column."""
+    return rows_where(table, pc.is_in(table[column], value_set=pa.array([*values], pa.string())))
 
 
 def rows_where(table: pa.Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> pa.Table:
@@ -106,7 +125,7 @@ def rows_where(table: pa.Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray
 def of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
     """Rows of Runner calls that returned their output: the results of all others were lost."""
     finished = [call.id for call in run.calls if call.outcome == FINISHED]
-    return rows_where(table, pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
+    return rows_with(table, "call", finished)
 
 
 def lost_calls(run: Run) -> list[RunnerCall]:
@@ -116,15 +135,16 @@ def lost_calls(run: Run) -> list[RunnerCall]:
 
 def why_calls_lack(run: Run) -> list[str]:
     """Why Runner calls left no records of their chunks, in words, with the share of the run that they took."""
-    reasons = [run.absent[name] for name in run.absent if name.startswith(OF_CALL)]
-    lacks = dict.fromkeys(reasons, "")
-    for reason in lacks:
+    found = []
+    for reason in dict.fromkeys(run.absent[name] for name in run.absent if name.startswith(OF_CALL)):
         lost = [call for call in lost_calls(run) if run.absent[OF_CALL + call.id] == reason]
-        took, names = sum(call.stop - call.start for call in lost), ", ".join({call.processor: "" for call in lost})
+        of_calls = ""
         if lost:
+            took, names = sum(call.stop - call.start for call in lost), ", ".join({call.processor: "" for call in lost})
             share = f"{SECOND.text(took)}, {FRACTION.text(took / elapsed_seconds(run))} of the wall time"
-            lacks[reason] = f" ({counted(len(lost), 'Runner call')} of {names}: {share})"
-    return [reason + of_calls for reason, of_calls in lacks.items()]
+            of_calls = f" ({counted(len(lost), 'Runner call')} of {names}: {share})"
+        found.append(reason + of_calls)
+    return found
 
 
 def clock_offsets(run: Run) -> dict[str | None, float]:
@@ -135,28 +155,8 @@ def clock_offsets(run: Run) -> dict[str | None, float]:
     return {row["worker"]: row["clock_offset"] or 0.0 for row in rows}
 
 
-@fact
-def chunks(run: Run) -> pa.Table:
-    """Attempts of chunks."""
-    return recorded(run, "chunks")
-
-
-@fact
-def tasks(run: Run) -> pa.Table:
-    """Attempts of tasks."""
-    return recorded(run, "tasks")
-
-
-@fact
-def samples(run: Run) -> pa.Table:
-    """Samples of workers."""
-    return recorded(run, "samples")
-
-
-@fact
-def sampling(run: Run) -> pa.Table:
-    """Samples that the scheduler took itself."""
-    return recorded(run, "sampling")
+for name in ("chunks", "tasks", "samples", "sampling"):
+    CATALOGUE.add(Fact(name=name, function=partial(recorded, name=name), inputs=(RUN,)))
 
 
 @fact
@@ -199,8 +199,8 @@ def in_tasks(span_metrics: SpanMetrics) -> SpanMetrics:
 @fact
 def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
     """Prefixes of the tasks that ran the processor."""
-    kinds = tasks.select(["prefix"]).filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
-    prefixes = frozenset(filter(None, kinds["prefix"].unique().to_pylist()))
+    own = rows_with(tasks.select(["prefix", "kind"]), "kind", (task_records.PROCESSOR,))
+    prefixes = frozenset(filter(None, own["prefix"].unique().to_pylist()))
     refuse_if(not prefixes, "no processor task was recorded")
     return prefixes
 
@@ -219,26 +219,16 @@ def counted_chunks(chunks: pa.Table) -> pa.Table:
     and so does the same task in another Runner call.
     """
     succeeded = with_outcome(chunks, WITH_RESULT)
-    last = _last_attempts(succeeded)
-    return succeeded if len(last) == len(succeeded) else succeeded.take(pa.array(last))
-
-
-def _last_attempts(succeeded: pa.Table) -> npt.NDArray[np.int64]:
-    """Rows of the last attempt of each task, and of attempts without a task, in table order."""
-    if pc.all(pc.equal(succeeded["attempt"], 1), skip_nulls=False, min_count=0).as_py():
-        return np.arange(len(succeeded))
-    key, call = (pc.dictionary_encode(succeeded[name].combine_chunks()) for name in ("key", "call"))
-    of_key, of_call = (pc.fill_null(column.indices, -1).to_numpy().astype(np.int64) for column in (key, call))
-    alone = of_key < 0
-    task = np.where(alone, len(key.dictionary) + np.cumsum(alone), of_key) * (len(call.dictionary) + 1) + of_call + 1
-    _, first, number = np.unique(task, return_index=True, return_inverse=True)
-    if len(first) == len(task):
-        return np.arange(len(task))
-    attempt, run_id = (pc.fill_null(succeeded[column], -1).to_numpy() for column in ("attempt", "run_id"))
+    attempt, run_id = (integers(succeeded[name], -1) for name in ("attempt", "run_id"))
+    if (attempt == 1).all():
+        return succeeded
+    alone = ~succeeded["key"].is_valid().to_numpy()
+    task = np.where(alone, -1 - np.arange(len(alone)), row_codes(succeeded.select(["key", "call"])))
+    number = np.unique(task, return_inverse=True)[1]
     order = np.lexsort((attempt, run_id))
-    last = np.empty(len(first), np.int64)
+    last = np.zeros(number.max() + 1, np.int64)
     last[number[order]] = order
-    return np.sort(last)
+    return succeeded if len(last) == len(succeeded) else succeeded.take(pa.array(np.sort(last)))
 
 
 @fact
@@ -253,9 +243,8 @@ def successful_chunks(chunks: pa.Table) -> pa.Table:
 def lost_rows(run: Run, *names: str) -> list[str]:
     """Number of lost rows of these records, and for how long there are none, in words."""
     dropped = [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
-    gaps = [*run.gaps, *(gap for part in run.merged for gap in part.gaps)]
-    unknown = sum(stop - start for start, stop in gaps)
-    return [*dropped, f"nothing was recorded for {SECOND.text(unknown)}"] if gaps else dropped
+    unknown = sum(stop - start for gaps in (run.gaps, *(part.gaps for part in run.merged)) for start, stop in gaps)
+    return [*dropped, f"nothing was recorded for {SECOND.text(unknown)}"] if unknown else dropped
 
 
 def among(chunks: pa.Table, counted: pa.Table) -> Flags:
@@ -324,14 +313,7 @@ class Names(NamedTuple):
 NO_NAMES: Final = Names({}, {})
 
 
-class Values(Protocol):
-    """What evaluates entries of the catalogue."""
-
-    def value(self, name: str) -> Any:
-        """Value of an entry."""
-
-
-def known_names(values: Values) -> Names:
+def known_names(values: Evaluator) -> Names:
     """Short names of a run; none if they cannot be made."""
     try:
         found: Names = values.value("place_names")

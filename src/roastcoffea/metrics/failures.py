@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,38 +13,48 @@ import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError, reported
 from roastcoffea.metrics.branches import codes
-from roastcoffea.metrics.busy import Records, estimated_intervals
+from roastcoffea.metrics.busy import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
-from roastcoffea.metrics.facts import FAILED, lost_calls, of_finished_calls, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import (
+    FAILED,
+    aggregated,
+    lost_calls,
+    of_finished_calls,
+    recorded,
+    rows_where,
+    rows_with,
+    with_outcome,
+)
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
-from roastcoffea.metrics.statistics import Flags, having, moments
+from roastcoffea.metrics.statistics import having, moments
 from roastcoffea.metrics.workflow import disagreements
-from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
+from roastcoffea.records.tasks import CANCELLED, LOST, OK, OTHER, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.redaction import redacted
 from roastcoffea.units import COUNT, are, counted, were
 
-REPEATED: Final = "repeated"
-"""Reason of an attempt with a result that was not used."""
-
-REASONS: Final = (
-    '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"'
-)
-WITH_ESTIMATES: Final = (
-    "how long it occupied its thread: estimated if its worker was lost (0 if it was queued there), until the end of "
-    "the run if it was unfinished; none if unknown"
-)
 FAILED_COLUMNS: Final = (
     Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
     *picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the attempt began (Unix time)"),
-    Column("seconds", "number", "s", WITH_ESTIMATES),
+    Column(
+        "seconds",
+        "number",
+        "s",
+        "how long it occupied its thread: estimated if its worker was lost (0 if it was queued there), until the end "
+        "of the run if it was unfinished; none if unknown",
+    ),
     Column("bytes", "integer", "B", "requested from storage by it; none if it left no record"),
-    Column("reason", "text", None, REASONS),
+    Column(
+        "reason",
+        "text",
+        None,
+        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
+    ),
     *picked(CHUNK_COLUMNS, "error", "key"),
     Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
 )
@@ -58,76 +68,55 @@ FAILED_FILE_COLUMNS: Final = (
 )
 """One row for each file with a failed attempt."""
 
-OF_CHUNKS: Final = (
-    *("dataset", "file", "entry_start", "entry_stop", "worker", "start", "error", "key", "run_id", "attempt"),
-    *("id", "call", "tree", "outcome", "wall_seconds", "bytes_requested"),
-)
-"""Columns of chunks used here: copying some rows of them costs less than copying whole rows."""
-
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
-MOST_NAMED: Final = 3
-"""Files that a problem names."""
 
 
 @fact
 def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> pa.Table:
     """Failed attempts, with FAILED_COLUMNS."""
-    rows = [*_failed_chunks(chunks.select(OF_CHUNKS), counted_chunks), *_failed_openings(run)]
-    recorded_tasks = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
+    # copying some rows of these columns costs less than copying whole rows
+    own = ("dataset", "file", *RANGE, "worker", "start", "error", "key", "run_id", "attempt", "outcome", "wall_seconds")
+    used = pc.is_in(chunks["id"], value_set=counted_chunks["id"].combine_chunks())
+    rows = chunks.select([*own, "bytes_requested"]).filter(pc.invert(used)).to_pylist()
+    for row in rows:
+        row |= {"kind": PROCESSOR, "reason": row["outcome"] if row["outcome"] in FAILED else REPEATED}
+    failed = [] if run.preprocessing is None else with_outcome(run.preprocessing, (ERROR,)).to_pylist()
+    rows += [row | {"kind": PREPROCESSING, "reason": ERROR} for row in failed]
+    for row in rows:
+        row |= {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
+    known = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
     lost = _failed_tasks(run, chunks, counted_chunks, lifetimes)
-    rows += [row for row in lost if (row["key"], row["run_id"]) not in recorded_tasks]
+    rows += [row for row in lost if (row["key"], row["run_id"]) not in known]
     rows.sort(key=lambda row: (row["start"] is None, row["start"] or 0.0))
     return table_of_rows(FAILED_COLUMNS, rows)
-
-
-def _failed_chunks(chunks: pa.Table, counted: pa.Table) -> Iterator[dict[str, Any]]:
-    used = counted["id"].combine_chunks()
-    for row in chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used))).to_pylist():
-        reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
-        yield _failed(row, row["wall_seconds"], reason) | {"kind": task_records.PROCESSOR}
-
-
-def _failed_openings(run: Run) -> Iterator[dict[str, Any]]:
-    failed = [] if run.preprocessing is None else with_outcome(run.preprocessing, (ERROR,)).to_pylist()
-    for row in failed:
-        yield _failed(row, row["wall_seconds"], ERROR) | {"kind": task_records.PREPROCESSING}
-
-
-def _failed(row: dict[str, Any], seconds: float | None, reason: str) -> dict[str, Any]:
-    return row | {"seconds": seconds, "bytes": row.get("bytes_requested"), "reason": reason}
 
 
 def _failed_tasks(
     run: Run, chunks: pa.Table, counted: pa.Table, lifetimes: pa.Table | None
 ) -> Iterator[dict[str, Any]]:
     """Attempts of tasks that did not succeed; their chunk comes from the scheduler, or from another attempt at it."""
-    if run.tasks is None:
+    tasks = run.tasks
+    if tasks is None:
         return
-    wanted = pc.and_(
-        pc.not_equal(run.tasks["kind"], task_records.OTHER), pc.not_equal(run.tasks["outcome"], task_records.OK)
-    )
-    lost = run.tasks.filter(wanted).to_pylist()
-    records = None if lifetimes is None else Records.of(run, lifetimes, chunks, counted)
-    spans = _spans(run.tasks, records, np.asarray(wanted.to_numpy())) if lost else ()
-    names = ("dataset", "file", *RANGE)
-    of_lost = chunks.select(["key", *names])
-    of_lost = of_lost.filter(pc.is_in(of_lost["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
-    known = {row["key"]: row for row in of_lost.to_pylist()}
-    for row, (start, seconds) in zip(lost, spans, strict=True):
-        place = known.get(row["key"], {}) if row["file"] is None else row
-        yield _failed(row, seconds, row["outcome"]) | {name: place.get(name) for name in names} | {"start": start}
-
-
-def _spans(tasks: pa.Table, records: Records | None, wanted: Flags) -> Iterator[tuple[float | None, float | None]]:
-    """Start and duration of these attempts; one that was only queued on a lost worker took 0 s."""
+    wanted = pc.and_(pc.not_equal(tasks["kind"], OTHER), pc.not_equal(tasks["outcome"], OK))
+    lost = tasks.filter(wanted)
+    if not len(lost):
+        return
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
-    if records is not None:
-        start, stop = estimated_intervals(records, tasks)
-    queued = having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (records is not None)
-    for begun, ended, never in zip(start[wanted], stop[wanted], queued[wanted], strict=True):
-        seconds = 0.0 if never else float(ended - begun)
-        yield None if np.isnan(begun) else float(begun), None if np.isnan(seconds) else seconds
+    seconds = stop - start
+    if lifetimes is not None:
+        start, stop = estimated_intervals(Records.of(run, lifetimes, chunks, counted), tasks)
+        # one that was only queued on a lost worker took no time
+        seconds = np.where(having(tasks["outcome"], LOST) & np.isnan(start), 0.0, stop - start)
+    names = ("dataset", "file", *RANGE)
+    others = chunks.select(["key", *names])
+    known = {row["key"]: row for row in rows_with(others, "key", {*lost["key"].drop_null().to_pylist()}).to_pylist()}
+    spans = (pa.array(times[wanted.to_numpy()], from_pandas=True).to_pylist() for times in (start, seconds))
+    for row, begun, lasted in zip(lost.to_pylist(), *spans, strict=True):
+        place = known.get(row["key"], {}) if row["file"] is None else row
+        own = {"start": begun, "seconds": lasted, "reason": row["outcome"]}
+        yield row | {name: place.get(name) for name in names} | own
 
 
 @fact
@@ -151,17 +140,16 @@ def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None 
     """Files with a failed attempt, with FAILED_FILE_COLUMNS."""
     if missing_work is None and run.asked is not None:
         recorded(run, "asked")  # the requested chunks are not all known, so neither are a file's missing ones
+    place = ["dataset", "file"]
     lacking: dict[tuple[str, str], int | None] = {}
-    for row in [] if missing_work is None else missing_work.to_pylist():
-        place = row["dataset"], row["file"]
-        lacking[place] = None if row["entry_start"] is None else (lacking.get(place) or 0) + 1
-    files: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in failed_work.to_pylist():
-        if row["error"] is not None and row["file"] is not None:
-            place = row["dataset"], row["file"]
-            file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
-            file |= {"attempts": file["attempts"] + 1, "error": row["error"], "missing": lacking.get(place, 0)}
-    return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
+    if missing_work is not None:
+        rows = aggregated(missing_work, place, {"missing": ("entry_start", "count")}, None).to_pylist()
+        lacking = {(row["dataset"], row["file"]): row["missing"] or None for row in rows}
+    erred = failed_work.filter(pc.and_(failed_work["error"].is_valid(), failed_work["file"].is_valid()))
+    steps = {"attempts": ("error", "count"), "error": ("error", "last")}
+    files = aggregated(erred, place, steps, None, use_threads=False).to_pylist()
+    rows = [row | {"missing": lacking.get((row["dataset"], row["file"]), 0)} for row in files]
+    return table_of_rows(FAILED_FILE_COLUMNS, rows)
 
 
 def _in_output(run: Run, counted_chunks: pa.Table) -> pa.Table:
@@ -203,13 +191,11 @@ def _with_processor(run: Run, table: pa.Table) -> pa.Table:
 
 def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Table:
     """Requested files that could not be opened, and of which no chunk was requested."""
-    opened = set()
+    opened = wanted.select(PLACE)
     if run.preprocessing is not None:
-        good = _outside_failed_calls(run, with_outcome(run.preprocessing, (task_records.OK,)))
-        opened = {tuple(row.values()) for row in good.select(PLACE).to_pylist()}
-    opened |= {tuple(row.values()) for row in wanted.select(PLACE).group_by(list(PLACE)).aggregate([]).to_pylist()}
-    rows = {tuple(row[name] for name in PLACE): row for row in files.to_pylist()}
-    return table_of_rows(ASKED_COLUMNS, [row for place, row in rows.items() if place not in opened])
+        good = _outside_failed_calls(run, with_outcome(run.preprocessing, (OK,)))
+        opened = pa.concat_tables([opened, good.select(PLACE)])
+    return _without(files, opened, [*PLACE])
 
 
 def skipped_data(run: Run) -> Iterator[str]:
@@ -237,7 +223,7 @@ def _unread_files(run: Run) -> pa.Table:
     if run.preprocessing is None:
         return pa.table({key: pa.array([], pa.string()) for key in keys})
     openings = _outside_failed_calls(run, run.preprocessing)
-    erred, opened = (with_outcome(openings, (outcome,)) for outcome in (ERROR, task_records.OK))
+    erred, opened = (with_outcome(openings, (outcome,)) for outcome in (ERROR, OK))
     return _without(_with_processor(run, erred), _with_processor(run, opened), keys)
 
 
@@ -250,8 +236,8 @@ def _outside_failed_calls(run: Run, table: pa.Table) -> pa.Table:
 def _named(rows: pa.Table) -> str:
     """Names of the first few files in these rows."""
     files = [str(file) for file in rows["file"].unique().to_pylist()]
-    more = [f"and {len(files) - MOST_NAMED} more files"] if len(files) > MOST_NAMED else []
-    return ", ".join([*files[:MOST_NAMED], *more])
+    more = [f"and {len(files) - 3} more files"] if len(files) > 3 else []
+    return ", ".join([*files[:3], *more])
 
 
 MissingFiles = Mapping[str, Mapping[str, str | None]]
@@ -282,11 +268,14 @@ def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) 
     return files_in(row for row in missing_work.to_pylist() if tuple(row[name] for name in PLACE) not in some)
 
 
-of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea requested, chunk records")
-of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea requested, records of preprocessing")
+of_chunks = partial(metric, COUNT, group=CHUNKS)
 
 
-@of_chunks(label="missing", formula="requested chunks without a successful attempt")
+@of_chunks(
+    source="chunks that coffea requested, chunk records",
+    label="missing",
+    formula="requested chunks without a successful attempt",
+)
 def num_missing_chunks(missing_work: pa.Table) -> int:
     """Requested chunks without a result, including all chunks of a Runner call that raised and so returned no output.
 
@@ -295,25 +284,29 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
-@metric(COUNT, group=CHUNKS, source="chunk records, tasks", label="failed attempts", formula="rows of `failed`")
+@of_chunks(source="chunk records, tasks", label="failed attempts", formula="rows of `failed`")
 def num_failed_attempts(failed_work: pa.Table) -> int:
     """Failed attempts of chunks: errors, bad files, lost workers, unfinished or repeated work.
 
     Attempts that were cancelled, or only queued on a lost worker, are not included.
     """
-    of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
-    queued = having(failed_work["reason"], task_records.LOST) & (moments(failed_work, "seconds") == 0)
-    return int(np.count_nonzero(of_chunks & ~queued & ~having(failed_work["reason"], task_records.CANCELLED)))
+    attempts, reason = having(failed_work["kind"], PROCESSOR), failed_work["reason"]
+    queued = having(reason, LOST) & (moments(failed_work, "seconds") == 0)
+    return int(np.count_nonzero(attempts & ~queued & ~having(reason, CANCELLED)))
 
 
-@metric(COUNT, group=CHUNKS, source="tasks", label="unfinished attempts", formula="rows of `failed`")
+@of_chunks(source="tasks", label="unfinished attempts", formula="rows of `failed`")
 def num_unfinished_attempts(failed_work: pa.Table) -> int:
     """Attempts of chunks that ran when the run stopped; they are among the failed attempts."""
-    of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
-    return int(np.count_nonzero(of_chunks & having(failed_work["reason"], task_records.UNFINISHED)))
+    unfinished = having(failed_work["reason"], UNFINISHED)
+    return int(np.count_nonzero(unfinished & having(failed_work["kind"], PROCESSOR)))
 
 
-@of_files(label="files not opened", formula="requested files that preprocessing could not open")
+@of_chunks(
+    source="files that coffea requested, records of preprocessing",
+    label="files not opened",
+    formula="requested files that preprocessing could not open",
+)
 def num_missing_files(missing_work: pa.Table) -> int:
     """Files that preprocessing could not open; their chunks are unknown."""
     return int(missing_work["entry_start"].null_count)
@@ -342,14 +335,6 @@ def _found(run: Run) -> list[str]:
     return found
 
 
-class GivenDataset(NamedTuple):
-    """A dataset of a fileset: its own name, its metadata, and its own file names by the recorded names."""
-
-    name: Any
-    metadata: Any
-    files: Mapping[str, str]
-
-
 def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
     """Fileset of the files without any result; given the run's fileset, in its form and with its names."""
     if fileset is None:
@@ -363,16 +348,17 @@ def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[
     """Chunks without a result, as work items; given the run's fileset, with its names and metadata."""
     from coffea.processor.executor import WorkItem
 
+    given: dict[str, tuple[Any, Mapping[str, Any], Any]] = {}
     if fileset is not None:
         _check_fileset(fileset)
-    given = {redacted(str(name)): _given(name, described) for name, described in (fileset or {}).items()}
+        for name, dataset in fileset.items():
+            described = dataset if isinstance(dataset, Mapping) else {"files": dataset}
+            given[redacted(str(name))] = name, _by_recorded_name(described["files"]), described.get("metadata")
     items = []
-    for row in missing.to_pylist():
-        if row["entry_start"] is not None:
-            dataset = given.get(row["dataset"], GivenDataset(row["dataset"], None, {}))
-            file, uuid = dataset.files.get(row["file"], row["file"]), bytes.fromhex(row["uuid"])
-            entries = row["entry_start"], row["entry_stop"]
-            items.append(WorkItem(dataset.name, file, row["tree"], *entries, uuid, dataset.metadata))
+    for row in missing.filter(missing["entry_start"].is_valid()).to_pylist():
+        name, files, metadata = given.get(row["dataset"], (row["dataset"], {}, None))
+        file, uuid = str(files.get(row["file"], row["file"])), bytes.fromhex(row["uuid"])
+        items.append(WorkItem(name, file, row["tree"], row["entry_start"], row["entry_stop"], uuid, metadata))
     return items
 
 
@@ -385,18 +371,11 @@ def _check_fileset(fileset: object) -> None:
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
     """A dataset of a fileset reduced to these files (recorded without secrets), in its own form."""
-    if not isinstance(dataset, Mapping):
-        return [file for recorded, file in _by_recorded_name(dataset).items() if recorded in files]
-    listed = dataset["files"]
+    listed = dataset["files"] if isinstance(dataset, Mapping) else dataset
     own = [file for recorded, file in _by_recorded_name(listed).items() if recorded in files]
+    if not isinstance(dataset, Mapping):
+        return own
     return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
-
-
-def _given(name: Any, dataset: Any) -> GivenDataset:
-    described = isinstance(dataset, Mapping)
-    files = _by_recorded_name(dataset["files"] if described else dataset)
-    own = {recorded: str(file) for recorded, file in files.items()}
-    return GivenDataset(name, dataset.get("metadata") if described else None, own)
 
 
 def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:

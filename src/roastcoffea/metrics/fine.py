@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container
 from functools import partial
 from typing import Final, NamedTuple
@@ -43,10 +44,12 @@ class Activity(NamedTuple):
 
     def sum(self, in_tasks: SpanMetrics, processor_prefixes: Container[object] = ()) -> float | None:
         """Its amount in tasks of its kind; None if nothing was counted, not even 0."""
-        kinds = {PROCESSOR: (True,), OTHERS: (False,), ALL: (True, False)}[self.of]
-        wanted = (self.activity, self.spelled_unit)
-        amounts = ((key[0] in processor_prefixes, amount) for key, amount in in_tasks.items() if key[1:] == wanted)
-        counted = [amount for is_processor, amount in amounts if is_processor in kinds]
+        counted = [
+            amount
+            for key, amount in in_tasks.items()
+            if key[1:] == (self.activity, self.spelled_unit)
+            and (self.of == ALL or (key[0] in processor_prefixes) == (self.of == PROCESSOR))
+        ]
         return sum(counted) if counted else None
 
 
@@ -84,27 +87,18 @@ ACTIVITIES: Final = (
 # fmt: on
 
 
-NOT_COUNTED: Final = {
-    PROCESSOR: "Dask counted none in the processor's tasks of this run",
-    OTHERS: "Dask counted none in the other tasks of this run",
-    ALL: "Dask counted none in the tasks of this run",
-}
-
-
 def _sum_of_all(activity: Activity, task_metrics: SpanMetrics) -> float:
-    return _counted(activity, activity.sum(task_metrics))
+    return _sum_of_some(activity, task_metrics, frozenset())
 
 
 def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefixes: frozenset[str]) -> float:
-    """Amount in the processor's tasks, of which the span must have at least one, or in the others."""
+    """Amount in the processor's tasks, of which the span must have at least one, or in others."""
     if activity.of == PROCESSOR and not any(prefix in processor_prefixes for prefix, *_ in task_metrics):
         raise NotMeasuredError(f"Dask's span has no task of {', '.join(sorted(processor_prefixes))}")
-    return _counted(activity, activity.sum(task_metrics, processor_prefixes))
-
-
-def _counted(activity: Activity, amount: float | None) -> float:
+    amount = activity.sum(task_metrics, processor_prefixes)
     if amount is None:
-        raise NotMeasuredError(NOT_COUNTED[activity.of])
+        which = {PROCESSOR: "the processor's tasks", OTHERS: "the other tasks", ALL: "the tasks"}[activity.of]
+        raise NotMeasuredError(f"Dask counted none in {which} of this run")
     return amount
 
 
@@ -140,8 +134,6 @@ def total_serialization_overhead_seconds(
     """Time Dask spent serializing or deserializing data inside tasks."""
     return serialization_time_seconds + deserialization_time_seconds
 
-
-OF_WORKERS: Final = "counters of each worker"
 
 SENDING, FETCHING = "get-data", "gather-dep"
 """Contexts in which a worker sends results to others and to the client, and fetches them."""
@@ -195,11 +187,11 @@ TRANSFERS: Final = (
 def outside_tasks(run: Run) -> dict[tuple[object, ...], float]:
     """Counts of all workers for passing on results, by context, activity and unit."""
     recorded(run, "span_metrics")
-    found: dict[tuple[object, ...], float] = {}
+    found: dict[tuple[object, ...], float] = defaultdict(float)
     for counted in recorded(run, "span_metrics_per_worker").values():
         for key, amount in counted.items():
             if key[0] in (SENDING, FETCHING):
-                found[key] = found.get(key, 0.0) + amount
+                found[key] += amount
     return found
 
 
@@ -212,13 +204,17 @@ def _amount(transfer: Transfer, outside_tasks: dict[tuple[object, ...], float]) 
 for transfer in TRANSFERS:
     of_transfer = partial(metric, name=transfer.name, label=transfer.label, meaning=transfer.meaning)
     summed = ", ".join(" ".join(part) for part in transfer.parts)
-    of_transfer(transfer.unit, group=FINE, source=OF_WORKERS, formula=f"sum of {summed}")(partial(_amount, transfer))
+    of_transfer(transfer.unit, group=FINE, source="counters of each worker", formula=f"sum of {summed}")(
+        partial(_amount, transfer)
+    )
 
 
-EACH: Final = "each worker's counts in the tasks of the run's span"
-
-
-@metric(STRUCTURE, group=FINE, source="Dask, worker by worker", formula=EACH)
+@metric(
+    STRUCTURE,
+    group=FINE,
+    source="Dask, worker by worker",
+    formula="each worker's counts in the tasks of the run's span",
+)
 def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dict[str, dict[str, float]]:
     """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
 
@@ -231,21 +227,16 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
     return {worker: _of_worker(metrics, processor_prefixes) for worker, metrics in counted.items()}
 
 
-SPILLING: Final = ("disk-read", "disk-write")
-MEMORY_MONITOR: Final = "memory-monitor"
-
-
 def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
     sums = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
     amounts = {name: amount for name, amount in sums.items() if amount is not None}
-    seconds = {key: value for key, value in metrics.items() if key[-1] == "seconds"}
-    fetched = (value for key, value in seconds.items() if key[0] == FETCHING)
+    seconds = [(key[0], key[-2], value) for key, value in metrics.items() if key[-1] == "seconds"]
+    fetched = sum(value for context, _, value in seconds if context == FETCHING)
     # results move to disk or back in any context
-    spilled = (value for key, value in seconds.items() if key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
-    return amounts | {"transfer_seconds": sum(fetched), "spill_seconds": sum(spilled)}
+    spilling = {"disk-read", "disk-write"}
+    spilled = sum(value for context, what, value in seconds if context == "memory-monitor" or what in spilling)
+    return amounts | {"transfer_seconds": fetched, "spill_seconds": spilled}
 
-
-TASKS: Final = "records of tasks"
 
 MERGE_COLUMNS: Final = (
     Column("level", "integer", None, "level in the tree; 1 merges results of chunks"),
@@ -293,7 +284,7 @@ def merges(merge_tasks: pa.Table) -> pa.Table:
     return found.rename_columns(["level", *steps]).select(names).sort_by("level")
 
 
-of_merges = partial(metric, group=CENTRAL, source=TASKS)
+of_merges = partial(metric, group=CENTRAL, source="records of tasks")
 
 
 @of_merges(COUNT, label="merges", formula="number of merges that gave a result")

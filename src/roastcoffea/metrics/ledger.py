@@ -167,8 +167,15 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         small = self._small()
-        rows = [
-            (LABELS_OF.get(name, name), Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
+        total: float | None = self.total
+        rows: list[tuple[Cell, ...]] = [
+            (
+                LABELS_OF.get(name, name),
+                Reason(NOT_MEASURED) if amount is None else amount,
+                AmountCell(amount / total, FRACTION, share_text(amount / total))
+                if total and amount is not None
+                else "",
+            )
             for name, amount in self.items()
             if name not in small
         ]
@@ -179,13 +186,6 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         total: float | None = self.total
         least = SMALLEST_SHARE * (total or 0.0)
         return [name for name, amount in self.items() if amount is not None and (not amount or abs(amount) < least)]
-
-    def _share(self, amount: float | None) -> Cell:
-        """Share of the total."""
-        total: float | None = self.total
-        if amount is None or not total:
-            return ""
-        return AmountCell(amount / total, FRACTION, share_text(amount / total))
 
     def _notes(self) -> list[str]:
         """Notes on completeness, and on classes without a row."""

@@ -44,16 +44,16 @@ def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
         row["file"]: {
             "filename": row["file"],
             "total_branches": row["tree_branches"],
-            "compression_ratio": _ratio(row["bytes_payload"], row["bytes_uncompressed"]),
+            # baskets embedded in the tree have no size of their own
+            "compression_ratio": (
+                row["bytes_payload"] / row["bytes_uncompressed"]
+                if row["bytes_payload"] and row["bytes_uncompressed"]
+                else None
+            ),
         }
         for row in files.sort_by("file").to_pylist()
         if row["file"] is not None
     }
-
-
-def _ratio(compressed: float | None, uncompressed: float | None) -> float | None:
-    # baskets embedded in the tree have no size of their own
-    return compressed / uncompressed if compressed and uncompressed else None
 
 
 @of_chunks(formula="compression_ratio of file_metadata, if known")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 from os import PathLike
@@ -53,6 +54,7 @@ _PLACE: Final = (
     Column("file", "text", None, "its file; for installed packages relative to the directory of packages"),
     Column("line", "integer", None, "line in the file"),
 )
+PLACE: Final = tuple(column.name for column in _PLACE)
 FUNCTION_COLUMNS: Final = (
     *_PLACE,
     Column("samples", "integer", None, "samples with a thread at this line itself"),
@@ -173,53 +175,44 @@ class Profile(Presented):
 
     def functions(self) -> list[dict[str, Any]]:
         """Rows with FUNCTION_COLUMNS, most time at the line itself first."""
-        sums: dict[tuple[str | None, Place], dict[str, Any]] = {}
+        totals: dict[tuple[Any, ...], float] = defaultdict(float)
         for stack in self.stacks:
-            places = stack.places or (ROOT,)
-            for place in dict.fromkeys(places):
-                key = {"dataset": stack.dataset, **place._asdict()}
-                row = sums.setdefault((stack.dataset, place), key | _nothing("self_seconds", "total_seconds"))
-                row["total_seconds"] += stack.seconds
-            row = sums[stack.dataset, places[-1]]
-            row["self_seconds"] += stack.seconds
-            _add(row, stack)
-        return sorted(sums.values(), key=lambda row: (-row["self_seconds"], -row["total_seconds"]))
+            for place in dict.fromkeys(stack.places or (ROOT,)):
+                totals[stack.dataset, *place] += stack.seconds
+        own = (((stack.dataset, *(stack.places or (ROOT,))[-1]), stack) for stack in self.stacks)
+        sums = _summed([*((key, None) for key in totals), *own], PLACE, "self_seconds")
+        rows = [row | {"total_seconds": totals[key]} for key, row in sums.items()]
+        return sorted(rows, key=lambda row: (-row["self_seconds"], -row["total_seconds"]))
 
     def hot_functions(self) -> list[dict[str, Any]]:
         """Rows with HOT_COLUMNS, most time first.
 
         The user's line is the innermost frame of a stack in user code, see `own_frame`.
         """
-        sums: dict[tuple[Any, ...], dict[str, Any]] = {}
-        of_dataset: dict[str | None, float] = {}
+        found: list[tuple[tuple[Any, ...], Stack]] = []
         for stack in self.stacks:
-            of_dataset[stack.dataset] = of_dataset.get(stack.dataset, 0.0) + stack.seconds
             places = stack.places
-            if not places or places[-1].function in PLACEHOLDERS:
-                continue
-            own = own_frame(places)
-            leaf = places[-1] if own < len(places) - 1 else None
-            names = {"dataset": stack.dataset, **places[own]._asdict()}
-            below = dict(zip(("leaf", "leaf_file", "leaf_line"), leaf or (None,) * 3, strict=True))
-            row = sums.setdefault((stack.dataset, places[own], leaf), names | below | _nothing("seconds"))
-            row["seconds"] += stack.seconds
-            _add(row, stack)
-        for row in sums.values():
-            row["share"] = row["seconds"] / of_dataset[row["dataset"]]
-        return sorted(sums.values(), key=lambda row: -row["seconds"])
+            if places and places[-1].function not in PLACEHOLDERS:
+                own = own_frame(places)
+                leaf = places[-1] if own < len(places) - 1 else (None,) * 3
+                found.append(((stack.dataset, *places[own], *leaf), stack))
+        rows = _summed(found, (*PLACE, "leaf", "leaf_file", "leaf_line"), "seconds").values()
+        of_dataset = self.tree().datasets
+        shared = [row | {"share": row["seconds"] / of_dataset[row["dataset"]]} for row in rows]
+        return sorted(shared, key=lambda row: -row["seconds"])
 
     def calls(self, chunk: int | None = None) -> dict[Call, tuple[float, int]]:
         """Share of the CPU time, and samples, of calls from user code, of all attempts or of one, largest first."""
-        sums: dict[Call, tuple[float, int]] = {}
+        seconds: dict[Call, float] = defaultdict(float)
+        samples = Counter[Call]()
         for stack in self.stacks:
-            if not stack.places or stack.places[-1].function in PLACEHOLDERS or chunk not in (None, stack.chunk):
-                continue
-            call = call_of(stack)
-            seconds, samples = sums.get(call, (0.0, 0))
-            sums[call] = seconds + (stack.runnable if chunk is None else stack.seconds), samples + stack.samples
-        whole = sum(seconds for seconds, _ in sums.values()) or 1.0
-        found = ((call, (seconds / whole, samples)) for call, (seconds, samples) in sums.items())
-        return dict(sorted(found, key=lambda item: -item[1][0]))
+            if stack.places and stack.places[-1].function not in PLACEHOLDERS and chunk in (None, stack.chunk):
+                call = call_of(stack)
+                seconds[call] += stack.runnable if chunk is None else stack.seconds
+                samples[call] += stack.samples
+        whole = sum(seconds.values()) or 1.0
+        order = sorted(seconds, key=lambda call: -seconds[call])
+        return {call: (seconds[call] / whole, samples[call]) for call in order}
 
     def sheets(self) -> list[Sheet]:
         """Lines with the most time of their own, and their states."""
@@ -227,29 +220,27 @@ class Profile(Presented):
             return [Sheet(title=TITLE, lead=[absence(self.absent)])]
         if not self.stacks:
             return [Sheet(title=TITLE, lead=["No chunk was in process() when its thread was sampled."])]
-        found = self._lines()
-        rows: list[tuple[Cell, ...]] = [
-            (place.function, node.self_seconds, node.self_seconds / self.seconds, *self._shown(node), _where(place))
-            for place, node in found[:MOST_ROWS]
-        ]
-        heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
-        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._states()]
-        columns = [*heads, *states, Head("file:line", dispensable=2)]
-        return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(found)))]
-
-    def _lines(self) -> list[tuple[Place, Node]]:
-        """Time of each place itself, over all datasets, longest first."""
         sums: dict[Place, Node] = {}
         for stack in self.stacks:
             place = stack.places[-1] if stack.places else ROOT
             sums.setdefault(place, Node(place=place)).add(stack, itself=True)
-        return sorted(sums.items(), key=lambda each: -each[1].self_seconds)
+        rows: list[tuple[Cell, ...]] = [
+            (
+                node.place.function,
+                node.self_seconds,
+                node.self_seconds / self.seconds,
+                *(node.self_states[state] for state in self._states()),
+                f"{node.place.file}:{node.place.line}" if node.place.file else "",
+            )
+            for node in sorted(sums.values(), key=lambda node: -node.self_seconds)[:MOST_ROWS]
+        ]
+        heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
+        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._states()]
+        columns = [*heads, *states, Head("file:line", dispensable=2)]
+        return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(sums)))]
 
     def _states(self) -> list[str]:
         return [state for state in ALL_STATES if self.states[state] > 0]
-
-    def _shown(self, node: Node) -> Iterator[float]:
-        return (node.self_states[state] for state in self._states())
 
     def _notes(self, lines: int) -> list[str]:
         shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._states()]
@@ -257,19 +248,19 @@ class Profile(Presented):
         return [counted, *([f"{number(MOST_ROWS)} of {number(lines)} lines."] if lines > MOST_ROWS else [])]
 
 
-def _where(place: Place) -> str:
-    return f"{place.file}:{place.line}" if place.file else ""
-
-
-def _nothing(*names: str) -> dict[str, Any]:
-    return {"samples": 0, **dict.fromkeys((*names, *STATE_SECONDS), 0.0)}
-
-
-def _add(row: dict[str, Any], stack: Stack) -> None:
-    """Add samples and seconds by state of a stack."""
-    row["samples"] += stack.samples
-    for state, name in zip(STATES, STATE_SECONDS, strict=True):
-        row[name] += stack.states[state]
+def _summed(
+    found: Iterable[tuple[tuple[Any, ...], Stack | None]], names: Sequence[str], seconds: str
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows with these names for each key, with samples, seconds, and seconds by state of its stacks."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for key, stack in found:
+        zeros = {"samples": 0} | dict.fromkeys((seconds, *STATE_SECONDS), 0.0)
+        row = rows.setdefault(key, dict(zip(names, key, strict=True)) | zeros)
+        if stack is not None:
+            amounts = (stack.samples, stack.seconds, *(stack.states[state] for state in STATES))
+            for name, amount in zip(zeros, amounts, strict=True):
+                row[name] += amount
+    return rows
 
 
 CELL: Final = "In["
@@ -289,8 +280,7 @@ def is_own(place: Place, first: Place) -> bool:
         return True
     if place.file.startswith("<") or not place.file:
         return False
-    relative = not _is_absolute(place.file)
-    if not relative:
+    if _is_absolute(place.file):
         return True
     package = first.file.partition("/")[0]
     return not _is_absolute(first.file) and "/" in first.file and place.file.partition("/")[0] == package
@@ -396,10 +386,10 @@ def profile(run: Run) -> Profile:
 def user_lines(profile: Profile, counted_chunks: pa.Table | None = None) -> list[UserLine]:
     """Lines of user code by CPU time, including what they call, largest first."""
     cpu = process_cpu(counted_chunks)
-    sums: dict[Place, float] = {}
+    sums: dict[Place, float] = defaultdict(float)
     most: dict[Place, str | None] = {}
     for call, (share, _) in profile.calls().items():
-        sums[call.place] = sums.get(call.place, 0.0) + share
+        sums[call.place] += share
         most.setdefault(call.place, call.function)
     return [
         UserLine(place, most[place], share, None if cpu is None else share * float(cpu.mean()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,24 +15,20 @@ from roastcoffea.generations import reads_on
 from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_DATASET, Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
-from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
+from roastcoffea.metrics.facts import aggregated, among, known_sum, rows_where, rows_with, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate, attempts_of_calls, compared
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
-from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run, RunnerCall
+from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE, counted
 
 PLACES: Final = ("dataset", "file", "endpoint")
 """What a request is attributed to."""
 
-MOST_UNKNOWN: Final = 0.1
-"""Largest share of attempts without a byte count for which a ledger of the others is still useful."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transferred:
+class Transferred(NamedTuple):
     """Bytes received from storage; a failed request received nothing, or an unknown part.
 
     `gaps` were received without being requested; `lacking` were requested by attempts that did not fail, and not
@@ -85,14 +82,14 @@ class Repeated(NamedTuple):
         return OF_TASKS if self.of_tasks and cause in {SAME_DATASET, OTHER_DATASET} else cause
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ChunkRequests:
     """Attempts of chunks whose source counted bytes, and the branches they read."""
 
     table: pa.Table
     known: Flags
     counted: Flags
-    reads: Reads = field(init=False)
+    reads: Reads
 
     @classmethod
     def of(cls, run: Run, counted: pa.Table | None) -> ChunkRequests:
@@ -103,15 +100,20 @@ class ChunkRequests:
         NotMeasuredError
             If too few of them have a byte count.
         """
-        table = _with_checkpoints(run.chunks)
+        table: pa.Table = run.chunks
+        loaded = pc.equal(table["outcome"], CHECKPOINT)
+        for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
+            # one that loaded a checkpoint requested nothing
+            column = pc.if_else(loaded, pa.scalar(0, pa.int64()), table[name])
+            table = table.set_column(table.schema.get_field_index(name), name, column)
         known = np.asarray(table["bytes_requested"].is_valid().to_numpy(), dtype=np.bool_)
         unknown, nameless = int(np.count_nonzero(~known)), table["id"].null_count
         of_all = f"of {len(table)} attempts of chunks"
-        refuse_if(unknown > MOST_UNKNOWN * len(table), f"requested bytes are unknown for {unknown} {of_all}")
+        # a ledger of the others is still useful
+        refuse_if(unknown > 0.1 * len(table), f"requested bytes are unknown for {unknown} {of_all}")
         refuse_if(nameless, f"{nameless} {of_all} have no identity")
-        chunks = cls(table, known, among(table, facts.counted_chunks(table) if counted is None else counted) & known)
-        chunks.reads = split_reads(table, chunks.counted, run.branch_reads)
-        return chunks
+        used = among(table, facts.counted_chunks(table) if counted is None else counted) & known
+        return cls(table, known, used, split_reads(table, used, run.branch_reads))
 
     def requests(self) -> pa.Table:
         """Rows of requests, one for each attempt with a byte count."""
@@ -150,8 +152,7 @@ class ChunkRequests:
     @property
     def unmetered(self) -> int | None:
         """Bytes that threads read in process() by other means than uproot; None where nothing tells."""
-        found: int | None = pc.sum(self.table["bytes_unmetered"]).as_py()
-        return found
+        return pc.sum(self.table["bytes_unmetered"]).as_py()  # type: ignore[no-any-return]
 
     @property
     def without_others(self) -> bool:
@@ -173,9 +174,9 @@ class ChunkRequests:
 
     def repeated(self, run: Run) -> Repeated:
         """Bytes that attempts that counted requested more than once."""
-        counted = rows_where(self.table.select(FILE_COLUMNS), self.counted)
-        chunks = counted.group_by(["call", "dataset", "file", "tree"])
-        files = chunks.aggregate([("bytes_metadata", "sum"), ("bytes_metadata", "max")])
+        place = ["call", "dataset", "file", "tree"]
+        counted = rows_where(self.table.select([*place, "source", "bytes_metadata"]), self.counted)
+        files = counted.group_by(place).aggregate([("bytes_metadata", "sum"), ("bytes_metadata", "max")])
         others, objects = self._others_again()
         return Repeated(
             baskets={cause: int(amounts.sum()) for cause, amounts in self.reads.reread.items()},
@@ -202,24 +203,11 @@ class ChunkRequests:
 
 def _again(reads: pa.Table, which: str, amount: str) -> dict[str, int]:
     """Bytes by file that were read before, where what is read of it is the same if `which` is equal."""
-    each = reads.group_by(["other_files", which]).aggregate([(amount, "sum"), (amount, "max")])
-    found: dict[str, int] = {}
-    again = pc.subtract(each[f"{amount}_sum"], each[f"{amount}_max"]).to_pylist()
-    for name, size in zip(each["other_files"].to_pylist(), again, strict=True):
-        found[name] = found.get(name, 0) + (size or 0)
+    each = aggregated(reads, ["other_files", which], {"all": (amount, "sum"), "largest": (amount, "max")}, None)
+    found = Counter[str]()
+    for row in each.to_pylist():
+        found[row["other_files"]] += (row["all"] or 0) - (row["largest"] or 0)
     return {name: size for name, size in found.items() if size}
-
-
-FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "source", "bytes_metadata")
-
-
-def _with_checkpoints(chunks: pa.Table) -> pa.Table:
-    """Attempts of chunks; one that loaded a checkpoint requested 0 bytes."""
-    loaded = pc.equal(chunks["outcome"], CHECKPOINT)
-    for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
-        place = chunks.schema.get_field_index(name)
-        chunks = chunks.set_column(place, name, pc.if_else(loaded, pa.scalar(0, pa.int64()), chunks[name]))
-    return chunks
 
 
 def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
@@ -253,69 +241,43 @@ def transferred(openings: list[pa.Table]) -> Transferred:
 OF_OPENINGS: Final = ("bytes_requested", "bytes_transferred", "source", "outcome")
 OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_metadata", "other_baskets")
 
-LEAST_UNMETERED: Final = 1_000_000
-LEAST_SHARE_UNMETERED: Final = 0.01
-"""Bytes, and their share of all: what other means than uproot read is said if it is no less than either."""
-
-
-UNCOUNTED: Final = "what process() read by other means than uproot could not be counted"
-LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
-
 
 def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred: Transferred) -> Certificate:
     """Missing parts of the byte ledger."""
-    attempts, missing = _missing_attempts(run, chunks.table)
-    reasons = [*missing, *facts.why_calls_lack(run), *_missing_preprocessing(run), *facts.lost_rows(run, *LOSABLE)]
-    without_metadata = chunks.table["bytes_metadata"].is_null().to_numpy()
+    if run.tasks is None:
+        attempts, missing = attempts_of_calls(run, chunks.table, facts.counted_chunks(chunks.table))
+    else:
+        attempts, missing = _against_tasks(run.tasks, PROCESSOR, chunks.table, "attempts of chunks")
+    tables = ("chunks", "branch_reads", "preprocessing", "tasks")
+    reasons = [*missing, *facts.why_calls_lack(run), *_missing_preprocessing(run), *facts.lost_rows(run, *tables)]
+    table = chunks.table
+    without_count = pc.and_(table["bytes_other"].is_null(), table["other_files"].is_valid())
     counts = {
         "attempts of chunks have no count of requested bytes": np.count_nonzero(~chunks.known),
-        "chunks have no count of metadata bytes": np.count_nonzero(chunks.counted & without_metadata),
+        "chunks have no count of metadata bytes": np.sum(chunks.counted & table["bytes_metadata"].is_null().to_numpy()),
         "chunks lack some of the branches they read": chunks.missing_branches(),
-        "chunks have no count of bytes from files that they opened themselves": _without_count(chunks.table),
+        "chunks have no count of bytes from files that they opened themselves": known_sum(without_count),
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
-    reasons += _contradictions(requests, transferred)
+    # bytes in no class, or not received although no request failed
+    if unexplained := int(np.count_nonzero(integers(requests[RESIDUAL]))):
+        attempts_of = f"{counted(unexplained, 'attempt')} {'has' if unexplained == 1 else 'have'}"
+        reasons.append(f"{attempts_of} unaccounted bytes ({BYTE.text(known_sum(requests[RESIDUAL]))} in total)")
+    if transferred.lacking:
+        reasons.append(f"{BYTE.text(transferred.lacking)} fewer were transferred than requested")
     unmetered = chunks.unmetered or 0
-    if unmetered >= max(LEAST_UNMETERED, LEAST_SHARE_UNMETERED * int(known_sum(requests[phases.TOTAL]))):
+    if unmetered >= max(1_000_000, 0.01 * known_sum(requests[phases.TOTAL])):
         size = BYTE.text(unmetered)
         reasons.append(f"process() read {size} by other means than uproot (files, or pipes from programs)")
     estimated = int(np.count_nonzero(chunks.reads.estimated))
-    uncounted = UNCOUNTED if _lacks_other_reads(chunks.table) else None
-    cached = int(known_sum(chunks.table["bytes_cached"]))
-    hits = f"{BYTE.text(cached)} of arrays came from coffea's buffer cache" if cached else None
-    outside = "; ".join(filter(None, (run.absent.get(OUTSIDE), uncounted, hits)))
-    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside=outside or None)
-
-
-def _lacks_other_reads(chunks: pa.Table) -> bool:
-    """Whether process() ran where the system does not report what a thread reads; older versions recorded neither."""
-    ran = pc.and_(chunks["bytes_other"].is_valid(), chunks["process_seconds"].is_valid())
-    return bool(pc.any(pc.and_(ran, chunks["bytes_unmetered"].is_null()), min_count=0).as_py())
-
-
-def _without_count(chunks: pa.Table) -> int:
-    """Attempts that opened files of which the bytes are not known."""
-    unknown = pc.and_(chunks["bytes_other"].is_null(), chunks["other_files"].is_valid())
-    return int(known_sum(unknown))
-
-
-def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
-    """Contradictions in complete records: bytes in no class, or not received although no request failed."""
-    unexplained = int(np.count_nonzero(integers(requests[RESIDUAL])))
-    reasons = []
-    if unexplained:
-        attempts = f"{counted(unexplained, 'attempt')} {'has' if unexplained == 1 else 'have'}"
-        reasons.append(f"{attempts} unaccounted bytes ({BYTE.text(known_sum(requests[RESIDUAL]))} in total)")
-    if transferred.lacking:
-        reasons.append(f"{BYTE.text(transferred.lacking)} fewer were transferred than requested")
-    return reasons
-
-
-def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
-    """Attempts of chunks by Dask's tasks, otherwise by the Runner's chunks; and those without a record."""
-    if run.tasks is not None:
-        return _against_tasks(run.tasks, PROCESSOR, chunks, "attempts of chunks")
-    return attempts_of_calls(run, chunks, facts.counted_chunks(chunks))
+    outside = [run.absent[OUTSIDE]] if OUTSIDE in run.absent else []
+    # process() ran where the system does not report what a thread reads; older versions recorded neither
+    ran = pc.and_(table["bytes_other"].is_valid(), table["process_seconds"].is_valid())
+    if pc.any(pc.and_(ran, table["bytes_unmetered"].is_null()), min_count=0).as_py():
+        outside.append("what process() read by other means than uproot could not be counted")
+    if cached := known_sum(table["bytes_cached"]):
+        outside.append(f"{BYTE.text(cached)} of arrays came from coffea's buffer cache")
+    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside="; ".join(outside) or None)
 
 
 def _missing_preprocessing(run: Run) -> list[str]:
@@ -325,38 +287,29 @@ def _missing_preprocessing(run: Run) -> list[str]:
         return ["preprocessing was not recorded" if absent is None else f"preprocessing: {absent}"]
     unknown = records["bytes_requested"].null_count
     reasons = [f"{unknown} {what} have no count of requested bytes"] if unknown else []
-    if run.tasks is None:
-        return [*reasons, *_missing_files(run.calls, records)]
-    openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
-    openings = openings.filter(pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
-    return [*reasons, *_against_tasks(openings, PREPROCESSING, records, what)[1]]
-
-
-def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> list[str]:
-    """What is wrong with the records of files submitted by finished Runner calls, if these were counted.
-
-    A file that is retried has a record for each attempt, and finishes once.
-    """
-    submitted = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
-    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(submitted), pa.string())))
+    if run.tasks is not None:
+        openings = rows_with(run.tasks, "kind", [PREPROCESSING])
+        openings = rows_where(openings, pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
+        return [*reasons, *_against_tasks(openings, PREPROCESSING, records, what)[1]]
+    # a file that is retried has a record for each attempt, and finishes once
+    submitted = {call.id: call.files for call in run.calls if call.outcome == FINISHED and call.files is not None}
+    ours = rows_with(records, "call", submitted)
     seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
     finished = len(with_outcome(ours, (OK,)))
-    return compared(sum(submitted.values()), finished, "files of preprocessing", len(seen))[1]
-
-
-ENDS: Final = {
-    LOST: "whose worker was lost",
-    CANCELLED: "that were cancelled",
-    UNFINISHED: "that were unfinished at the end",
-}
+    return [*reasons, *compared(sum(submitted.values()), finished, "files of preprocessing", len(seen))[1]]
 
 
 def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:
     """Tasks of a kind; how many left no record, by outcome, or more than one."""
-    ours = rows_where(tasks.select(["key", "run_id", "outcome"]), having(tasks["kind"], kind))
+    ours = rows_with(tasks.select(["key", "run_id", "outcome", "kind"]), "kind", [kind])
     known, attempts = facts.identities(ours, records)
-    missing = ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
-    ends = [ENDS.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist()]
+    missing = rows_where(ours, (attempts < 0) | ~np.isin(attempts, known))
+    how = {
+        LOST: "whose worker was lost",
+        CANCELLED: "that were cancelled",
+        UNFINISHED: "that were unfinished at the end",
+    }
+    ends = [how.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist()]
     reasons = [f"{ends.count(end)} {what} {end} left no record" for end in dict.fromkeys(ends)]
     found = known[(known >= 0) & np.isin(known, attempts)]
     if more := int(np.count_nonzero(np.diff(np.sort(found)) == 0)):

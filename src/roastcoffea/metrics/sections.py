@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
-from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
+from roastcoffea.metrics.facts import aggregated, by_name_and_dataset, reason_of_absence, recorded
 from roastcoffea.metrics.statistics import places
 from roastcoffea.records.chunks import SECTION_COLUMNS
 from roastcoffea.records.columns import Column, picked
@@ -25,8 +25,6 @@ SECTION_TOTALS: Final = (
 )
 """One row per section and dataset, over all attempts; failed ones pass through sections as well."""
 
-LARGEST: Final = ("max_seconds", "memory_peak")
-
 
 def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     """Sections by name and dataset, with SECTION_TOTALS."""
@@ -36,7 +34,7 @@ def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     keys = ["name", "dataset"]
     amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
     # a sum is unknown if one pass did not measure it
-    steps = {name: (name, "max" if name in LARGEST else "sum") for name in amounts}
+    steps = {name: (name, "max" if name in {"max_seconds", "memory_peak"} else "sum") for name in amounts}
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 
@@ -55,7 +53,4 @@ def sections(run: Run, chunks: pa.Table) -> dict[str, dict[str, dict[str, Any]]]
     Columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
     `errors`. Amounts not tracked in every pass are None.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in totals_of(chunks, recorded(run, "sections")).to_pylist():
-        found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
-    return found
+    return by_name_and_dataset(totals_of(chunks, recorded(run, "sections")))

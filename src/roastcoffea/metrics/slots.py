@@ -21,7 +21,7 @@ from roastcoffea.metrics.phases import (
     UNRECORDED,
     WORKER_OVERHEAD,
 )
-from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, Numbers, level_before
+from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, Numbers, level_before, union
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 SHARED: Final = (QUEUED, MISPLACED, TAIL, CLIENT)
@@ -130,11 +130,11 @@ def idle_slots(
         surplus.append(_changes(steps, ready))
         beyond += int((np.maximum(steps.busy - steps.threads, 0) * np.diff(steps.time, append=0)).sum())
     waits = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
-    for group in _groups(attempts, _joined(left), _joined(surplus), axes, together):
-        found = {cause: np.zeros((group.axes.rows, axes.bins)) for cause in SHARED}
-        waits += _share(group.attempts, group.left, group.surplus, group.axes, found)
-        for cause, amounts in found.items():
-            seconds[cause][group.rows] += amounts
+    for rows, group in _groups((attempts, _joined(left), _joined(surplus)), axes, together):
+        shares, its_waits = _share(*group)
+        waits += its_waits
+        for cause, amounts in zip(SHARED, shares, strict=True):
+            seconds[cause][rows] += amounts
     return Slots(
         {cause: amounts / MICROSECONDS for cause, amounts in seconds.items()},
         dict(zip(TAIL_OF, waits[: len(TAIL_OF)].tolist(), strict=True)),
@@ -264,39 +264,22 @@ def _count(steps: _Steps, amounts: Integers, axes: Axes, seconds: Numbers) -> No
 # Over all workers
 
 
-class _Group(NamedTuple):
-    """Workers that could take over each other's tasks, and their rows."""
-
-    attempts: Moments
-    left: _Changes
-    surplus: _Changes
-    axes: Axes
-    rows: Integers
-
-
 def _groups(
-    attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, together: Integers | None
-) -> Iterator[_Group]:
-    """Groups of workers; a single group is passed on as it is."""
+    parts: tuple[Moments | _Changes, ...], axes: Axes, together: Integers | None
+) -> Iterator[tuple[Integers, tuple[Any, ...]]]:
+    """Rows of workers that could take over each other's tasks, and their parts; a single group's are not copied."""
     if together is None or len(numbers := np.unique(together)) < 2:
-        yield _Group(attempts, left, surplus, axes, np.arange(axes.rows))
+        yield np.arange(axes.rows), (*parts, axes)
         return
-    parts = [_by_group(part, together[part.worker], numbers) for part in (attempts, left, surplus)]
-    for number, of_attempts, of_left, of_surplus in zip(numbers, *parts, strict=True):
+    for number in numbers:
         rows = np.unique(axes.row[together == number])
-        its = axes._replace(row=np.searchsorted(rows, axes.row), rows=len(rows))
-        yield _Group(Moments(*of_attempts), _Changes(*of_left), _Changes(*of_surplus), its, rows)
+        own = [together[part.worker] == number for part in parts]
+        of = (type(part)(*(column[some] for column in part)) for part, some in zip(parts, own, strict=True))
+        yield rows, (*of, axes._replace(row=np.searchsorted(rows, axes.row), rows=len(rows)))
 
 
-def _by_group(columns: Moments | _Changes, group: Integers, numbers: Integers) -> Iterator[tuple[Any, ...]]:
-    """Rows of each group, in their order."""
-    order = np.argsort(group, kind="stable")
-    ends = np.searchsorted(group[order], numbers[1:])
-    return zip(*(np.split(column[order], ends) for column in columns), strict=True)
-
-
-def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, seconds: Mapping[str, Numbers]) -> Numbers:
-    """Count the causes of the slots that remain over all workers; return the tail's and the client's seconds by part.
+def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes) -> tuple[Numbers, Numbers]:
+    """Time of each of SHARED in the slots that remain over all workers; and the tail's and the client's by part.
 
     At each moment, a cause takes a share of all free slots. The integral of that share acts as a clock: a worker's time
     in that class is its free slots times the clock's advance.
@@ -304,26 +287,22 @@ def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, sec
     marks, waits = _waits(attempts, axes)
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free = np.zeros((axes.rows, axes.bins))
-    behind = {cause: np.zeros_like(free) for cause in SHARED}
-    at_edges = {cause: np.zeros(axes.bins + 1) for cause in SHARED}
-    clocks = dict.fromkeys(SHARED, 0.0)
+    behind = np.zeros((len(SHARED), axes.rows, axes.bins))
+    at_edges, clocks = np.zeros((len(SHARED), axes.bins + 1)), np.zeros((len(SHARED), 1))
     for part in _parts(attempts, left, surplus, marks, axes):
         wait = waits[np.searchsorted(marks, part.time, side="right") - 1]
         amounts = _split(part, wait < len(TAIL_OF))
-        by_wait += np.bincount(wait, (amounts[TAIL] + amounts[CLIENT]) * part.lasting, len(by_wait))
+        by_wait += np.bincount(wait, amounts[2:].sum(axis=0) * part.lasting, len(by_wait))
         places = axes.row[left.worker[part.left]] * axes.bins + axes.bin(part.time[part.is_left])
         change = left.change[part.left]
         free += axes.sums(places, change)
-        for cause, amount in amounts.items():
-            advance = amount / np.maximum(part.free, 1) * part.lasting
-            clock = clocks[cause] + np.cumsum(advance)
-            clocks[cause] = float(clock[-1])
-            clock -= advance
-            at_edges[cause][part.edge] = clock[part.is_edge]
-            behind[cause] += axes.sums(places, change * clock[part.is_left])
-    for cause, clock in at_edges.items():
-        seconds[cause][:] = free * clock[1:] - behind[cause] + level_before(free) * np.diff(clock)
-    return by_wait / MICROSECONDS
+        advance = amounts / np.maximum(part.free, 1) * part.lasting
+        after = clocks + np.cumsum(advance, axis=1)
+        clocks, clock = after[:, -1:], after - advance
+        at_edges[:, part.edge] = clock[:, part.is_edge]
+        behind += [axes.sums(places, change * each) for each in clock[:, part.is_left]]
+    found = free * at_edges[:, None, 1:] - behind + level_before(free) * np.diff(at_edges)[:, None]
+    return found, by_wait / MICROSECONDS
 
 
 class _Part(NamedTuple):
@@ -369,19 +348,19 @@ def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers
         yield _Part(time, np.diff(time, append=after), free, ready, waits, is_left, index[is_left], is_edge, edge)
 
 
-def _split(part: _Part, active: Flags) -> dict[str, Integers]:
-    """Free slots split by cause."""
+def _split(part: _Part, active: Flags) -> Integers:
+    """Free slots split by cause, in the order of SHARED."""
     waiting = np.minimum(part.free, part.queued)
     misplaced = np.minimum(part.free - waiting, part.ready)
     rest = part.free - waiting - misplaced
-    return {QUEUED: waiting, MISPLACED: misplaced, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
+    return np.stack([waiting, misplaced, np.where(active, rest, 0), np.where(active, 0, rest)])
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
     """What everything waits for from each time on: the place in TAIL_OF, followed by those in CLIENT_OF."""
     assigned, seen = axes.microseconds(attempts.assigned), axes.microseconds(attempts.seen)
     kinds = [attempts.kind == KINDS.index(kind) for kind in TAIL_OF]
-    covered = [_union(assigned[kind], seen[kind]) for kind in kinds]
+    covered = [union(assigned[kind], seen[kind]) for kind in kinds]
     marks = np.unique(np.concatenate([[0], *(moments for spans in covered for moments in spans)]))
     first, last = assigned.min(initial=axes.edges[-1]), seen.max(initial=-1)
     waits = len(TAIL_OF) + np.where(marks < first, 0, np.where(marks < last, 1, 2))
@@ -389,11 +368,3 @@ def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
         open_spans = np.searchsorted(begins, marks, side="right") - np.searchsorted(ends, marks, side="right")
         waits[open_spans > 0] = place
     return marks, waits
-
-
-def _union(begins: Integers, ends: Integers) -> tuple[Integers, Integers]:
-    """Times covered by at least one interval, without overlaps."""
-    order = np.argsort(begins, kind="stable")
-    begins, ends = begins[order], np.maximum.accumulate(ends[order])
-    opens = np.append(True, begins[1:] > ends[:-1]) if len(begins) else np.zeros(0, np.bool_)
-    return begins[opens], ends[np.append(opens[1:], True)] if len(begins) else ends

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -115,22 +117,21 @@ class Node:
     samples: int = 0
     states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
     self_states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
-    datasets: dict[str | None, float] = field(default_factory=dict)
-    families: dict[Family, float] = field(default_factory=dict)
+    datasets: dict[str | None, float] = field(default_factory=partial(defaultdict, float))
+    families: dict[Family, float] = field(default_factory=partial(defaultdict, float))
     children: list[Node] = field(default_factory=list)
 
     def add(self, stack: Stack, *, itself: bool) -> None:
         """Add a stack that passes through this frame, or ends in it."""
         self.seconds += stack.seconds
         self.samples += stack.samples
-        self.datasets[stack.dataset] = self.datasets.get(stack.dataset, 0.0) + stack.seconds
+        self.datasets[stack.dataset] += stack.seconds
         for family, seconds in stack.families():
-            self.families[family] = self.families.get(family, 0.0) + seconds
-        for sums in (self.states, self.self_states) if itself else (self.states,):
-            for state, seconds in stack.states.items():
-                sums[state] += seconds
-        if itself:
-            self.self_seconds += stack.seconds
+            self.families[family] += seconds
+        for state, seconds in stack.states.items():
+            self.states[state] += seconds
+            self.self_states[state] += seconds * itself
+        self.self_seconds += stack.seconds * itself
 
 
 ROOT: Final = Place("process()", "", 0)
@@ -196,9 +197,9 @@ def _word(text: str) -> str:
 def speedscope(stacks: Sequence[Stack], absent: str | None = None) -> dict[str, Any]:
     """Content of a speedscope file: for each dataset one profile of all its time, and one per state."""
     frames: dict[Place, int] = {}
-    seconds: dict[str | None, float] = {}
+    seconds: dict[str | None, float] = defaultdict(float)
     for stack in stacks:
-        seconds[stack.dataset] = seconds.get(stack.dataset, 0.0) + stack.seconds
+        seconds[stack.dataset] += stack.seconds
     profiles = []
     for dataset in sorted(seconds, key=lambda name: -seconds[name]):
         of_dataset = [stack for stack in stacks if stack.dataset == dataset]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -9,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.facts import aggregated
 from roastcoffea.metrics.slots import NONE, Moments, Presence
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, having
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, having, integers
 from roastcoffea.records.chunks import OK
 
 FROM_FIRST: Final = {phases.OPEN, phases.INTERPRET, phases.COMPUTE, phases.LOCK, phases.BLOCKED, phases.WAIT}
@@ -25,14 +27,8 @@ FEWEST: Final = 3
 SPREADS: Final = 5.0
 """A first one is slow if it exceeds later ones by this many median deviations and by `SHORTEST`."""
 
-SCATTER: Final = 2.0
-"""Factor by which first chunks vary in what they have in common."""
-
 SHORTEST: Final = 0.02
 """Seconds below which nothing is start-up: clocks, caches and other processes cause that much."""
-
-TICK: Final = 0.02
-"""Seconds by which the operating system may tell a process to have been born too early: two of its ticks."""
 
 
 def excess_over_later_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
@@ -49,11 +45,8 @@ def excess_over_later_chunks(chunks: pa.Table, used: Flags, of_run: Integers) ->
     if not first.any() or not later.any():
         return found
     at = np.flatnonzero(first)
-    file = _within(of_run, codes(chunks["file"]))
-    # of many files, only those of first chunks
-    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file=file, of_run=of_run)
-    imports = chunks["imports"].is_valid().to_numpy() if "imports" in chunks.column_names else np.zeros(len(chunks))
-    certain = np.asarray(imports[at], np.bool_) | groups.have_later
+    groups = _Groups(first, later, chunks, of_run)
+    certain = chunks["imports"].is_valid().to_numpy()[at] | groups.have_later
     events = np.maximum(amounts(chunks, "events"), 1.0)
     for name, late in found.items():
         for column in phases.COLUMNS_OF[name]:
@@ -73,21 +66,15 @@ def _within(of_run: Integers, code: Integers) -> Integers:
 def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
     """Largest extra time of each first chunk that the other first chunks of its run support."""
     found = np.zeros(len(beyond))
-    order = np.argsort(of_run, kind="stable")
-    for own in np.split(order, np.flatnonzero(np.diff(of_run[order])) + 1):
-        found[own] = _supported(beyond[own])
+    for run in np.unique(of_run):
+        own = beyond[of_run == run]
+        if len(own) > 1:
+            order, middle = np.sort(own), (len(own) - 2) // 2
+            # the lower median of the others
+            place = np.where(np.searchsorted(order, own) <= middle, middle + 1, middle)
+            # first chunks vary by this factor in what they have in common
+            found[of_run == run] = 2.0 * order[place]
     return found
-
-
-def _supported(beyond: Numbers) -> Numbers:
-    """Largest extra time of each chunk that the others support."""
-    if len(beyond) < 2:
-        return np.zeros(len(beyond))
-    order = np.sort(beyond)
-    rank = np.searchsorted(order, beyond)
-    # the lower median of the others
-    middle = (len(beyond) - 2) // 2
-    return SCATTER * order[np.where(rank <= middle, middle + 1, middle)]
 
 
 def _first_of_threads(chunks: pa.Table, used: Flags) -> tuple[Flags, Flags]:
@@ -96,8 +83,8 @@ def _first_of_threads(chunks: pa.Table, used: Flags) -> tuple[Flags, Flags]:
     for name in ("start", "thread", "worker"):
         known &= chunks[name].is_valid().to_numpy()
     place = np.flatnonzero(known)
-    thread = np.asarray(chunks["thread"].filter(pa.array(known)).to_numpy(), np.int64)
-    worker, start = codes(chunks["worker"])[place], amounts(chunks, "start")[place]
+    thread, worker = integers(chunks["thread"])[place], codes(chunks["worker"])[place]
+    start = amounts(chunks, "start")[place]
     order = np.lexsort((start, thread, worker))
     new = np.ones(len(order), np.bool_)
     new[1:] = (np.diff(worker[order]) != 0) | (np.diff(thread[order]) != 0)
@@ -142,11 +129,12 @@ def _median(values: Numbers) -> float:
 class _Groups:
     """Chunks to compare: the first ones, and later ones by dataset, worker and file."""
 
-    def __init__(
-        self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, *, file: Integers, of_run: Integers
-    ) -> None:
+    def __init__(self, first: Flags, later: Flags, chunks: pa.Table, of_run: Integers) -> None:
+        dataset, file = (_within(of_run, codes(chunks[name])) for name in ("dataset", "file"))
+        worker = codes(chunks["worker"])
+        # of many files, only those of first chunks
+        of_files = np.flatnonzero(np.isin(file, file[first]) & later)
         self.first, self.later, self.of_files = first, later, of_files
-        dataset, worker = _within(of_run, codes(chunks["dataset"])), codes(chunks["worker"])
         self.dataset, self.worker, self.file = _Group(dataset[later]), _Group(worker[later]), _Group(file[of_files])
         self.datasets, self.workers, self.files = (code[first] for code in (dataset, worker, file))
         self._worker = worker
@@ -177,9 +165,8 @@ class _Groups:
 
     def _of_workers(self, ratio: Numbers, worker: Integers) -> Numbers:
         """Later chunks of workers relative to the usual; from only a few, slowness is taken and speed is not."""
-        few = self.worker.number(worker) < FEWEST
         found = np.nan_to_num(self.worker.medians(ratio, worker), nan=1.0)
-        return np.where(few, np.maximum(found, 1.0), found)
+        return np.where(self.worker.number(worker) < FEWEST, np.maximum(found, 1.0), found)
 
 
 def first_tasks(moments: Moments, workers: int, of_run: Integers) -> Presence:
@@ -224,7 +211,8 @@ def could_begin(worker: Integers, start: Numbers, asked: Numbers, born: Numbers)
     order = np.lexsort((start, worker))
     first = order[np.diff(worker[order], prepend=-1) != 0]
     birth, found = born[worker[first]], start.copy()
-    new = (birth >= asked[first] - TICK) & (start[first] - birth > SHORTEST)
+    # the operating system may tell it to have been born too early by two ticks
+    new = (birth >= asked[first] - 0.02) & (start[first] - birth > SHORTEST)
     found[first[new]] = birth[new]
     return found
 
@@ -249,16 +237,14 @@ class StartUp(NamedTuple):
 
 def startup_of(rows: pa.Table, idle: Mapping[str, float], chunks: pa.Table) -> list[StartUp]:
     """Start-up of each worker with any, longest first; `rows` are those of the time ledger."""
-    sums: dict[str, float] = {}
-    for worker, seconds in zip(rows["address"].to_pylist(), rows[phases.STARTUP].to_pylist(), strict=True):
-        sums[worker] = sums.get(worker, 0.0) + seconds
     known = chunks.select(["worker", "imports", "start"]).filter(chunks["imports"].is_valid()).sort_by("start")
-    modules: dict[str, dict[str, None]] = {}
+    modules: dict[str, dict[str, None]] = defaultdict(dict)
     for worker, names in zip(known["worker"].to_pylist(), known["imports"].to_pylist(), strict=True):
-        modules.setdefault(worker, {}).update(dict.fromkeys(names))
+        modules[worker] |= dict.fromkeys(names)
+    sums = aggregated(rows, ["address"], {"seconds": (phases.STARTUP, "sum")}, use_threads=False)
     found = [
-        StartUp(worker, seconds, idle.get(worker, 0.0), tuple(modules.get(worker, ())))
-        for worker, seconds in sums.items()
+        StartUp(worker, seconds, idle.get(worker, 0.0), tuple(modules[worker]))
+        for worker, seconds in zip(sums["address"].to_pylist(), sums["seconds"].to_pylist(), strict=True)
         if seconds > 0
     ]
     return sorted(found, key=lambda one: -one.seconds)

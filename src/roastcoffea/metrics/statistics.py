@@ -83,12 +83,18 @@ def highest_concurrency(starts: Numbers, stops: Numbers) -> int:
     return int(open_at_start.max(initial=0))
 
 
+def union(starts: Numbers, stops: Numbers, gap: float = 0.0) -> tuple[Numbers, Numbers]:
+    """Times covered by at least one interval, with gaps of up to this length, in order."""
+    order = np.argsort(starts, kind="stable")
+    starts, until = starts[order], np.maximum.accumulate(stops[order])
+    first = np.append(True, starts[1:] > until[:-1] + gap)[: len(starts)]
+    return starts[first], until[np.append(first[1:], True)[: len(starts)]]
+
+
 def union_length(starts: Numbers, stops: Numbers) -> float:
     """Total time covered by at least one interval."""
-    order = np.argsort(starts)
-    starts, stops = starts[order], stops[order]
-    covered_until = np.concatenate([starts[:1], np.maximum.accumulate(stops)[:-1]])
-    return float(np.sum(np.maximum(stops - np.maximum(starts, covered_until), 0.0)))
+    begins, ends = union(starts, stops)
+    return float(np.sum(ends - begins))
 
 
 def time_weighted_mean(times: Numbers, values: Numbers) -> float:
@@ -98,10 +104,8 @@ def time_weighted_mean(times: Numbers, values: Numbers) -> float:
     """
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
-    steps = np.diff(times)
-    if steps.sum() == 0:
-        return float(values.mean())
-    return float(np.sum(steps * (values[1:] + values[:-1]) / 2) / steps.sum())
+    lasted = times[-1] - times[0]
+    return float(np.trapezoid(values, times) / lasted if lasted else values.mean())
 
 
 def sample_deviation(values: Numbers) -> float:

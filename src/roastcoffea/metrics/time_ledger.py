@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
-from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.facts import aggregated, reason_of_absence
 from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
@@ -37,23 +37,6 @@ Breakdown = Literal["dataset", "worker", "file", "host", "endpoint", "site"]
 BREAKDOWNS: Final = get_args(Breakdown)
 REDONE: Final = ("file", "endpoint", "site")
 """Of these the ones that all rows are made anew for."""
-
-
-class Timelines(NamedTuple):
-    """Number of threads in each class, as means over time bins.
-
-    `edges` are Unix seconds, one more than the number of bins. `threads` for each class and `offered` for all threads
-    are arrays with one row per worker and one column per bin.
-    """
-
-    workers: list[str | None]
-    edges: Numbers
-    threads: dict[str, Numbers]
-    offered: Numbers
-
-
-LinesOf = Callable[[int, "str | None", bool], Timelines]
-"""Function that returns timelines with this many bins: of one worker, of each, or (None) of all combined."""
 
 
 @dataclass(eq=False, repr=False)
@@ -82,10 +65,8 @@ class TimeLedger(Ledger[float]):
     "preprocessing", else "other"."""
     client_of: Mapping[str, float] = field(default_factory=dict)
     """Seconds of "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
-    lines_of: LinesOf | None = None
-    """Function that returns timelines."""
-    rows_by: Callable[[str], pa.Table] | None = None
-    """Function that returns `rows` by file, endpoint or site instead of dataset."""
+    records: Records | None = None
+    """Records that timelines, and rows by file, endpoint or site, are counted from."""
     startup: list[StartUp] = field(default_factory=list)
     """Start-up of each worker with any, longest first."""
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -122,7 +103,8 @@ class TimeLedger(Ledger[float]):
         return self[name]
 
     def __getitem__(self, name: str) -> float:
-        if name in self._classes or not (names := self._renamed_to(name)):
+        names = phases.OLDER_NAMES.get(name, ())
+        if name in self._classes or not names or not self._classes.keys() >= {*names}:
             return super().__getitem__(name)
         now = " + ".join(f'"{one}"' for one in names)
         warnings.warn(f'"{name}" of the time ledger is now {now}', DeprecationWarning, stacklevel=2)
@@ -130,11 +112,6 @@ class TimeLedger(Ledger[float]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._classes
-
-    def _renamed_to(self, name: str) -> tuple[str, ...]:
-        """Current classes for this former name; none if one of them is missing."""
-        names = phases.OLDER_NAMES.get(name, ())
-        return names if all(one in self._classes for one in names) else ()
 
     def _notes(self) -> list[str]:
         failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in self.failed.items() if seconds]
@@ -157,12 +134,15 @@ class TimeLedger(Ledger[float]):
             text = f"the time ledger has no breakdown by {what!r}; choose one of {names}"
             raise ValueError(text)
         if what == "host":
-            return _summed(self.by("worker"), [self.hosts.get(worker) for worker in self.capacity], what)
-        key = "address" if what == "worker" else what
-        rows = self.rows if what not in REDONE or self.rows_by is None else self.rows_by(what)
-        rows = rows if key in rows.column_names else rows.rename_columns({"dataset": key})
-        sums = rows.group_by(key).aggregate([(name, "sum") for name in self._names])
-        frame: pd.DataFrame = sums.rename_columns([key, *self._names]).to_pandas().set_index(key).sort_index()
+            import pandas as pd
+
+            hosts = pd.Index([self.hosts.get(worker) for worker in self.capacity], name=what, dtype=object)
+            sums_of_hosts: pd.DataFrame = self.by("worker").groupby(hosts, dropna=False).sum()
+            return sums_of_hosts
+        key = "address" if what == "worker" else "dataset"
+        rows = self.rows if what not in REDONE or self.records is None else _rows_by(self.records, what)
+        sums = aggregated(rows, [key], {name: (name, "sum") for name in self._names})
+        frame: pd.DataFrame = sums.to_pandas().set_index(key).sort_index()
         frame.index.name = what
         if what == "worker":
             frame = frame.reindex(list(self.capacity), fill_value=0.0)
@@ -177,33 +157,13 @@ class TimeLedger(Ledger[float]):
         that their sums x `seconds` add up to the ledger; `total` is the number of threads. A task's classes are spread
         evenly over its duration; idle ones are exact.
         """
-        import pandas as pd
-
-        lines = self._lines(bins, worker, False)
-        columns = {"seconds": np.diff(lines.edges)} | {name: rows[0] for name, rows in lines.threads.items()}
-        return pd.DataFrame(columns | {phases.TOTAL: lines.offered[0]}, index=pd.Index(lines.edges[:-1], name="start"))
-
-    def timelines(self, bins: int = 500) -> Timelines:
-        """Threads by class over time, for each worker; see `timeline`."""
-        return self._lines(bins, None, True)
-
-    def _lines(self, bins: int, worker: str | None, each: bool) -> Timelines:
-        if self.lines_of is None:
+        if self.records is None:
             text = f"no timeline is available: {self.absent or 'the ledger was made without one'}"
             raise NotMeasuredError(text)
         if worker is not None and worker not in self.capacity:
             text = f"unknown worker {worker!r}; the workers are {', '.join(self.capacity)}"
             raise KeyError(text)
-        lines = self.lines_of(bins, worker, each)
-        return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
-
-
-def _summed(frame: pd.DataFrame, labels: list[str | None], name: str) -> pd.DataFrame:
-    """Sums of the rows of each label, None included."""
-    import pandas as pd
-
-    sums: pd.DataFrame = frame.groupby(pd.Index(labels, name=name, dtype=object), dropna=False).sum()
-    return sums
+        return _timeline(self.records, [name for name in COUNTED if name in self], bins, worker)
 
 
 def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> pa.Table:
@@ -240,8 +200,7 @@ def time_ledger(
         beyond=slots.beyond,
         tail_of=slots.tail_of,
         client_of=slots.client_of,
-        lines_of=partial(_timelines, records),
-        rows_by=partial(_rows_by, records),
+        records=records,
         startup=startup_of(rows, waited, chunks),
         hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
@@ -262,22 +221,11 @@ def _busy(records: Records) -> Busy:
     return busy_chunks(records) if tasks is None else busy_tasks(records, tasks)
 
 
-LARGEST_RESIDUAL: Final = 0.01
-"""Share of the total above which a residual, or excess busy seconds, indicate missing records."""
-
-CLOCKS: Final = 0.002
-"""Seconds by which clocks of a thread and its task may differ on a busy host; runs shorter than 0.1 s show it."""
-
-
-NOT_SEPARATED: Final = (
-    f'recorded by an older version, or on a system without run-queue times of threads: "{phases.WAIT}" has their sum'
-)
-
-
 def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
     """Classes that were not measured, with the reason."""
     known = {phase.time_class for phase in phases.phases_of(counted)}
-    unknown = {name: NOT_SEPARATED for name in phases.PARTS_OF_WAIT if name not in known}
+    older = "recorded by an older version, or on a system without run-queue times of threads"
+    unknown = {name: f'{older}: "{phases.WAIT}" has their sum' for name in phases.PARTS_OF_WAIT if name not in known}
     if run.tasks is None:
         of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
         return unknown | dict.fromkeys(of_scheduler, "not recorded without a scheduler")
@@ -287,26 +235,25 @@ def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
 def _discrepancies(ledger: TimeLedger) -> list[str]:
     """Why the ledger does not add up, if it does not."""
     total, residual = ledger.total or 0.0, ledger.residual or 0.0
-    most, found = max(LARGEST_RESIDUAL * total, CLOCKS), []
-    if ledger.beyond > most:
-        found.append(f"{SECOND.text(ledger.beyond)} of tasks exceed their workers' threads")
-    if abs(residual) > most:
-        found.append(f"{SECOND.text(residual)} of thread time are unaccounted for")
-    return found
+    # clocks of a thread and its task may differ by 2 ms on a busy host, which runs shorter than 0.2 s show
+    most = max(0.01 * total, 0.002)
+    amounts = {"of tasks exceed their workers' threads": ledger.beyond, "of thread time are unaccounted for": residual}
+    return [f"{SECOND.text(amount)} {what}" for what, amount in amounts.items() if abs(amount) > most]
 
 
-def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> Timelines:
+def _timeline(records: Records, names: list[str], bins: int, worker: str | None) -> pd.DataFrame:
     """Threads by class in each bin, counted from scratch so that a ledger need not keep the inputs."""
-    busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=each)
+    import pandas as pd
+
+    busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=False)
     seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
     idle = _idle(records, busy, where).seconds
     seconds |= idle | {phases.STARTUP: idle[phases.STARTUP] + seconds.get(phases.STARTUP, 0.0)}
     offered = spread(presence.worker, presence.start, presence.stop, records.offered(), where)
-    widths = np.maximum(np.diff(where.edges), 1) / MICROSECONDS
-    found: list[str | None] = [*records.workers] if each else [worker]
-    nothing = np.zeros_like(offered)
-    threads = {name: seconds.get(name, nothing)[: len(found)] / widths for name in COUNTED}
-    return Timelines(found, records.run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
+    widths, edges = np.maximum(np.diff(where.edges), 1) / MICROSECONDS, records.run.start + where.edges / MICROSECONDS
+    threads = {name: seconds[name][0] / widths if name in seconds else 0 * widths for name in names}
+    columns = {"seconds": np.diff(edges), **threads, phases.TOTAL: offered[0] / widths}
+    return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="start"))
 
 
 def _rows_by(records: Records, what: str) -> pa.Table:
@@ -328,16 +275,14 @@ def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
 
 def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
     """Busy seconds by worker and dataset, and idle ones by worker."""
-    datasets = pc.dictionary_encode(busy.of)
-    number = np.asarray(pc.fill_null(datasets.indices, len(datasets.dictionary)).to_numpy(), dtype=np.int64)
-    known = [*datasets.dictionary.to_pylist(), None]
-    places = busy.moments.worker * len(known) + number
-    some = np.unique(places)
-    size = len(workers) * len(known)
-    seconds = {name: np.bincount(places, amounts, size)[some] for name, amounts in busy.seconds.items()}
-    addresses, of = [workers[place] for place in some // len(known)], [known[place] for place in some % len(known)]
+    table = pa.table({"worker": busy.moments.worker, "dataset": busy.of, **busy.seconds})
+    keys, steps = ["worker", "dataset"], {name: (name, "sum") for name in busy.seconds}
+    sums = aggregated(table, keys, steps, use_threads=False).sort_by("worker")
+    addresses = [workers[place] for place in sums["worker"].to_pylist()]
+    seconds = {name: sums[name].to_numpy() for name in busy.seconds}
     idle = {cause: amounts[:, 0] for cause, amounts in slots.seconds.items()}
-    return pa.concat_tables([_rows_of(addresses, of, seconds), _rows_of(workers, [None] * len(workers), idle)])
+    of_busy = _rows_of(addresses, sums["dataset"].to_pylist(), seconds)
+    return pa.concat_tables([of_busy, _rows_of(workers, [None] * len(workers), idle)])
 
 
 # Metrics of the ledger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -32,9 +33,7 @@ from roastcoffea.records.tasks import LOST, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, RATIO, SECOND
 
 CHUNK_RECORDS: Final = "chunk records"
-CUSTOM_METRICS: Final = "custom_metrics of set_coffea_report"
 REPORT_SET: Final = "coffea report (set_coffea_report)"
-REPORTS_RECORDED: Final = "coffea report (from the Runner call)"
 
 
 class Quantity(NamedTuple):
@@ -50,9 +49,14 @@ class Quantity(NamedTuple):
     columns: tuple[str, ...]
 
 
-REQUESTED: Final = ("performance_counters", "num_requested_bytes")
 EVENTS_OF: Final = Quantity("total_events", "events", "entries", ("entries",), ("events",))
-BYTES: Final = Quantity("total_bytes_read", "bytes", "bytesread", REQUESTED, ("bytes_requested", "coffea_bytes_read"))
+BYTES: Final = Quantity(
+    "total_bytes_read",
+    "bytes",
+    "bytesread",
+    ("performance_counters", "num_requested_bytes"),
+    ("bytes_requested", "coffea_bytes_read"),
+)
 
 
 def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
@@ -97,34 +101,26 @@ def disagreements(run: Run) -> Iterator[str]:
 
 
 def _disagreement(quantity: Quantity, run: Run, given: Sourced, expected: Sourced) -> str:
-    calls = _finished(run)
+    calls, name = _finished(run), quantity.metric
     if given.source == REPORT_SET and _lacks_calls(given, calls, expected):
-        return (
-            f"the report of set_coffea_report has {given.value:,} of {expected.value:,} {quantity.noun}: "
-            f"{quantity.metric} and its rates cover all {len(calls)} Runner calls"
-        )
-    return (
-        f"{quantity.metric} is {given.value:,} according to the {given.source}, "
-        f"but {expected.value:,} according to the {expected.source}: the first is used"
-    )
+        part = f"{given.value:,} of {expected.value:,} {quantity.noun}"
+        return f"the report of set_coffea_report has {part}: {name} and its rates cover all {len(calls)} Runner calls"
+    first, second = (f"{one.value:,} according to the {one.source}" for one in (given, expected))
+    return f"{name} is {first}, but {second}: the first is used"
 
 
 def _reports_against_chunks(run: Run, chunks: pa.Table | None) -> Iterator[str]:
     """Disagreement on events between coffea's reports and the chunks, if every chunk has a record."""
     calls = _finished(run)
     reported = _reported_total(EVENTS_OF, calls)
-    if reported is None or chunks is None or not calls or not _all_recorded(run, calls, chunks):
+    if reported is None or chunks is None:
         return
-    recorded_events = _chunk_total_or_none(EVENTS_OF, run, facts.of_finished_calls(run, chunks))
-    if recorded_events is not None and reported.value != recorded_events.value:
-        yield f"coffea's reports have {reported.value:,} events, but the chunk records have {recorded_events.value:,}"
-
-
-def _all_recorded(run: Run, calls: list[RunnerCall], chunks: pa.Table) -> bool:
-    """Whether each chunk submitted by these calls has a record of its end."""
     ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
     ended = {row["values"]: row["counts"] for row in ends["call"].value_counts().to_pylist()}
-    return all(call.chunks is not None and ended.get(call.id, 0) == call.chunks for call in calls)
+    own = _chunk_total_or_none(EVENTS_OF, run, facts.of_finished_calls(run, chunks))
+    all_recorded = all(ended.get(call.id, 0) == call.chunks for call in calls)
+    if all_recorded and own is not None and reported.value != own.value:
+        yield f"coffea's reports have {reported.value:,} events, but the chunk records have {own.value:,}"
 
 
 def _finished(run: Run) -> list[RunnerCall]:
@@ -154,7 +150,8 @@ def _custom_total(quantity: Quantity, run: Run) -> Sourced | None:
     """Sum over the datasets of the user's own breakdown, if each has the number."""
     if not isinstance(run.custom_metrics, Mapping):
         return None
-    return _sum((_amount(dataset, *quantity.in_custom) for dataset in run.custom_metrics.values()), CUSTOM_METRICS)
+    source = "custom_metrics of set_coffea_report"
+    return _sum((_amount(dataset, *quantity.in_custom) for dataset in run.custom_metrics.values()), source)
 
 
 def _given_total(quantity: Quantity, run: Run) -> Sourced | None:
@@ -164,7 +161,7 @@ def _given_total(quantity: Quantity, run: Run) -> Sourced | None:
 
 def _reported_total(quantity: Quantity, calls: Iterable[RunnerCall]) -> Sourced | None:
     """Sum over the reports of these Runner calls, if each has the number."""
-    return _sum((_amount(call.report, quantity.in_report) for call in calls), REPORTS_RECORDED)
+    return _sum((_amount(call.report, quantity.in_report) for call in calls), "coffea report (from the Runner call)")
 
 
 def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
@@ -226,7 +223,6 @@ def num_chunks(counted_chunks: pa.Table) -> int:
 
 
 of_report = partial(metric, source="coffea report, or chunk records")
-of_chunks = partial(metric, source=CHUNK_RECORDS)
 
 
 @of_report(COUNT, group=EVENTS, label="events", formula="coffea's entries, summed over Runner calls")
@@ -252,10 +248,13 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
     return total(BYTES, run, counted_chunks)
 
 
-CPU_OF_ALL = "sum of cpu_seconds + helper_cpu_seconds over all attempts"
-
-
-@of_chunks(SECOND, group=TIMING, label="CPU time of chunks", formula=CPU_OF_ALL)
+@metric(
+    SECOND,
+    group=TIMING,
+    source=CHUNK_RECORDS,
+    label="CPU time of chunks",
+    formula="sum of cpu_seconds + helper_cpu_seconds over all attempts",
+)
 def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
     """CPU time of the threads that ran chunks and of their helper threads, including opening and building.
 
@@ -263,7 +262,9 @@ def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
     `worker_cpu_time_seconds`.
     """
     total = complete_sum(chunks, "cpu_seconds", "attempts of chunks") + known_sum(chunks["helper_cpu_seconds"])
-    lost = 0 if tasks is None else _attempts_lost(tasks)
+    lost = 0
+    if tasks is not None:
+        lost = int(np.sum(statistics.having(tasks["kind"], PROCESSOR) & statistics.having(tasks["outcome"], LOST)))
     unmetered = chunks["helper_cpu_seconds"].null_count
     lacking = {"attempts lost with their worker": lost, "attempts' helper threads": unmetered}
     without = [f"{number} {what}" for what, number in lacking.items() if number]
@@ -294,13 +295,7 @@ def event_rate_cpu_total_khz(total_events: int, total_cpu_time: float) -> float:
     return 1e-3 * total_events / total_cpu_time
 
 
-def _attempts_lost(tasks: pa.Table) -> int:
-    """Attempts of chunks without a record because their worker was lost."""
-    return int(np.sum(statistics.having(tasks["kind"], PROCESSOR) & statistics.having(tasks["outcome"], LOST)))
-
-
 ARRIVALS = "arrivals and departures at the scheduler"
-SAMPLES = "samples of workers"
 of_arrivals = partial(metric, COUNT, group=RESOURCES, source=ARRIVALS)
 
 
@@ -363,25 +358,29 @@ def event_rate_core_khz(total_events: int, elapsed_time_seconds: float, total_co
 
 
 of_memory = partial(metric, BYTE, group=RESOURCES)
-PEAK, MEAN = (
-    "maximum over samples, chunks' peaks and what killed workers had",
-    "mean over workers of the time-weighted mean of each",
+
+
+@of_memory(
+    source="samples of workers, chunk records",
+    label="memory of a worker (peak)",
+    formula="maximum over samples, chunks' peaks and what killed workers had",
 )
-
-
-@of_memory(source=f"{SAMPLES}, chunk records", label="memory of a worker (peak)", formula=PEAK)
 def peak_memory_bytes(
     run: Run, samples: pa.Table | None = None, chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
 ) -> int:
     """Highest resident memory of any worker process: in samples, in chunks, or when it was killed."""
     columns = ((samples, "memory"), (chunks, "memory_peak"), (lifetimes, "killed_memory"))
-    largest = [pc.max(table[column]).as_py() for table, column in columns if table is not None]
+    largest = (pc.max(table[column]).as_py() for table, column in columns if table is not None)
     seen = [size for size in largest if size is not None]
     refuse_if(not seen, run.absent.get("memory_peak", "no sample of a worker's memory and no chunk's peak"))
     return int(max(seen))
 
 
-@of_memory(source=SAMPLES, label="memory of a worker (mean)", formula=MEAN)
+@of_memory(
+    source="samples of workers",
+    label="memory of a worker (mean)",
+    formula="mean over workers of the time-weighted mean of each",
+)
 def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
     """Resident memory of a worker process, averaged over its samples and over workers."""
     known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no sample of a worker's memory")
@@ -405,9 +404,8 @@ def worker_cpu_time_seconds(lifetimes: pa.Table) -> float:
     Workers that share the client's process (processes=False) count once.
     """
     complete_sum(lifetimes, "cpu_seconds", "workers")
-    processes: dict[object, float] = {}
-    for number, worker in enumerate(lifetimes.select(["worker", "process", "cpu_seconds"]).to_pylist()):
-        shared = str(worker["worker"]).startswith("inproc://")
-        process = ("process", worker["process"]) if shared else number
-        processes[process] = max(worker["cpu_seconds"], processes.get(process, 0.0))
+    processes: dict[object, float] = defaultdict(float)
+    for number, life in enumerate(lifetimes.select(["worker", "process", "cpu_seconds"]).to_pylist()):
+        process = ("process", life["process"]) if str(life["worker"]).startswith("inproc://") else number
+        processes[process] = max(life["cpu_seconds"], processes[process])
     return sum(processes.values())
