@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from roastcoffea.log import kinds
 from roastcoffea.log.journal import ENDING, LOG, RECORDS
 from roastcoffea.log.journals import Entry, journal_in
-from roastcoffea.log.packing import unpacked_records
+from roastcoffea.log.packing import checked_content
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.metrics_json import FORMATS
 
@@ -64,13 +64,13 @@ def decoded_entry(entry: Entry) -> Iterator[bytes]:
     """An entry of a journal as it is, and with the records of chunks unpacked."""
     yield entry.data
     if entry.kind == RECORDS:
-        yield repr(unpacked_records(entry.data)).encode()
+        yield checked_content(entry.data)
     at = 0
     while entry.kind == LOG and at < len(entry.data):
         code, length = struct.unpack_from(kinds.HEADER, entry.data, at)
         at += kinds.HEADER_SIZE + length
         if code == kinds.CHUNK.code:
-            yield repr(unpacked_records(entry.data[at - length : at])).encode()
+            yield checked_content(entry.data[at - length : at])
 
 
 def found_in(texts: Iterable[tuple[str, bytes]], secrets: Iterable[str]) -> list[tuple[str, str]]:

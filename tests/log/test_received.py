@@ -10,6 +10,7 @@ import pytest
 from log_entries import CALL, T
 
 from roastcoffea.log import received
+from roastcoffea.log.batches import MOST_BYTES, MOST_CORES
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import Growing, ReceivedRecords
 from roastcoffea.records import arrow
@@ -33,6 +34,9 @@ def chunk(identity: int, **values: Any) -> dict[str, Any]:
         {"process_cpu_seconds": float("inf")},
         {"memory_peak": -5},
         {"bytes_requested": 1 << 62},
+        {"cpu_seconds": 2.31},
+        {"read_seconds": -0.2},
+        {"helper_cpu_seconds": MOST_CORES * 2.31},
     ],
 )
 def test_a_value_that_cannot_be_is_set_aside(values: dict[str, Any]) -> None:
@@ -44,6 +48,23 @@ def test_a_value_that_cannot_be_is_set_aside(values: dict[str, Any]) -> None:
     (problem,) = received.problems
     assert problem.startswith("1 impossible value in records was discarded")
     assert f"{name} of " in problem
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cpu_seconds": 2.29, "read_seconds": -0.1},
+        {"helper_cpu_seconds": MOST_CORES * 2.29, "memory_peak": MOST_BYTES},
+        {"wall_seconds": None, "cpu_seconds": 1e12},
+        {"start": 0.0, "stop": 0.0, "wall_seconds": 0.0, "cpu_seconds": 0.1},
+    ],
+)
+def test_a_value_that_can_be_stays(values: dict[str, Any]) -> None:
+    received = ReceivedRecords()
+    received.take(packed_records([chunk(1, **values)]))
+    (row,) = received.chunks({CALL}).to_pylist()
+    assert {name: row[name] for name in values} == values
+    assert received.problems == []
 
 
 @pytest.mark.parametrize(

@@ -101,30 +101,31 @@ class AttemptLog:
         self._keys.append(text_of(payload[SIZE:]) or None)
         self._is_whole = True
 
-    def _take_error(self, payload: bytes) -> None:
-        """The text of an error follows its task."""
+    @property
+    def _last(self) -> int:
+        """Row of the task that an entry follows."""
         if not self._is_whole:
             raise LookupError("its task could not be read")
-        self._errors[len(self._keys) - 1] = redacted(text_of(payload))
+        return len(self._keys) - 1
+
+    def _take_error(self, payload: bytes) -> None:
+        """The text of an error follows its task."""
+        self._errors[self._last] = redacted(text_of(payload))
 
     def _take_chunk(self, payload: bytes) -> None:
         """The chunk of a failed task follows the task."""
-        if not self._is_whole:
-            raise LookupError("its task could not be read")
         dataset, file, _, start, stop = json.loads(text_of(payload))
         if not (isinstance(start, int) and isinstance(stop, int)):
             raise TypeError("it has no entries")
         names = {"dataset": redacted(str(dataset)), "file": redacted(str(file))}
-        self._chunks[len(self._keys) - 1] = names | {"entry_start": start, "entry_stop": stop}
+        self._chunks[self._last] = names | {"entry_start": start, "entry_stop": stop}
 
     def _take_merged(self, payload: bytes) -> None:
         """What a merge merges follows its task."""
-        if not self._is_whole:
-            raise LookupError("its task could not be read")
         level, inputs, size = struct.unpack(MERGED.packing, payload)
         if level > MOST_LEVELS or size < 0:
             raise ValueError(f"level {level} of merges of {size} B")
-        self._merged[len(self._keys) - 1] = level, inputs, size
+        self._merged[self._last] = level, inputs, size
 
     @property
     def problems(self) -> list[str]:
@@ -154,7 +155,9 @@ class AttemptLog:
         }
         for name, kind in OF_CHUNK.items():
             columns[name] = _sparse({row: chunk[name] for row, chunk in self._chunks.items()}, len(keys), kind)
-        columns |= self._columns_of_merges()
+        for place, name in enumerate(OF_MERGE):
+            merged = {row: numbers[place] for row, numbers in self._merged.items()}
+            columns[name] = _sparse(merged, len(keys), pa.int64())
         for name in ("worker", "prefix", "type", "span"):
             columns[name] = self._texts.column(rows[name])
         for name in ("nbytes", "run_id"):
@@ -164,14 +167,6 @@ class AttemptLog:
         for name in ("arrived", "ready", "seceded"):
             columns[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
         return table_of_columns(TASK_COLUMNS, columns)
-
-    def _columns_of_merges(self) -> dict[str, pa.Array]:
-        """What each merge merges; nothing for other tasks."""
-        rows = len(self._keys)
-        return {
-            name: _sparse({row: merged[place] for row, merged in self._merged.items()}, rows, pa.int64())
-            for place, name in enumerate(OF_MERGE)
-        }
 
     def clocks(self) -> dict[str, float]:
         """Seconds by which each worker's clock is ahead of the scheduler's, by address; NaN if unknown."""

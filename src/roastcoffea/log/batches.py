@@ -1,12 +1,13 @@
-"""Records of attempts that become columns many at a time, where their values are plausible."""
+"""Columns of many packed records at once, where their values are possible."""
 
 from __future__ import annotations
 
+import json
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +18,14 @@ from roastcoffea.log.packing import (
     COLUMNS_READ,
     FIGURE_SIZE,
     FIGURES,
-    FIGURES_SIZE,
     INTEGERS,
-    LENGTHS,
-    LENGTHS_SIZE,
     NEW_LINE,
     NO_INTEGER,
     NO_TEXT,
     NUMBERS,
     OF_TEXTS,
     TEXTS,
-    PackedBranches,
+    PackedRecord,
 )
 from roastcoffea.records.arrow import ARROW_TYPES, arrow_schema, table_of_columns
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PHASE_COLUMNS
@@ -52,194 +50,124 @@ AMOUNTS: Final = ("memory_before", "memory_after", "memory_peak", "bytes_request
 
 MOST_BYTES: Final = 1 << 60
 
-
-def impossible_times(record: Mapping[str, Any]) -> str | None:
-    """Impossible start, stop or duration of an attempt, in words; None if all are possible."""
-    start, stop, wall = (_number(record.get(name)) for name in ("start", "stop", "wall_seconds"))
-    for name, moment in (("start", start), ("stop", stop)):
-        if moment is not None and not 0 <= moment < LATEST:
-            return f"{name} at {moment:g} s"
-    if start is not None and stop is not None and stop < start:
-        return f"an end {start - stop:g} s before its start"
-    if wall is not None and not 0 <= wall < math.inf:
-        return f"a duration of {wall:g} s"
-    return None
+Numbers = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
-def impossible_values(record: Mapping[str, Any]) -> dict[str, str]:
-    """Names of impossible values of an attempt, each with the value.
-
-    Its times are possible. Unmeasured values and non-numbers are skipped.
-    """
-    wall = _number(record.get("wall_seconds"))
-    longest = math.inf if wall is None else wall * (1 + CLOCK_SLACK) + CLOCK_SLACK
-    bounds = dict.fromkeys(WITHIN_WALL, longest) | dict.fromkeys(OF_PROCESS, MOST_CORES * longest)
-    found = {name: f"{name} of {record[name]:g} s" for name in bounds if _outside(record.get(name), bounds[name])}
-    return found | {name: f"{name} of {record[name]} B" for name in AMOUNTS if _outside(record.get(name), MOST_BYTES)}
-
-
-def impossible_rows(
-    numbers: Mapping[str, npt.NDArray[np.float64]], integers: Mapping[str, npt.NDArray[np.int64]]
-) -> npt.NDArray[np.bool_]:
-    """Whether times or values of attempts are impossible, by row of their columns.
-
-    Unmeasured numbers are NaN, unmeasured integers the least of all.
-    """
+def impossible_times(numbers: Mapping[str, Numbers]) -> dict[str, tuple[Numbers, Flags]]:
+    """Times of attempts by name, each with where it is impossible; NaN is not measured."""
     start, stop, wall = (numbers[name] for name in ("start", "stop", "wall_seconds"))
     with np.errstate(invalid="ignore"):
-        odd: npt.NDArray[np.bool_] = (stop < start) | (wall < 0) | (wall == math.inf)
-        for moment in (start, stop):
-            odd |= (moment < 0) | (moment >= LATEST)
+        found = {name: (one, (one < 0) | (one >= LATEST)) for name, one in (("start", start), ("stop", stop))}
+        found["wall_seconds"] = wall, (wall < 0) | (wall == math.inf)
+        return found | {"stop minus start": (stop - start, stop < start)}
+
+
+def impossible_values(numbers: Mapping[str, Numbers], integers: Mapping[str, Integers]) -> dict[str, Flags]:
+    """Where values of attempts are impossible, by name; their times are possible."""
+    wall = numbers["wall_seconds"]
+    with np.errstate(invalid="ignore"):
         longest = np.where(np.isnan(wall), math.inf, wall * (1 + CLOCK_SLACK) + CLOCK_SLACK)
-        for names, cores in ((WITHIN_WALL, 1), (OF_PROCESS, MOST_CORES)):
-            for name in names:
-                odd |= (numbers[name] < -CLOCK_SLACK) | (numbers[name] > cores * longest)
-    unknown = np.iinfo(np.int64).min
+        found = {name: (numbers[name] < -CLOCK_SLACK) | (numbers[name] > longest) for name in WITHIN_WALL}
+        for name in OF_PROCESS:
+            found[name] = (numbers[name] < -CLOCK_SLACK) | (numbers[name] > MOST_CORES * longest)
     for name in AMOUNTS:
-        amounts = integers[name]
-        odd |= (amounts > MOST_BYTES) | ((amounts < 0) & (amounts != unknown))
-    return odd
+        found[name] = (integers[name] > MOST_BYTES) | ((integers[name] < 0) & (integers[name] != NO_INTEGER))
+    return found
 
 
-def _outside(value: Any, most: float) -> bool:
-    number = _number(value)
-    return number is not None and not -CLOCK_SLACK <= number <= most
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) else None
-
-
-ID: Final = FIGURES.index("id")
-
-NO_COLUMNS: Final = NO_TEXT.encode()
-"""coffea's columns of a record that has none."""
-
-MOST_LISTS: Final = 1000
-"""Most different lists of branches that are remembered."""
-
-
-class PackedParts(NamedTuple):
-    """Parts of a packed record that has texts and figures: JSON, lines of text, figures, and numbers of branches.
-
-    `width` is the bytes of an integer of branches, `integers` how many there are.
-    """
-
-    rest: bytes
-    texts: bytes
-    figures: bytes
-    branches: bytes
-    width: int
-    integers: int
-
-    @property
-    def identity(self) -> int:
-        """Identity of the record."""
-        return int.from_bytes(self.figures[ID :: len(FIGURES)], "little", signed=True)
-
-
-def parts_of(content: bytes) -> PackedParts | None:
-    """Parts of the only record in `checked_content`; None if there are several, or values travel as JSON."""
-    if len(content) < LENGTHS_SIZE:
-        return None
-    rest, texts, planes, width, count = struct.unpack_from(LENGTHS, content)
-    if not texts or planes != FIGURE_SIZE:
-        return None
-    begin = LENGTHS_SIZE + rest
-    figures = begin + texts
-    branches = figures + FIGURES_SIZE
-    names = content.count(NEW_LINE, begin, figures) + 1 - len(OF_TEXTS) if count else 0
-    if branches + packing.size_of_branches(names, width, count) != len(content):
-        return None
-    numbers = content[branches:] if count else b""
-    of_record = content[LENGTHS_SIZE:begin], content[begin:figures], content[figures:branches]
-    return PackedParts(*of_record, numbers, width, count)
+@lru_cache(100)
+def list_in(lines: bytes) -> tuple[bytes, list[str]]:
+    """Names of branches in these lines, and the lines: most records of a run have the same ones, in memory once."""
+    return lines, lines.decode("utf-8", "surrogatepass").split(packing.BETWEEN_TEXTS) if lines else []
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class Attempt:
     """A record that has not become columns yet: its texts, its figures, and its other values.
 
-    `branches` are the names of its branches if coffea's columns derive from them.
+    `lines` are the names of its branches.
     """
 
     texts: bytes
     figures: bytes
+    lines: bytes
     others: dict[str, Any]
-    branches: bytes | None
-
-    def record(self) -> dict[str, Any]:
-        """The record as `unpacked_records` would give it, without its branches."""
-        texts = NEW_LINE.join([self.texts, self.branches]) if self.branches else self.texts
-        lengths = struct.pack(LENGTHS, 0, len(texts), FIGURE_SIZE, 0, 0)
-        (record,) = packing.records_in(b"".join([lengths, texts, self.figures]))
-        return record | self.others
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """Records that became columns; those with values that cannot be are left to whoever looks at them one by one."""
+class Branches:
+    """Branches of an attempt, with a column for each of them.
 
-    table: pa.Table
-    others: list[tuple[int, dict[str, Any]]]
-    """Rows with further values."""
-    odd: list[dict[str, Any]]
+    `integers` has rows for those of `BRANCH_INTEGERS` and for the number of listed baskets, `seconds` those of
+    `BRANCH_SECONDS`; NaN if not measured. `baskets` has a row of numbers and one of sizes, branch by branch.
+    """
 
-
-class Lists:
-    """Names of branches by the lines in which they travel: most records of a run have the same ones."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, tuple[bytes, list[str]]] = {}
-
-    def names(self, lines: bytes) -> list[str]:
-        """Names in these lines."""
-        return self._entry(lines)[1]
-
-    def shared(self, lines: bytes) -> bytes:
-        """The same lines, in memory once."""
-        return self._entry(lines)[0]
-
-    def _entry(self, lines: bytes) -> tuple[bytes, list[str]]:
-        known = self._known.get(lines)
-        if known is None:
-            if len(self._known) >= MOST_LISTS:
-                self._known.clear()
-            names = lines.decode("utf-8", "surrogatepass").split(packing.BETWEEN_TEXTS)
-            known = self._known[lines] = lines, names
-        return known
+    identity: int
+    names: list[str]
+    integers: Integers
+    seconds: npt.NDArray[np.float32]
+    baskets: Integers
 
 
-def batch_of(waiting: Sequence[Waiting], lists: Lists) -> Batch:
-    """Columns of records.
+def split_record(record: PackedRecord, others: dict[str, Any]) -> tuple[Attempt, Branches | None]:
+    """A record as it waits to become columns, and its branches."""
+    if not record.integers:
+        return Attempt(record.texts, record.figures, b"", others), None
+    *texts, last = record.texts.split(NEW_LINE, len(OF_TEXTS))
+    lines, names = list_in(last)
+    size = record.integers * record.width
+    integers = _planes(record.branches[:size], range(record.width), 8).view("<i8")
+    # those below 0 are because of differing clocks
+    seconds = _planes(record.branches[size:], packing.SECONDS_PLANES, 4).view("<f4").clip(min=0.0)
+    fixed = len(names) * (1 + len(packing.BRANCH_INTEGERS))
+    columns = integers[:fixed].reshape(-1, len(names)), seconds.reshape(-1, len(names)), integers[fixed:].reshape(2, -1)
+    return Attempt(NEW_LINE.join(texts), record.figures, lines, others), Branches(record.identity, names, *columns)
+
+
+def _planes(data: bytes, places: Sequence[int], size: int) -> npt.NDArray[Any]:
+    """Bytes of numbers of this size of which those at some places travelled, one place after the other."""
+    planes = np.frombuffer(data, np.uint8).reshape(len(places), -1)
+    numbers = np.zeros((planes.shape[1], size), np.uint8)
+    numbers[:, list(places)] = planes.T
+    return numbers.reshape(-1)
+
+
+def table_of_attempts(waiting: Sequence[Attempt]) -> tuple[pa.Table, Flags, list[tuple[tuple[str, str], int, str]]]:
+    """Table of attempts without impossible values, whose times are possible, and what was impossible in which row.
 
     Raises
     ------
-    ValueError
-        A record has texts that cannot be a column.
+    TypeError, ValueError, OverflowError
+        A value is not of its column's type.
     """
-    numbers, integers = _figures([each.figures for each in waiting])
-    odd = impossible_rows(dict(zip(NUMBERS, numbers, strict=True)), dict(zip(INTEGERS, integers, strict=True)))
+    planes = np.frombuffer(b"".join(each.figures for each in waiting), np.uint8)
+    figures = planes.reshape(len(waiting), FIGURE_SIZE, len(FIGURES)).transpose(2, 0, 1).copy()
+    numbers = dict(zip(NUMBERS, figures[: len(NUMBERS)].view("<f8").reshape(-1, len(waiting)), strict=True))
+    integers = dict(zip(INTEGERS, figures[len(NUMBERS) :].view("<i8").reshape(-1, len(waiting)), strict=True))
+    possible, odd = np.ones(len(waiting), np.bool_), []
+    for name, (values, flags) in impossible_times(numbers).items():
+        for row in np.flatnonzero(flags & possible).tolist():
+            odd.append((("record", "with impossible times"), row, f"{name} of {values[row]:g} s"))
+        possible &= ~flags
+    for name, flags in impossible_values(numbers, integers).items():
+        column, unit, unknown = (numbers[name], "s", math.nan) if name in numbers else (integers[name], "B", NO_INTEGER)
+        for row in np.flatnonzero(flags & possible).tolist():
+            odd.append((("impossible value", "in records"), row, f"{name} of {column[row]:.12g} {unit}"))
+        column[flags] = unknown
     columns = dict(zip(TEXTS, _texts([each.texts for each in waiting]), strict=True))
-    columns |= {name: pa.array(row, from_pandas=True) for name, row in zip(NUMBERS, numbers, strict=True)}
-    columns |= {name: pa.array(row, mask=row == NO_INTEGER) for name, row in zip(INTEGERS, integers, strict=True)}
-    columns[COLUMNS_READ] = _columns_read(waiting, lists)
-    schema = arrow_schema(CHUNK_COLUMNS)
-    empty = {field.name: pa.nulls(len(waiting), field.type) for field in schema if field.name not in columns}
-    table = pa.table({name: (columns | empty)[name] for name in schema.names}, schema=schema)
-    possible = np.flatnonzero(~odd)
-    others = [(place, waiting[row].others) for place, row in enumerate(possible.tolist()) if waiting[row].others]
-    if len(possible) < len(waiting):
-        table = table.take(pa.array(possible))
-    return Batch(table, others, [waiting[row].record() for row in np.flatnonzero(odd).tolist()])
-
-
-def _figures(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Numbers and integers of records, one row for each column."""
-    planes = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), FIGURE_SIZE, len(FIGURES))
-    figures = np.ascontiguousarray(planes.transpose(2, 0, 1))
-    numbers, integers = figures[: len(NUMBERS)], figures[len(NUMBERS) :]
-    return numbers.view("<f8").reshape(-1, len(packed)), integers.view("<i8").reshape(-1, len(packed))
+    columns |= {name: pa.array(values, from_pandas=True) for name, values in numbers.items()}
+    columns |= {name: pa.array(values, mask=values == NO_INTEGER) for name, values in integers.items()}
+    columns[COLUMNS_READ] = _columns_read(waiting)
+    told = {name for each in waiting for name in each.others}
+    for field in arrow_schema(CHUNK_COLUMNS):
+        known = columns.get(field.name, pa.nulls(len(waiting), field.type))
+        if field.name in told:
+            pairs = zip(waiting, known.to_pylist(), strict=True)
+            known = pa.array([each.others.get(field.name, value) for each, value in pairs], field.type)
+        columns[field.name] = known
+    return table_of_columns(CHUNK_COLUMNS, columns), possible, odd
 
 
 def _texts(lines: Sequence[bytes]) -> list[pa.Array]:
@@ -254,7 +182,7 @@ def _texts(lines: Sequence[bytes]) -> list[pa.Array]:
     offsets[1:] = ends - np.arange(len(ends))
     is_text = np.ones(len(ends), np.bool_)
     short = np.flatnonzero(np.diff(offsets) == 1)
-    is_text[short] = kept[offsets[short]] != NO_COLUMNS[0]
+    is_text[short] = kept[offsets[short]] != ord(NO_TEXT)
     known = np.packbits(is_text, bitorder="little")
     buffers = [pa.py_buffer(each) for each in (known, offsets, kept)]
     together = pa.Array.from_buffers(ARROW_TYPES["text"], len(ends), buffers)
@@ -262,57 +190,47 @@ def _texts(lines: Sequence[bytes]) -> list[pa.Array]:
     return [together.take(pa.array(np.arange(place, len(ends), len(OF_TEXTS)))) for place in range(len(TEXTS))]
 
 
-def _columns_read(waiting: Sequence[Waiting], lists: Lists) -> pa.Array:
+def _columns_read(waiting: Sequence[Attempt]) -> pa.Array:
     """coffea's columns, of which many records have the same."""
-    kind = ARROW_TYPES["texts"]
-    if all(each.branches is None for each in waiting):
-        return pa.nulls(len(waiting), kind)
-    places: dict[tuple[bytes, bytes], int] = {}
-    found = []
-    for each in waiting:
-        known = None
-        if each.branches is not None:
-            deviations = each.texts.rpartition(NEW_LINE)[2]
-            known = places.setdefault((deviations, each.branches), len(places))
-        found.append(known)
-    different = [
-        packing.columns_read(deviations.decode("utf-8", "surrogatepass"), lists.names(lines) if lines else ())
-        for deviations, lines in places
-    ]
-    return pa.array(different, kind).take(pa.array(found, pa.int64()))
+    told = [(each.texts.rpartition(NEW_LINE)[2], each.lines) for each in waiting]
+    different = {one: place for place, one in enumerate(dict.fromkeys(told))}
+    columns = pa.array([columns_read(*one) for one in different], ARROW_TYPES["texts"])
+    return columns.take(pa.array([different[one] for one in told], pa.int64()))
+
+
+def columns_read(deviations: bytes, lines: bytes) -> list[str] | None:
+    """coffea's names of the columns that it read, by how they deviate from the names of branches; None if unknown."""
+    if deviations == NO_TEXT.encode():
+        return None
+    more, less = json.loads(deviations) if deviations else ((), ())
+    usual = {name + packing.OF_EACH_BRANCH for name in list_in(lines)[1]}
+    return sorted((usual - set(less)) | set(more))
 
 
 MOST_BETWEEN: Final = 256
 """Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
 
 
-def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
-    """Table of the branches of attempts, each with the attempt's identity."""
+def table_of_branches(records: Sequence[Branches]) -> pa.Table:
+    """Table of the branches of attempts."""
     if not records:
         return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
-    branches = [branches for _, branches in records]
-    counts = [len(one.names) for one in branches]
-    columns = {
-        "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
-        "branch": pa.array([name for one in branches for name in one.names], pa.string()),
+    integers, seconds, baskets = (
+        np.concatenate([getattr(one, name) for one in records], axis=1) for name in ("integers", "seconds", "baskets")
+    )
+    columns: dict[str, Any] = {
+        "chunk": np.repeat([one.identity for one in records], [len(one.names) for one in records]),
+        "branch": pa.array([name for one in records for name in one.names], pa.string()),
     }
-    for row, name in enumerate(packing.BRANCH_INTEGERS):
-        columns[name] = pa.array(_joined([one.integers[row] for one in branches]))
-    for row, name in enumerate(packing.BRANCH_SECONDS):
-        seconds = np.concatenate([one.seconds[row] for one in branches])
-        columns[name] = pa.array(seconds.astype(np.float64), from_pandas=True)
-    columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
+    columns |= zip(packing.BRANCH_INTEGERS, integers, strict=False)
+    for name, values in zip(packing.BRANCH_SECONDS, seconds, strict=True):
+        columns[name] = pa.array(values.astype(np.float64), from_pandas=True)
+    columns |= _columns_of_baskets(columns["baskets"], integers[-1], *baskets)
     return table_of_columns(BRANCH_READ_COLUMNS, columns)
 
 
-def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(integers).astype(np.int64)
-
-
-def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+def _columns_of_baskets(all_of: Integers, listed: Integers, numbers: Integers, sizes: Integers) -> dict[str, pa.Array]:
     """First and last basket of branches with this many, and sizes from one to the other; 0 if not read."""
-    listed = _joined([one.listed for one in branches])
-    numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
     order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))
     numbers, sizes = numbers[order], sizes[order]
     ends = np.cumsum(listed)
@@ -320,7 +238,7 @@ def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray
     first, last = np.zeros_like(listed), np.zeros_like(listed)
     first[some], last[some] = numbers[(ends - listed)[some]], numbers[ends[some] - 1]
     spans = np.where(some, last - first + 1, 0)
-    gaps = np.flatnonzero((listed == baskets) & (listed < spans))
+    gaps = np.flatnonzero((listed == all_of) & (listed < spans))
     if len(gaps):
         numbers_of, sizes_of = np.split(numbers, ends[:-1]), np.split(sizes, ends[:-1])
         for row in gaps:

@@ -249,6 +249,13 @@ def are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
 CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
 CLASS_OF_COLUMN: Final = tuple((phase.column, phase.time_class) for phase in PHASES)
 
+GAVE: Final = (OK, CHECKPOINT)
+"""Outcomes with a result."""
+SUMMED: Final = (
+    *("bytes_requested", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds"),
+    *(phase.column for phase in PHASES),
+)
+
 
 @dataclass(slots=True)
 class Tally:
@@ -272,52 +279,34 @@ class Tally:
 
     def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
         """Count a record."""
-        gave = record.get("outcome") in (OK, CHECKPOINT)
-        requested = record.get("bytes_requested")
-        if requested is not None:
-            self.bytes = (self.bytes or 0) + requested
-        if record.get("outcome") == TRACED:
-            return
-        self.files += preprocessing and gave
-        self.failed += not gave
-        if gave and not preprocessing:
-            self.chunks += 1
-            self.events += record.get("events") or 0
-        if not preprocessing:
-            self._add_seconds(record, gave=gave)
+        outcome, wall = record.get("outcome"), record.get("wall_seconds") or 0.0
+        self.files += preprocessing and outcome in GAVE
+        self.wall_squares += 0.0 if preprocessing else wall * wall
+        self._add(record, int(outcome != TRACED), gave=outcome in GAVE, of_chunks=not preprocessing)
 
     def add_table(self, chunks: pa.Table) -> None:
         """Count records of attempts of chunks."""
-        gave = pc.fill_null(pc.is_in(chunks["outcome"], pa.array([OK, CHECKPOINT])), False)
-        requested = pc.sum(chunks["bytes_requested"]).as_py()
-        if requested is not None:
-            self.bytes = (self.bytes or 0) + requested
-        useful = pc.sum(gave).as_py() or 0
-        self.chunks += useful
-        self.failed += len(chunks) - useful
-        good = chunks if useful == len(chunks) else chunks.filter(gave)
-        self.events += pc.sum(good["events"]).as_py() or 0
-        wall = _total(chunks, "wall_seconds")
-        self.wall_seconds += wall
+        gave = pc.is_in(chunks["outcome"], pa.array(GAVE))
         self.wall_squares += pc.sum(pc.multiply(chunks["wall_seconds"], chunks["wall_seconds"])).as_py() or 0.0
-        self.cpu_seconds += _total(chunks, "cpu_seconds") + _total(chunks, "helper_cpu_seconds")
-        self.failed_seconds += wall - _total(good, "wall_seconds") if len(good) < len(chunks) else 0.0
-        for column, time_class in CLASS_OF_COLUMN:
-            self.seconds[time_class] += _total(good, column)
+        counted_columns = chunks.select(SUMMED)
+        for of_these, useful in ((gave, True), (pc.invert(gave), False)):
+            rows = counted_columns.filter(of_these)
+            self._add({name: pc.sum(rows[name]).as_py() for name in SUMMED}, len(rows), gave=useful, of_chunks=True)
 
-    def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
-        wall = record.get("wall_seconds") or 0.0
+    def _add(self, sums: Mapping[str, Any], rows: int, *, gave: bool, of_chunks: bool) -> None:
+        """Count so many records with these sums."""
+        if sums.get("bytes_requested") is not None:
+            self.bytes = (self.bytes or 0) + sums["bytes_requested"]
+        self.failed += 0 if gave else rows
+        if not of_chunks:
+            return
+        wall = sums.get("wall_seconds") or 0.0
         self.wall_seconds += wall
-        self.wall_squares += wall * wall
-        self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
+        self.cpu_seconds += (sums.get("cpu_seconds") or 0.0) + (sums.get("helper_cpu_seconds") or 0.0)
         if not gave:
             self.failed_seconds += wall
             return
+        self.chunks += rows
+        self.events += sums.get("events") or 0
         for column, time_class in CLASS_OF_COLUMN:
-            self.seconds[time_class] += record.get(column) or 0.0
-
-
-def _total(chunks: pa.Table, column: str) -> float:
-    """Sum of what was measured."""
-    total: float | None = pc.sum(chunks[column]).as_py()
-    return total or 0.0
+            self.seconds[time_class] += sums.get(column) or 0.0

@@ -11,16 +11,12 @@ import numbers
 import operator
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 BRANCHES: Final = "branch_reads"
 SECTIONS: Final = "sections"
@@ -66,6 +62,7 @@ TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind in {
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
 INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
 FIGURES: Final = NUMBERS + INTEGERS
+ID: Final = FIGURES.index("id")
 FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
 FIGURE_SIZE: Final = 8
 FIGURES_SIZE: Final = FIGURE_SIZE * len(FIGURES)
@@ -74,13 +71,15 @@ OF_TEXTS: Final = (*TEXTS, COLUMNS_READ)
 """Text values of a record."""
 
 PACKED: Final = frozenset((BRANCHES, *OF_TEXTS, *FIGURES))
-"""Values of a record that are not sent as JSON."""
+"""Values of a record that are not sent as JSON, unless they do not fit."""
 
 NO_TEXT: Final = "\0"
 NO_NUMBER: Final = math.nan
 NO_INTEGER: Final = -(1 << 63)
 NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
 """Values sent for unknown ones."""
+NO_FIGURE: Final = (struct.error, OverflowError, TypeError, ValueError)
+"""Errors of packing what is no figure."""
 
 PLACES: Final = {name: place for place, name in enumerate((*TEXTS, *FIGURES))}
 UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
@@ -114,46 +113,54 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
 
 def _packed_record(record: dict[str, Any]) -> list[bytes]:
     columns = record.get(BRANCHES) or {"branch": ()}
-    branches = columns["branch"]
-    texts, figures = _packed_texts(record, branches), _packed_figures(record)
-    width, integers, numbers = _packed_branches(columns) if branches else (0, 0, [])
     others = {name: value for name, value in record.items() if name not in PACKED}
-    for packed, names in ((texts, OF_TEXTS), (figures, FIGURES)):
-        if not packed:
-            others |= {name: record[name] for name in names if name in record}
-    if branches and not texts:
-        others[BRANCHES] = branches
+    texts, figures = _packed_texts(record, columns["branch"], others), _packed_figures(record, others)
+    width, integers, numbers = _packed_branches(columns) if columns["branch"] else (0, 0, [])
     rest = _encoded(others).encode() if others else b""
-    lengths = struct.pack(LENGTHS, len(rest), len(texts), len(figures), width, integers)
+    lengths = struct.pack(LENGTHS, len(rest), len(texts), FIGURE_SIZE, width, integers)
     return [lengths, rest, texts, *figures, *numbers]
 
 
-def _packed_texts(record: dict[str, Any], branches: Sequence[str]) -> bytes:
-    """Texts of a record and names of its branches; empty if they cannot be encoded as lists."""
+def _packed_texts(record: dict[str, Any], branches: Sequence[str], others: dict[str, Any]) -> bytes:
+    """Lines with the texts of a record and names of its branches; texts that are no line go to the others."""
     *texts, columns = map(record.get, OF_TEXTS)
-    try:
-        if isinstance(columns, set):
-            usual = {*map(operator.add, branches, repeat(OF_EACH_BRANCH))}
-            columns = "" if columns == usual else _encoded([columns - usual, usual - columns])
-        texts += [columns, *branches]
-        if NO_TEXT in texts:
-            return b""
-        joined = BETWEEN_TEXTS.join([NO_TEXT if text is None else text for text in texts])
-    except (TypeError, ValueError):
-        return b""
-    return joined.encode("utf-8", "surrogatepass") if joined.count(BETWEEN_TEXTS) < len(texts) else b""
+    if columns is not None:
+        usual = {*map(operator.add, branches, repeat(OF_EACH_BRANCH))}
+        columns = "" if columns == usual else _encoded([columns - usual, usual - columns])
+    lines = [*texts, columns, *branches]
+    with suppress(TypeError):
+        joined = BETWEEN_TEXTS.join([NO_TEXT if line is None else line for line in lines])
+        if NO_TEXT not in lines and joined.count(BETWEEN_TEXTS) < len(lines):
+            return joined.encode("utf-8", "surrogatepass")
+    odd = {name: text for name, text in zip(TEXTS, texts, strict=True) if text is not None and not _is_line(text)}
+    others |= odd
+    names = [name.replace(BETWEEN_TEXTS, " ").replace(NO_TEXT, " ") for name in branches]
+    return _packed_texts(record | dict.fromkeys(odd), names, others)
 
 
-def _packed_figures(record: dict[str, Any]) -> list[bytes]:
-    """Figures of a record; empty if a value does not fit."""
+def _is_line(text: Any) -> bool:
+    return isinstance(text, str) and BETWEEN_TEXTS not in text and text != NO_TEXT
+
+
+def _packed_figures(record: dict[str, Any], others: dict[str, Any]) -> list[bytes]:
+    """Figures of a record; those that do not fit go to the others."""
     figures = [*map(record.get, FIGURES, NO_FIGURES)]
     try:
         if None in figures:
             figures = [none if figure is None else figure for figure, none in zip(figures, NO_FIGURES, strict=True)]
         data = struct.pack(FIGURES_PACKING, *figures)
-    except (struct.error, OverflowError, TypeError, ValueError):
-        return []
+    except NO_FIGURE:
+        told = ((name, record.get(name)) for name in FIGURES)
+        odd = {name: figure for name, figure in told if figure is not None and not _is_figure(name, figure)}
+        others |= odd
+        return _packed_figures(record | dict.fromkeys(odd), others)
     return _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
+
+
+def _is_figure(name: str, figure: Any) -> bool:
+    with suppress(*NO_FIGURE):
+        return bool(struct.pack("<q" if name in INTEGERS else "<d", figure))
+    return False
 
 
 def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
@@ -178,54 +185,54 @@ def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[
     return width, len(integers), planes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedBranches:
-    """Branches of a record, as columns.
+class PackedRecord(NamedTuple):
+    """Parts of a packed record: JSON, lines of text, figures, and numbers of branches.
 
-    `integers` are those of `BRANCH_INTEGERS`, `seconds` those of `BRANCH_SECONDS`; NaN if not measured.
-    `baskets` and `sizes` have `listed[0]` baskets of the first branch, then those of the second.
+    `width` is the bytes of an integer of branches, `integers` how many there are.
     """
 
-    names: list[str]
-    integers: list[npt.NDArray[np.uint64]]
-    seconds: list[npt.NDArray[np.float32]]
-    listed: npt.NDArray[np.uint64]
-    baskets: npt.NDArray[np.uint64]
-    sizes: npt.NDArray[np.uint64]
+    rest: bytes
+    texts: bytes
+    figures: bytes
+    branches: bytes
+    width: int
+    integers: int
+
+    @property
+    def identity(self) -> int:
+        """Identity of the record; `NO_INTEGER` if it belongs to no attempt."""
+        return int.from_bytes(self.figures[ID :: len(FIGURES)], "little", signed=True)
 
 
-def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
-    """Unpack the result of `packed_records`, with branches as `PackedBranches`; requires NumPy."""
-    return records_in(checked_content(blob))
+def records_in(blob: bytes) -> Iterator[PackedRecord]:
+    """Records in the result of `packed_records`.
 
-
-def records_in(data: bytes) -> list[dict[str, Any]]:
-    """Records in `checked_content`."""
-    at = 0
-    records: list[dict[str, Any]] = []
+    Raises
+    ------
+    ValueError
+        They are damaged, or of another version.
+    """
+    data, at = checked_content(blob), 0
     while at < len(data):
         rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
-        at += LENGTHS_SIZE
-        record = json.loads(data[at : at + rest]) if rest else {}
-        at += rest
-        names = record.pop(BRANCHES, ())
-        if texts:
-            names = _unpack_texts(data[at : at + texts], record)
-            at += texts
-        if planes:
-            record |= _unpacked_figures(data, at, planes)
-            at += len(FIGURES) * planes
+        if not texts or planes != FIGURE_SIZE:
+            raise ValueError("an older version of roastcoffea packed them")
+        begin = at + LENGTHS_SIZE
+        lines = begin + rest
+        figures = lines + texts
+        branches = figures + FIGURES_SIZE
+        at = branches
         if count:
-            record[BRANCHES] = unpacked_branches(names, data, at, width, count)
-            at += size_of_branches(len(names), width, count)
-        records.append(record)
-    return records
+            names = data.count(NEW_LINE, lines, figures) + 1 - len(OF_TEXTS)
+            at += count * width + names * len(BRANCH_SECONDS) * len(SECONDS_PLANES)
+        of_record = data[begin:lines], data[lines:figures], data[figures:branches], data[branches:at]
+        yield PackedRecord(*of_record, width, count)
 
 
 def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Unpack only these columns of packed records, for a tenth of the time: no branches, sections or profile.
+    """Only these columns of packed records, for a tenth of the time: no branches, sections or profile.
 
-    What was not measured is left out, as is a record whose values travel as JSON (a text with a line break).
+    What was not measured is left out, as is a value that travels as JSON (a text with a line break).
 
     Parameters
     ----------
@@ -234,29 +241,16 @@ def unpacked_values(blob: bytes, names: Sequence[str]) -> list[dict[str, Any]]:
     names : sequence of str
         Text, number and integer columns of chunks.
     """
-    data = checked_content(blob)
-    at = 0
-    records: list[dict[str, Any]] = []
-    while at < len(data):
-        rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
-        at += LENGTHS_SIZE + rest
-        values: list[Any] = []
-        branches = 0
-        if texts:
-            values = data[at : at + texts].decode("utf-8", "surrogatepass").split(BETWEEN_TEXTS)
-            branches = len(values) - len(OF_TEXTS)
-            at += texts
-        if texts and planes:
-            figures = bytearray(FIGURES_SIZE)
-            for plane in range(planes):
-                figures[plane::FIGURE_SIZE] = data[at + plane * len(FIGURES) : at + (plane + 1) * len(FIGURES)]
-            known = (*values[: len(TEXTS)], *struct.unpack(FIGURES_PACKING, figures))
-            picked = zip(names, map(known.__getitem__, map(PLACES.__getitem__, names)), strict=True)
-            records.append({name: value for name, value in picked if value == value and value not in UNKNOWN})  # noqa: PLR0124
-        elif count:  # the names of branches are in the part that is passed over
-            break
-        at += len(FIGURES) * planes + size_of_branches(branches, width, count)
-    return records
+    found: list[dict[str, Any]] = []
+    for record in records_in(blob):
+        texts = record.texts.split(NEW_LINE, len(TEXTS))[: len(TEXTS)]
+        figures = bytearray(FIGURES_SIZE)
+        for plane in range(FIGURE_SIZE):
+            figures[plane::FIGURE_SIZE] = record.figures[plane * len(FIGURES) : (plane + 1) * len(FIGURES)]
+        values = (*(text.decode("utf-8", "surrogatepass") for text in texts), *struct.unpack(FIGURES_PACKING, figures))
+        picked = ((name, values[PLACES[name]]) for name in names)
+        found.append({name: value for name, value in picked if value == value and value not in UNKNOWN})  # noqa: PLR0124
+    return found
 
 
 def checked_content(blob: bytes) -> bytes:
@@ -276,68 +270,6 @@ def checked_content(blob: bytes) -> bytes:
         raise ValueError("they claim to be larger than they can be")
     content: bytes = lz4.block.decompress(packed)
     return content
-
-
-def _unpacked_figures(data: bytes, at: int, planes: int) -> dict[str, Any]:
-    """Measured figures of a record."""
-    figures = struct.unpack(FIGURES_PACKING, _unpacked_integers(data, at, len(FIGURES), planes).tobytes())
-    return {
-        name: value
-        for name, value in zip(FIGURES, figures, strict=True)
-        if value == value and value != NO_INTEGER  # noqa: PLR0124  (not a number is like nothing)
-    }
-
-
-def _unpack_texts(data: bytes, record: dict[str, Any]) -> list[str]:
-    """Put the texts that are known into a record, and give the names of its branches."""
-    texts = data.decode("utf-8", "surrogatepass").split(BETWEEN_TEXTS)
-    record |= {name: text for name, text in zip(TEXTS, texts, strict=False) if text != NO_TEXT}
-    columns, *names = texts[len(TEXTS) :]
-    if columns != NO_TEXT:
-        record[COLUMNS_READ] = columns_read(columns, names)
-    return names
-
-
-def columns_read(deviations: str, names: Sequence[str]) -> list[str]:
-    """coffea's names of the columns that it read, by how they deviate from the names of branches."""
-    more, less = json.loads(deviations) if deviations else ((), ())
-    usual = {name + OF_EACH_BRANCH for name in names}
-    return sorted((usual - set(less)) | set(more))
-
-
-def size_of_branches(branches: int, width: int, count: int) -> int:
-    """Bytes of the numbers of so many branches, of which `count` are integers of this width."""
-    return count * width + branches * len(BRANCH_SECONDS) * len(SECONDS_PLANES) if count else 0
-
-
-def unpacked_branches(names: list[str], data: bytes, at: int, width: int, count: int) -> PackedBranches:
-    """Branches of these names; their numbers, of which `count` are integers of this width, begin at this place."""
-    integers = _unpacked_integers(data, at, count, width)
-    seconds = _unpacked_seconds(data, at + count * width, len(names) * len(BRANCH_SECONDS))
-    of_branches = len(names) * (1 + len(BRANCH_INTEGERS))
-    *fields, listed = integers[:of_branches].reshape(-1, len(names))
-    baskets, sizes = integers[of_branches:].reshape(2, -1)
-    return PackedBranches(names, fields, list(seconds.reshape(-1, len(names))), listed, baskets, sizes)
-
-
-def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float32]:
-    """Seconds sent without their lowest byte; those below 0 because of differing clocks become 0."""
-    import numpy as np
-
-    travelled = np.frombuffer(data, np.uint8, count * len(SECONDS_PLANES), at).reshape(-1, count)
-    seconds = np.zeros((count, 4), dtype=np.uint8)
-    seconds[:, SECONDS_PLANES] = travelled.T
-    restored: npt.NDArray[np.float32] = seconds.view("<f4").reshape(count)
-    return restored.clip(min=0.0)
-
-
-def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint64]:
-    """Integers of this width, stored with all lowest bytes first."""
-    import numpy as np
-
-    integers = np.zeros((count, 8), dtype=np.uint8)
-    integers[:, :width] = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count).T
-    return integers.view("<u8").reshape(count)
 
 
 def _plain(value: Any) -> Any:

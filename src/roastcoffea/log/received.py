@@ -6,7 +6,7 @@ import json
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,17 +18,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import error_text, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log import packing
-from roastcoffea.log.batches import (
-    NO_COLUMNS,
-    Lists,
-    PackedParts,
-    Waiting,
-    batch_of,
-    impossible_times,
-    impossible_values,
-    parts_of,
-    table_of_branches,
-)
+from roastcoffea.log.batches import Attempt, split_record, table_of_attempts, table_of_branches
 from roastcoffea.log.completeness import Tally
 from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.records.arrow import row_codes, table_of_rows
@@ -42,14 +32,16 @@ BATCH: Final = 4096
 BATCH_OF_BRANCHES: Final = 128
 """Records buffered before their branches become columns: each may have hundreds."""
 
-OF_ATTEMPTS: Final = {packing.PROBLEMS, packing.PROFILE, packing.SECTIONS}
-"""Values in addition to texts and figures with which an attempt of a chunk waits to become a row."""
-
 DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
 """Errors of Arrow for a value that is not of its column's type."""
 
 DAMAGED: Final = (LookupError, RuntimeError, TypeError, ValueError, struct.error)
 """Errors of unpacking damaged records, including those of LZ4."""
+
+OPENING_COLUMNS: Final = [column.name for column in PREPROCESSING_COLUMNS]
+
+WHOSE: Final = ["id", "call", "dataset", "worker"]
+"""Columns of an attempt whose other values are kept elsewhere."""
 
 Item = TypeVar("Item")
 
@@ -71,6 +63,7 @@ class Growing(Generic[Item]):
         self._name = name
         self._table_of = table_of
         self._batch = batch
+        self._lock = threading.RLock()
         self._waiting: list[Item] = []
         self._tables = [table_of([])]
         self._left_out = 0
@@ -78,31 +71,31 @@ class Growing(Generic[Item]):
 
     def add(self, item: Item) -> None:
         """Take an item."""
-        self._waiting.append(item)
-        if len(self._waiting) >= self._batch:
-            self._settle()
-
-    def add_table(self, table: pa.Table) -> None:
-        """Take items that are columns already."""
-        self._tables.append(table)
+        with self._lock:
+            self._waiting.append(item)
+            if len(self._waiting) >= self._batch:
+                self.settle()
 
     def table(self) -> pa.Table:
         """All items so far."""
-        self._tables = [whole(self.parts())]
-        return self._tables[0]
+        with self._lock:
+            self._tables = [whole(self.parts())]
+            return self._tables[0]
 
     def parts(self) -> pa.Table:
         """All items so far, in as many parts as they came in: nothing is copied."""
-        self._settle()
+        self.settle()
         return pa.concat_tables(self._tables)
 
     def problems(self) -> list[str]:
         """Report of left-out items."""
+        self.settle()
         text = f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"
         return [text] if self._left_out else []
 
-    def _settle(self) -> None:
-        with interrupts_held():
+    def settle(self) -> None:
+        """Make columns of the items that wait for it."""
+        with interrupts_held(), self._lock:
             waiting, self._waiting = self._waiting, []
             if waiting:
                 self._tables += self._fitting(waiting)
@@ -128,134 +121,95 @@ class ReceivedRecords:
 
     def __init__(self) -> None:
         self._noted: list[str] = []
-        self._chunks = Growing("records of chunks", partial(table_of_rows, CHUNK_COLUMNS))
+        self._openings: list[pa.Table] = [table_of_rows(PREPROCESSING_COLUMNS, [])]
+        self._attempts = Growing("records of chunks", self._table_of_attempts, BATCH)
         self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
-        self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
-        self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
+        self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS), BATCH)
         self._profiles = ReceivedProfiles()
         self._set_aside: Counter[tuple[str, str]] = Counter()
         self._first_set_aside: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
-        self.processes: dict[str, dict[str, Any]] = {}
-        """What workers outside of Dask reported of their processes."""
+        self._processes: dict[str, dict[str, Any]] = {}
         self._taking = threading.RLock()
         self._tally = Tally()
-        self._waiting: list[Waiting] = []
-        self._lists = Lists()
 
     @property
     def tally(self) -> Tally:
         """How much was received so far."""
-        self._settle()
+        self._attempts.settle()
         return self._tally
+
+    @property
+    def processes(self) -> dict[str, dict[str, Any]]:
+        """What workers outside of Dask reported of their processes."""
+        self._attempts.settle()
+        return self._processes
 
     @property
     def problems(self) -> list[str]:
         """Problems reported by workers, and unreadable records."""
-        self._settle()
-        tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
+        tables: tuple[Growing[Any], ...] = (self._attempts, self._branches, self._sections)
+        left_out = [problem for table in tables for problem in table.problems()]
         set_aside = [
             f"{counted(number, noun)} {what} {were(number)} discarded; the first: {self._first_set_aside[noun, what]}"
             for (noun, what), number in self._set_aside.items()
         ]
-        return [*self._noted, *set_aside, *(problem for table in tables for problem in table.problems())]
+        return [*self._noted, *set_aside, *left_out]
 
     def take(self, blob: bytes) -> None:
         """Take packed records."""
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
-            content = packing.checked_content(blob)
-            parts = parts_of(content)
-            if parts is not None and parts.identity != packing.NO_INTEGER:  # others have only problems
-                others = json.loads(parts.rest) if parts.rest else {}
-                if others.keys() <= OF_ATTEMPTS:
-                    self._wait(parts, others)
-                    return
-            for record in packing.records_in(content):
-                for problem in record.pop(packing.PROBLEMS, ()):
+            for record in packing.records_in(blob):
+                others = json.loads(record.rest) if record.rest else {}
+                for problem in others.pop(packing.PROBLEMS, ()):
                     self._note(problem)
-                if record and self._is_new(record["id"]):
-                    self._take(record)
+                # a record without an identity has only problems
+                identity = record.identity
+                if identity in self._known or identity == packing.NO_INTEGER:
+                    continue
+                attempt, branches = split_record(record, others)
+                self._known.add(identity)
+                if branches is not None:
+                    self._branches.add(branches)
+                self._attempts.add(attempt)
 
-    def _is_new(self, identity: int) -> bool:
-        before = len(self._known)
-        self._known.add(identity)
-        return len(self._known) > before
-
-    def _wait(self, parts: PackedParts, others: dict[str, Any]) -> None:
-        """Take a record that becomes columns together with others."""
-        for problem in others.pop(packing.PROBLEMS, ()):
-            self._note(problem)
-        identity = parts.identity
-        if not self._is_new(identity):
-            return
-        texts, lines, branches = parts.texts, b"", None
-        if parts.integers:
-            *own, lines = texts.split(packing.NEW_LINE, len(packing.OF_TEXTS))
-            texts = packing.NEW_LINE.join(own)
-            numbers = parts.branches, 0, parts.width, parts.integers
-            self._branches.add((identity, packing.unpacked_branches(self._lists.names(lines), *numbers)))
-        if not texts.endswith(NO_COLUMNS):
-            branches = self._lists.shared(lines)
-        self._waiting.append(Waiting(texts, parts.figures, others, branches))
-        if len(self._waiting) >= BATCH:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Make columns of the records that wait for it."""
-        with interrupts_held(), self._taking:
-            waiting, self._waiting = self._waiting, []
-            if not waiting:
-                return
-            try:
-                batch = batch_of(waiting, self._lists)
-            except DOES_NOT_FIT:
-                for each in waiting:
-                    self._take(each.record())
-                return
-            self._tally.add_table(batch.table)
-            self._chunks.add_table(batch.table)
-            for row, others in batch.others:
-                known = {name: batch.table[name][row].as_py() for name in ("id", "call", "dataset")}
-                self._add_others(known | others)
-            for record in batch.odd:
-                self._take(record)
-
-    def _take(self, record: dict[str, Any]) -> None:
-        facts = record.pop(packing.OF_PROCESS, None)
-        if facts:
-            self.processes[record["worker"]] = facts
-        if not self._is_possible(record):
-            return
-        branches = record.pop(packing.BRANCHES, None)
-        preprocessing = bool(record.pop(packing.PREPROCESSING, False))
-        self._tally.add(record, preprocessing=preprocessing)
-        if preprocessing:
-            self._preprocessing.add(record)
-            return
-        if branches is not None:
-            self._branches.add((record["id"], branches))
-        self._add_others(record)
-        self._chunks.add(record)
-
-    def _add_others(self, record: dict[str, Any]) -> None:
-        """Take the profile and the sections out of a record."""
-        if stacks := record.pop(packing.PROFILE, None):
-            with reported(self._note, "the profile of an attempt could not be read", DAMAGED):
-                self._profiles.add(record.get("call"), record.get("dataset"), stacks, record.get("id"))
-        for row in record.pop(packing.SECTIONS, ()):
-            self._sections.add(row | {"chunk": record["id"]})
-
-    def _is_possible(self, record: dict[str, Any]) -> bool:
-        """Whether the times of a record are possible; other impossible values are removed as not measured."""
-        where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
-        wrong = impossible_times(record)
-        values = {} if wrong else impossible_values(record)
-        what = ("record", "with impossible times") if wrong else ("impossible value", "in records")
-        for found in [wrong] if wrong else values.values():
+    def _table_of_attempts(self, waiting: Sequence[Attempt]) -> pa.Table:
+        """Attempts of chunks among those that wait; what else is known of them is put where it belongs."""
+        if not waiting:
+            return table_of_rows(CHUNK_COLUMNS, [])
+        table, possible, odd = table_of_attempts(waiting)
+        for what, row, found in odd:
+            if what not in self._set_aside:
+                file, start, stop = (table[name][row].as_py() for name in ("file", "entry_start", "entry_stop"))
+                self._first_set_aside[what] = f"{found} in {file}, entries {start} to {stop}"
             self._set_aside[what] += 1
-            self._first_set_aside.setdefault(what, f"{found} {where}")
-        record |= dict.fromkeys(values)
-        return not wrong
+        opening = np.zeros(len(waiting), np.bool_)
+        whose = table.select(WHOSE).to_pylist()
+        for row, attempt in enumerate(waiting):
+            if attempt.others:
+                opening[row] = attempt.others.get(packing.PREPROCESSING, False)
+                self._take_others(whose[row], attempt.others, is_chunk=bool(possible[row] and not opening[row]))
+        if opening.any():
+            openings = table.filter(pa.array(opening & possible)).select(OPENING_COLUMNS)
+            self._openings.append(openings)
+            for record in openings.to_pylist():
+                self._tally.add(record, preprocessing=True)
+        kept = possible & ~opening
+        chunks = table if kept.all() else table.filter(pa.array(kept))
+        self._tally.add_table(chunks)
+        return chunks
+
+    def _take_others(self, known: dict[str, Any], others: dict[str, Any], *, is_chunk: bool) -> None:
+        """Take the facts of its process, the profile and the sections of an attempt."""
+        if facts := others.get(packing.OF_PROCESS):
+            self._processes[known["worker"]] = facts
+        if not is_chunk:
+            return
+        if stacks := others.get(packing.PROFILE):
+            with reported(self._note, "the profile of an attempt could not be read", DAMAGED):
+                self._profiles.add(known["call"], known["dataset"], stacks, known["id"])
+        for row in others.get(packing.SECTIONS, ()):
+            self._sections.add(row | {"chunk": known["id"]})
 
     def _note(self, problem: str) -> None:
         if problem not in self._noted:
@@ -263,16 +217,14 @@ class ReceivedRecords:
 
     def chunks(self, calls: set[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls in order of their start; those of one task are numbered."""
-        self._settle()
-        ours = self._chunks.parts()
+        ours = self._attempts.parts()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
         return numbered_attempts(whole(ours, order=pc.sort_indices(ours["start"])))
 
     def calls(self) -> set[str]:
         """Runner calls, or what stands for one, that any attempt of a chunk was of."""
-        self._settle()
-        return set(self._chunks.parts()["call"].unique().drop_null().to_pylist())
+        return set(self._attempts.parts()["call"].unique().drop_null().to_pylist())
 
     def calls_of_tasks(self) -> set[str]:
         """What stands for a Runner call where tasks ran functions without one."""
@@ -284,17 +236,18 @@ class ReceivedRecords:
 
     def sections(self, chunks: pa.Table) -> pa.Table:
         """Sections that these attempts passed."""
-        self._settle()
+        self._attempts.settle()
         return _of(self._sections.table(), chunks)
 
     def profile(self, chunks: pa.Table) -> pa.Table:
         """Stacks in process(), summed over all attempts of the Runner calls that these are of."""
-        self._settle()
+        self._attempts.settle()
         return self._profiles.table(set(chunks["call"].unique().to_pylist()))
 
     def preprocessing(self) -> pa.Table:
         """File openings to count entries, in order of their start."""
-        return self._preprocessing.table().sort_by("start")
+        self._attempts.settle()
+        return pa.concat_tables(self._openings).sort_by("start")
 
 
 def whole(table: pa.Table, order: pa.Array | None = None) -> pa.Table:

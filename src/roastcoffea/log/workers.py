@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -33,12 +32,12 @@ from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were
 
-EXECUTING: Final = [name for name, _ in SAMPLE.fields].index("executing")
+EXECUTING, CPU, SEEN = map([name for name, _ in SAMPLE.fields].index, ("executing", "cpu_seconds", "last_seen"))
 
 AROUND_RUN: Final = 10.0
 """Seconds before and after the run in which its plugins may have counted."""
 
-OF_READING: Final = ("of_job", "again", "cpu_before")
+OF_READING: Final = ("of_job", "again", "cpu_before", "sampled_cpu")
 """What is known of a lifetime in addition to its columns."""
 
 Counts = dict[tuple[Hashable, ...], float]
@@ -91,7 +90,7 @@ class WorkerLog:
         row |= {name: row[name] or None for name in ("process", "memory_limit")}
         before = self._before.pop(row["worker"], None)
         if before is not None and before["process"] == row["process"]:
-            before |= {"stop": None, "again": row["time"]}
+            before |= {"stop": None, "again": row["time"], "sampled_cpu": None}
             self._present[row["worker"]] = before
             return
         row |= {"start": row.pop("time"), "stop": None, "cpu_seconds": None, "killed_memory": None}
@@ -103,10 +102,9 @@ class WorkerLog:
         since, time = self._layouts[RESUMED].values(payload)
         if not (math.isfinite(since) and math.isfinite(time)):
             raise ValueError("it has no times")
-        last_cpu = self._last_cpu()
         for worker, row in self._present.items():
             self._end_pause(worker, since)
-            row |= {"stop": since, "cpu_before": self._cpu_of(row, last_cpu)}
+            row |= {"stop": since, "cpu_before": _cpu_of(row)}
         self._before, self._present = self._present, {}
         self._executing.clear()
         self.gaps.append((since, time))
@@ -170,7 +168,12 @@ class WorkerLog:
         worker = values[0]
         if worker == NO_STRING:
             raise LookupError("it is of no worker")
-        self._executing[self._texts[worker]] = values[EXECUTING]
+        address = self._texts[worker]
+        self._executing[address] = values[EXECUTING]
+        lifetime = self._present.get(address or "")
+        # CPU time is counted from 0 at the worker's arrival, or after the last gap
+        if lifetime is not None and values[SEEN] >= (lifetime.get("again") or lifetime["start"]):
+            lifetime["sampled_cpu"] = lifetime.get("sampled_cpu") if math.isnan(values[CPU]) else values[CPU]
         self._samples += payload[: layout.size]
 
     def _of_worker(self, worker: str) -> list[Row]:
@@ -225,11 +228,11 @@ class WorkerLog:
 
     def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
         """Lifetimes of the workers between start and stop, on the client's clock."""
-        last_cpu, clocks = self._last_cpu(), self._clocks()
+        clocks = self._clocks()
         self._impossible, rows = 0, []
         for lifetime in self._lifetimes:
             begin, end = _within(lifetime, offset, start, stop)
-            cpu = self._cpu_of(lifetime, last_cpu)
+            cpu = _cpu_of(lifetime)
             if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + AROUND_RUN):
                 cpu, self._impossible = None, self._impossible + 1
             clock = clocks.get(lifetime["worker"], math.nan)
@@ -262,39 +265,12 @@ class WorkerLog:
         }
         return table_of_columns(SAMPLE_COLUMNS, columns)
 
-    def _cpu_of(self, lifetime: Row, last_cpu: Mapping[tuple[str, float], float]) -> float | None:
-        """CPU time of a worker in all times that it was recorded; after a gap it is counted anew."""
-        cpu: float | None = lifetime["cpu_seconds"]
-        if cpu is None:
-            cpu = last_cpu.get((lifetime["worker"], _counted_from(lifetime)))
-        before: float | None = lifetime.get("cpu_before")
-        return before if cpu is None else cpu + (before or 0.0)
 
-    def _last_cpu(self) -> dict[tuple[str, float], float]:
-        """Last CPU time reported by each worker, by its address and arrival."""
-        rows = self._layouts[SAMPLE].rows(self._samples)
-        names = ("worker", "last_seen", "cpu_seconds")
-        worker, seen, cpu = (rows[name][~np.isnan(rows["cpu_seconds"])] for name in names)
-        order = np.lexsort((seen, worker))
-        worker, seen, cpu = worker[order], seen[order], cpu[order]
-        edges = np.searchsorted(worker, np.arange(len(self._texts.known) + 1, dtype=worker.dtype))
-        arrivals: dict[str, list[float]] = {}
-        for lifetime in self._lifetimes:
-            arrivals.setdefault(lifetime["worker"], []).append(_counted_from(lifetime))
-        last: dict[tuple[str, float], float] = {}
-        for number, address in enumerate(self._texts.known):
-            first, after = edges[number : number + 2]
-            reported = seen[first:after]
-            for start, end in pairwise([*arrivals.get(address, ()), math.inf]):
-                row = np.searchsorted(reported, end) - 1
-                if row >= 0 and reported[row] >= start:
-                    last[address, start] = float(cpu[first + row])
-        return last
-
-
-def _counted_from(lifetime: Row) -> float:
-    """When the CPU time of a worker was 0: at its arrival, or after the last gap."""
-    return float(lifetime.get("again") or lifetime["start"])
+def _cpu_of(lifetime: Row) -> float | None:
+    """CPU time of a worker in all times that it was recorded; after a gap it is counted anew."""
+    cpu: float | None = lifetime.get("sampled_cpu") if lifetime["cpu_seconds"] is None else lifetime["cpu_seconds"]
+    before: float | None = lifetime.get("cpu_before")
+    return before if cpu is None else cpu + (before or 0.0)
 
 
 def _checked_job(known: Any) -> dict[str, Any]:

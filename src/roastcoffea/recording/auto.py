@@ -392,17 +392,16 @@ def runnable(
     recorder = Recorder(out, profile=profile, name=name)
     recorder.at_end = partial(print_summaries, recorder)  # there is no time for pages
     at_exit = partial(print_summaries, recorder, pages=True, open_page=open_page)
+    first, place = script, Path(script).absolute()
     if as_module:
-        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), recorder, at_exit)
-    if get_importer(script) is not None:
-        place = Path(script).absolute()
-        return partial(
-            _measured, partial(_run_module, "__main__", False), [script, *arguments], place, recorder, at_exit
-        )
-    file = os.path.join(Path.cwd(), script)  # noqa: PTH118  (python keeps the dots that a Path would drop)
-    with io.open_code(file) as opened:
-        execute = partial(_run_source, opened.read(), file)
-    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, recorder, at_exit)
+        execute, first, place = partial(_run_module, script, True), "-m", Path.cwd()
+    elif get_importer(script) is not None:
+        execute = partial(_run_module, "__main__", False)
+    else:
+        file = os.path.join(Path.cwd(), script)  # noqa: PTH118  (python keeps the dots that a Path would drop)
+        with io.open_code(file) as opened:
+            execute, place = partial(_run_source, opened.read(), file), Path(file).resolve().parent
+    return partial(_measured, execute, [first, *arguments], place, recorder, at_exit)
 
 
 def _measured(

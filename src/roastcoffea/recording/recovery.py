@@ -24,7 +24,7 @@ from roastcoffea.records.arrow import arrow_schema, unpacked_part
 from roastcoffea.records.run import LOST, Environment, Run
 from roastcoffea.storage.document import SCHEMA, body_of, check_body, restored_body, run_of
 from roastcoffea.storage.reading import check_times
-from roastcoffea.storage.tables import SPAN_FORMS, TABLES, Tables, tables_of
+from roastcoffea.storage.tables import SPAN_FORMS, TABLES, tables_of
 from roastcoffea.units import moment
 
 NOT_ASKED: Final = "the client was lost before it asked for them"
@@ -144,11 +144,11 @@ class _Replay:
     def run(self, problems: Sequence[str]) -> Run:
         """The run so far."""
         self._journal_problems = problems
-        if self._end is not None:
-            with reported(self._records.note, "the end of the run in the journal cannot be read", DAMAGED):
-                if self._end["schema"] == SCHEMA:
-                    return _as_saved(self._ended_run(self._end))
-        return _as_saved(self._lost_run())
+        run = None
+        with reported(self._records.note, "the end of the run in the journal cannot be read", DAMAGED):
+            if self._end is not None and self._end["schema"] == SCHEMA:
+                run = _as_saved(self._ended_run(self._end))
+        return run or _as_saved(self._lost_run())
 
     def _lost_run(self) -> Run:
         records, start = self._records, self._records.start or self._start
@@ -167,21 +167,16 @@ class _Replay:
         check_body(body)
         replayed_run = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))
         tables = tables_of(replayed_run) | {name: pa.concat_tables(parts) for name, parts in self._spans.items()}
+        problems, absent = [*body["problems"], *self._journal_problems], body["absent"]
+        if end["rows"] is None:  # the client ended before it made the tables: what they tell comes from the replay
+            problems = [*dict.fromkeys((*replayed_run.problems, *problems))]
+            absent = absent | {name: why for name, why in replayed_run.absent.items() if name not in SPAN_FORMS}
+        else:
+            wanted = end["rows"].items()
+            lacking = [name for name, rows in wanted if name not in tables or len(tables[name]) != rows]
+            problems += [f"the journal lacks rows of {', '.join(lacking)}"] if lacking else []
+            tables = {name: tables[name] for name, _ in wanted if name in tables}
+        run = run_of(body | {"absent": absent, "problems": problems}, tables)
         if end["rows"] is None:
-            return self._with_late_report(_completed(body, replayed_run, tables, self._journal_problems))
-        tables = {name: tables[name] for name in end["rows"] if name in tables}
-        lacking = [name for name, rows in end["rows"].items() if name not in tables or len(tables[name]) != rows]
-        lost = [f"the journal lacks rows of {', '.join(lacking)}"] if lacking else []
-        body["problems"] = [*body["problems"], *self._journal_problems, *lost]
-        return self._with_late_report(run_of(body, tables))
-
-    def _with_late_report(self, run: Run) -> Run:
+            run = replace(run, calls=replayed_run.calls)
         return run if self._late_report is None else with_report(run, **self._late_report)
-
-
-def _completed(body: dict[str, Any], replayed_run: Run, tables: Tables, problems: Sequence[str]) -> Run:
-    """A run whose client ended before it made the tables: what they tell comes from the replay."""
-    absent = {name: reason for name, reason in replayed_run.absent.items() if name not in SPAN_FORMS}
-    found = dict.fromkeys((*replayed_run.problems, *body["problems"], *problems))
-    run = run_of(body | {"absent": body["absent"] | absent, "problems": [*found]}, tables)
-    return replace(run, calls=replayed_run.calls)
