@@ -14,6 +14,7 @@ from roastcoffea.log.journals import journals_in
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility import observer as observers
+from roastcoffea.recording.facility.index import recorded_in
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.recorder import NAME, Recorder
 
@@ -110,4 +111,5 @@ def recorded(observed: Observed, folder: Path) -> Recorder:
     observed.pass_time(1)
     recorder.tick(observed.now)
     assert wait_until(lambda: len(journals_in(folder)[0]) == 3)  # threads write them
+    assert wait_until(lambda: any(recorded_in(one).run.get("ended") for one in journals_in(folder)[0]))
     return recorder

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import pickle
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -105,22 +105,25 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.additions = additions
 
     async def start(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-        self.log = LogWriter(first_text=self.first_text)
-        if self.silent_since is not None:
-            self.log.write_fields(RESUMED, self.silent_since, time.time())
-        self.problems = Problems(self.log)
-        self.refused = 0
-        self.attempts = Attempts(self.name, scheduler, self.log, self.problems, self.run)
-        self.workers = Workers(self.name, scheduler, self.log, self.problems, self._note_lost)
-        self.transition = self.attempts.transition  # without another call: a task has five transitions
-        for address in list(scheduler.workers):
-            self._arrived(address)
+        self.begin(scheduler, LogWriter(first_text=self.first_text))
         for addition in self.additions:
             addition.start(self)
         if self.silent_since is not None:
             self.attempts.take_waiting_records()
         self.stay = Stay(self)
+
+    def begin(self, scheduler: Any, log: LogWriter, attempts: Callable[..., Attempts] = Attempts) -> None:
+        """Record in a log from now on, with attempts of this class."""
+        self.scheduler, self.log = scheduler, log
+        if self.silent_since is not None:
+            log.write_fields(RESUMED, self.silent_since, time.time())
+        self.problems = Problems(log)
+        self.refused = 0
+        self.attempts = attempts(self.name, scheduler, log, self.problems, self.run)
+        self.workers = Workers(self.name, scheduler, log, self.problems, self._note_lost)
+        self.transition = self.attempts.transition  # without another call: a task has five transitions
+        for address in list(scheduler.workers):
+            self._arrived(address)
 
     # events from distributed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,16 +13,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.backends.recorder import FROM_CHUNKS
+from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES
 from roastcoffea.errors import MeasurementError, RoastcoffeaError, error_text
 from roastcoffea.log.journal import LOG
 from roastcoffea.log.journals import Journal, journal_in, journals_in
-from roastcoffea.log.reader import UNREADABLE, ClusterLog
+from roastcoffea.log.reader import UNREADABLE
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
 from roastcoffea.recording.facility.recorder import CALL, CLUSTER, RUN, TICK
 from roastcoffea.recording.facility.sentences import short
+from roastcoffea.recording.recovery import ReplayedCluster
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
@@ -57,7 +59,7 @@ WHY_CUT_OFF: Final = "the scheduler ended, or was killed, before the run did: wh
 class Recorded:
     """What a journal has of a run, or of the whole scheduler."""
 
-    log: ClusterLog = field(default_factory=ClusterLog)
+    cluster: ReplayedCluster = field(default_factory=ReplayedCluster)
     run: dict[str, Any] = field(default_factory=dict)
     clusters: list[dict[str, Any]] = field(default_factory=list)
     last: float = 0.0
@@ -80,7 +82,7 @@ def recorded_in(journal: Journal) -> Recorded:
     for entry in journal.entries():
         found.last = entry.time
         if entry.kind == LOG:
-            found.log.feed(entry.data)
+            found.cluster.take(LOG, entry.data)
         elif entry.kind in {RUN, CLUSTER}:
             try:
                 known = json.loads(entry.data)
@@ -98,23 +100,15 @@ def recorded_in(journal: Journal) -> Recorded:
 def run_of(journal: Journal) -> Run:
     """The run that a journal has, on the scheduler's clock, with what it lacks."""
     found, start = recorded_in(journal), float(journal.header["start"])
-    known, log = found.run, found.log
+    known, cluster = found.run, found.cluster
     stop = max(float(known.get("stop") or known.get("last") or found.last), start)
-    calls = log.received.calls()
-    chunks = log.received.chunks(calls)
+    calls = cluster.received.calls()
+    chunks = cluster.received.chunks(calls)
+    chunks = chunks if len(chunks) else None
     absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT, "client_steps": NO_CLIENT}
-    if not len(chunks):
-        absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
+    absent |= {} if chunks else dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
     tables: dict[str, Any] = {
-        "chunks": chunks if len(chunks) else None,
-        **{name: getattr(log.received, name)(chunks) if len(chunks) else None for name in FROM_CHUNKS},
-        "preprocessing": log.received.preprocessing(),
-        "tasks": log.attempts.table(0.0),
-        "lifetimes": log.workers.lifetimes(0.0, start, stop),
-        "pauses": log.workers.pauses(0.0, start, stop),
-        "samples": log.workers.samples(0.0),
-        "sampling": log.sampling.sampling(0.0),
-        "worker_states": log.sampling.states(0.0),
+        name: cluster.table(name, chunks, start, stop) for name in TABLES if name not in {"chunks", "client_steps"}
     }
     run = Run(
         id=str(journal.header.get("id")),
@@ -127,12 +121,17 @@ def run_of(journal: Journal) -> Run:
         environment=Environment(versions={}, client_host=None),
         sampling_interval=TICK,
         calls=(_call(known, next(iter(calls)) if len(calls) == 1 else CALL, start, stop),),
+        chunks=chunks,
         **tables,
         attempts=known.get("attempts"),
         scheduler_clock_offset=0.0,
         dropped=dict(known.get("dropped") or {}),
         absent=absent,
-        problems=(*found.problems, *log.problems, *([] if known.get("ended") or journal.is_written else [WHY_CUT_OFF])),
+        problems=(
+            *found.problems,
+            *cluster.log.problems,
+            *([] if known.get("ended") or journal.is_written else [WHY_CUT_OFF]),
+        ),
     )
     return checked(run)
 
@@ -334,61 +333,30 @@ def _of_chunks(measurement: Measurement, chunks: pa.Table) -> dict[str, Any]:
 
 def costs(totals: Sequence[Sequence[Mapping[str, Any]]], watts: float | None) -> list[dict[str, Any]]:
     """Rows of days, from the totals that schedulers wrote; what accrued until an entry is of its day."""
-    days: dict[str, dict[str, float]] = {}
+    days: dict[str, Counter[str]] = {}
     for entries in totals:
-        for before, after in _pairs(entries):
-            day = days.setdefault(day_of(float(after["time"])), {})
-            for name, amount in _accrued(before, after).items():
-                day[name] = day.get(name, 0.0) + amount
+        before: dict[str, float] = {}
+        for entry in entries:
+            now = {name: float(entry.get(name) or 0) for name in GROWING} | (entry.get("seconds") or {})
+            day = days.setdefault(day_of(float(entry["time"])), Counter())
+            day.update({name: float(entry.get(name) or 0) for name in ("hosts_with_energy", "hosts")})
+            day.update({name: amount - before.get(name, 0.0) for name, amount in now.items()})
+            before = now
     return [_day(day, amounts, watts) for day, amounts in sorted(days.items())]
 
 
-def _pairs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    before: Mapping[str, Any] = {}
-    for entry in entries:
-        yield before, entry
-        before = entry
-
-
-def _accrued(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """What accrued between two entries, by name; seconds of classes by the name of the class."""
-    amounts = {name: float(after.get(name) or 0) - float(before.get(name) or 0) for name in GROWING}
-    amounts |= {name: float(after.get(name) or 0) for name in ("hosts_with_energy", "hosts")}
-    earlier = before.get("seconds") or {}
-    return amounts | {
-        name: float(now) - float(earlier.get(name, 0)) for name, now in (after.get("seconds") or {}).items()
-    }
-
-
 def _day(day: str, amounts: Mapping[str, float], watts: float | None) -> dict[str, Any]:
-    idle = {name: amounts.get(name, 0.0) / SECONDS_PER_HOUR for name in IDLE if "idle" in name}
-    hours = {
-        "core_hours": amounts["capacity_seconds"] / SECONDS_PER_HOUR,
-        "idle_hours": sum(idle.values()),
-        "failed_hours": amounts.get(FAILED, 0.0) / SECONDS_PER_HOUR,
-    }
-    energy = {
-        name.replace("core_", "").replace("_hours", "_energy").replace("hours", "energy"): each
-        for name, each in hours.items()
-    }
-    return {
-        "day": day,
-        **hours,
-        **{f"{name.replace(': ', '_')}_hours": each for name, each in idle.items()},
-        "cpu_hours": amounts["cpu_seconds"] / SECONDS_PER_HOUR,
-        "events": int(amounts["events"]),
-        "bytes": int(amounts["bytes"]),
-        **_measured_energy(amounts),
-        **({} if watts is None else {name: each * watts / 1000 for name, each in energy.items()}),
-    }
-
-
-def _measured_energy(amounts: Mapping[str, float]) -> dict[str, float]:
-    """What hosts measured; nothing where none could."""
-    if not amounts["hosts_with_energy"]:
-        return {}
-    share = amounts["hosts_with_energy"] / amounts["hosts"]
-    return {"measured_energy": amounts["joules"] / JOULES_PER_KILOWATT_HOUR, "measured_hosts": share}
+    idle = {f"{name.replace(': ', '_')}_": amounts[name] for name in IDLE if "idle" in name}
+    seconds = {"": amounts["capacity_seconds"], "idle_": sum(idle.values()), "failed_": amounts[FAILED]}
+    of_all = {"core_": seconds[""], "cpu_": amounts["cpu_seconds"], **seconds, **idle}
+    row = {"day": day, **{f"{name}hours": each / SECONDS_PER_HOUR for name, each in of_all.items() if name}}
+    row |= {"events": int(amounts["events"]), "bytes": int(amounts["bytes"])}
+    if amounts["hosts_with_energy"]:  # nothing where no host could measure
+        row["measured_energy"] = amounts["joules"] / JOULES_PER_KILOWATT_HOUR
+        row["measured_hosts"] = amounts["hosts_with_energy"] / amounts["hosts"]
+    if watts is not None:
+        row |= {f"{name}energy": each / SECONDS_PER_HOUR * watts / 1000 for name, each in seconds.items()}
+    return row
 
 
 HOUR: Final = Unit("h", lambda value: number(three_digits(round(value, 4))))

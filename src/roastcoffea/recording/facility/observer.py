@@ -336,10 +336,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
             self.counters.attempts[outcome, part.kind] += 1
             self._spread(start, stop, {FAILED: seconds} if seconds else {})
             if part.run is not None and part.kind == PROCESSOR:
-                part.run.tally.failed += 1
-                part.run.tally.failed_seconds += seconds
-                part.run.tally.wall_seconds += seconds
-                part.run.tally.wall_squares += seconds * seconds
+                part.run.tally.add({"outcome": outcome, "wall_seconds": seconds}, preprocessing=False)
         if state in {"memory", "erred"}:
             self.runs.ended(task.key, now)
 
@@ -347,15 +344,15 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         start, stop, seconds = time_of
         packed = (ending.get("metadata") or {}).get(METADATA_KEY)
         records = unpacked_values(packed, READ) if isinstance(packed, bytes) else []
+        if part.run is not None and part.kind != PREPROCESSING:
+            part.run.metered |= bool(records)
+        if not records and part.kind in {PROCESSOR, PREPROCESSING}:  # its item tells its events
+            self._record(part, {"outcome": OK, "events": part.events, "wall_seconds": seconds})
         for record in records:
             self._record(part, record)
         if part.kind == PROCESSOR and records:
             self._spread(start, stop, _by_phase(records, seconds))
             return
-        if part.kind == PROCESSOR:
-            self._unmetered(part, seconds)
-        elif part.kind == PREPROCESSING and part.run is not None and not records:
-            part.run.tally.files += 1
         self._spread(start, stop, {CLASS_OF_KIND.get(part.kind, UNMETERED): seconds} if seconds else {})
 
     def _record(self, part: Part, record: Mapping[str, Any]) -> None:
@@ -369,19 +366,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
             self.counters.chunks[str(record.get("outcome"))] += 1
             self.counters.events += (record.get("events") or 0) if gave else 0
         if part.run is not None:
-            part.run.metered |= not preprocessing
             part.run.tally.add(record, preprocessing=preprocessing)
-
-    def _unmetered(self, part: Part, seconds: float) -> None:
-        """Count a chunk that left no record; its item tells its events."""
-        self.counters.chunks[OK] += 1
-        self.counters.events += part.events or 0
-        if part.run is not None:
-            tally = part.run.tally
-            tally.chunks += 1
-            tally.events += part.events or 0
-            tally.wall_seconds += seconds
-            tally.wall_squares += seconds * seconds
 
     def _record_of_failed(self, packed: bytes) -> None:
         """Count the bytes of a failed attempt; each collector's plugin receives its record."""

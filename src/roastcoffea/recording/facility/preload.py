@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +16,10 @@ import click
 import dask
 
 from roastcoffea.errors import reported
-from roastcoffea.recording.black_box import remove_old
 from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility import recorder as metering
 from roastcoffea.recording.facility.recorder import METRIC, NAME, TICK, PackageEnergy, Recorder
 
-HOUR: Final = 3600.0
 CONFIG: Final = "roastcoffea.facility"
 
 _ends: Final[dict[Any, list[Any]]] = {}
@@ -76,29 +73,11 @@ async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
     from roastcoffea.backends.worker import WorkerHalf
 
     recorder = Recorder(scheduler, observer, Path(options["journal"]).expanduser().resolve())
+    recorder.limits = options["keep-days"], options["keep-gigabytes"]
     scheduler.add_plugin(recorder, name=NAME, idempotent=True)
-    keeper = Keeper(recorder, options["keep-days"], options["keep-gigabytes"])
-    ticker = PeriodicCallback(keeper.tick, 1000 * TICK)
+    ticker = PeriodicCallback(lambda: recorder.tick(time.time()), 1000 * TICK)
     ticker.start()
     # an event loop of its own has the workers' plugins sent to those that come later
     half = pickled(WorkerHalf(NAME, token, counts=False))
     await scheduler.register_worker_plugin(None, plugin=half, name=NAME, idempotent=True)
     _ends[scheduler][:0] = [ticker.stop, recorder.end]
-
-
-class Keeper:
-    """Has a recorder write once a second, and removes old records once an hour."""
-
-    def __init__(self, recorder: Recorder, days: float | None, gigabytes: float | None) -> None:
-        self._recorder = recorder
-        self._limits = days, gigabytes
-        self._looked = 0.0
-
-    def tick(self) -> None:
-        """Do what is due."""
-        now = time.time()
-        self._recorder.tick(now)
-        if now - self._looked > HOUR and any(limit is not None for limit in self._limits):
-            self._looked = now
-            limits = self._recorder.folder, *self._limits
-            threading.Thread(target=remove_old, args=limits, name=NAME, daemon=True).start()

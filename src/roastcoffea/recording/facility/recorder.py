@@ -18,17 +18,19 @@ from typing import Any, Final
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
-from roastcoffea.backends.workers import Workers
+from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.generations import event_topics
 from roastcoffea.instrument.channels import dask_worker
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.log.journal import LOG, JournalWriter
-from roastcoffea.log.kinds import CHUNK, LogWriter, Problems
+from roastcoffea.log.kinds import CHUNK, LogWriter
 from roastcoffea.log.marks import ANNOTATION
+from roastcoffea.recording.black_box import remove_old
 from roastcoffea.recording.facility.observer import Observer
-from roastcoffea.recording.facility.runs import ObservedRun
+from roastcoffea.recording.facility.runs import ObservedRun, Runs
 from roastcoffea.records.tasks import PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
+from roastcoffea.units import SECONDS_PER_HOUR
 
 POWERCAP: Final = Path("/sys/class/powercap")
 PACKAGES: Final = "intel-rapl:[0-9]*"
@@ -133,28 +135,18 @@ def _clean(text: str) -> str:
     return redacted(text)
 
 
-class RunRecorder:
-    """Records the tasks of one run, and the workers while it goes on."""
+class RunRecorder(ClusterPlugin):
+    """The collector's plugin for one run: the observer tells which tasks are of it, and its log goes into a journal."""
 
     def __init__(self, run: ObservedRun, observer: Observer, scheduler: Any, folder: Path, note: Any) -> None:
-        self.run = run
-        self.id = uuid.uuid4().hex
-        self.log = CleanLog(LOG_CAP)
-        self.problems = Problems(self.log)
-        self.attempts = AttemptsOfRun(run, observer, scheduler, self.log, self.problems)
-        self.workers = Workers(NAME, scheduler, self.log, self.problems, _ignored)
-        for address in list(scheduler.workers):
-            self.workers.arrived(address)
-        began = datetime.fromtimestamp(run.start, UTC).strftime("%Y%m%dT%H%M%S")
-        header: dict[str, Any] = {
-            "facility": True,
-            "id": self.id,
-            "start": run.start,
-            "client": redacted(run.client),
-            "user": user(),
-        }
-        header |= {"collectors": list(run.collectors)}
-        place = folder / f"{began}-{self.id[:12]}"
+        super().__init__(NAME, run.client, observer.tokens[NAME], TasksOfRun(NAME, run.client, None), TICK)
+        self.observed = run
+        self._parts = observer.runs
+        self.begin(scheduler, CleanLog(LOG_CAP), partial(AttemptsOfRun, run, observer.runs))
+        identity, began = uuid.uuid4().hex, datetime.fromtimestamp(run.start, UTC)
+        header: dict[str, Any] = {"facility": True, "id": identity, "start": run.start, "user": user()}
+        header |= {"client": redacted(run.client), "collectors": list(run.collectors)}
+        place = folder / f"{began:%Y%m%dT%H%M%S}-{identity[:12]}"
         self.journal = JournalWriter(place, header, note, most_bytes=LONGEST_JOURNAL)
         self._received = 0
         self._last: tuple[float, frozenset[Any]] | None = None
@@ -166,16 +158,17 @@ class RunRecorder:
         if self._last is None or key in self._last[1]:
             self.attempts.transition(key, start, finish, **reasons)
 
-    def sample(self) -> None:
-        """Sample the workers while the run goes on."""
-        if not self.run.ended:
-            self.workers.states.take(self.workers.here, 0.0, 0)
-            self.workers.samples.take(self.workers.here)
-        self.workers.forget_overdue()
+    def take(self, topic: str, message: Mapping[str, Any]) -> None:
+        """Take a message of our plugin on a worker; of one of a collector's the record of a chunk of the run."""
+        if "chunk" in message and self._parts.known(message["of"][0]).run is self.observed:
+            self.log.write(CHUNK, message["chunk"])
+            self.attempts.recorded(*message["of"])
+        if topic == NAME:
+            self._take_message({name: value for name, value in message.items() if name != "chunk"})
 
     def is_over(self, now: float) -> bool:
         """Whether the run has ended, and with it what ran on the workers then."""
-        if self._last is None and self.run.ended:
+        if self._last is None and self.observed.ended:
             self._last = now + LAST_TASKS, frozenset(self.attempts.open_keys)
         return self._last is not None and (now >= self._last[0] or self._last[1].isdisjoint(self.attempts.open_keys))
 
@@ -188,15 +181,12 @@ class RunRecorder:
             more = answer["more"]
             if answer["data"]:
                 self.journal.write(LOG, answer["data"])
-        tally = self.run.tally
+        run = self.observed
         known: dict[str, Any] = {
-            "name": self.run.name,
-            "processor": self.run.processor and redacted(self.run.processor),
-            "metered": self.run.metered,
-            "ended": last,
+            name: getattr(run, name) for name in ("name", "metered", "asked", "files", "stop", "last")
         }
-        known |= {"asked": self.run.asked, "files": self.run.files, "stop": self.run.stop, "last": self.run.last}
-        known |= {"chunks": tally.chunks, "events": tally.events, "failed": tally.failed, "bytes": tally.bytes}
+        known |= {name: getattr(run.tally, name) for name in ("chunks", "events", "failed", "bytes")}
+        known |= {"processor": run.processor and redacted(run.processor), "ended": last}
         known |= {"attempts": self.attempts.by_kind(), "dropped": answer["dropped"], "failures": self.problems.failures}
         self.journal.write(RUN, json.dumps(known).encode())
 
@@ -213,15 +203,12 @@ class RunRecorder:
 class AttemptsOfRun(Attempts):
     """Attempts of the tasks of a run, whose part in it the observer knows; no mark of a client is needed."""
 
-    def __init__(
-        self, run: ObservedRun, observer: Observer, scheduler: Any, log: LogWriter, problems: Problems
-    ) -> None:
-        super().__init__(NAME, scheduler, log, problems, TasksOfRun(NAME, run.client, None))
-        self._observed = run
-        self._observer = observer
+    def __init__(self, observed: ObservedRun, parts: Runs, *args: Any) -> None:
+        self._observed, self._parts = observed, parts
+        super().__init__(*args)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
-        part = self._observer.runs.known(task.key)
+        part = self._parts.known(task.key)
         if part.run is not self._observed:
             return None
         step = PREPROCESSING if part.kind == PREPROCESSING else "processing"
@@ -258,7 +245,9 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         self._cpu: dict[str, float] = {}
         self._cpu_of_left = 0.0
         self._energy = HostEnergy()
-        self._written = 0.0
+        self._written = self._cleaned = 0.0
+        self.limits: tuple[float | None, float | None] = (None, None)
+        """Days, and gigabytes of all journals, after which the oldest are removed, once an hour."""
         self._begun = 0
         observer.listeners.append(self.moved)
         identity = uuid.uuid4().hex
@@ -286,46 +275,26 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
     def add_worker(self, scheduler: Any, worker: str) -> None:
         """Give each recorder a new worker."""
         for recorder in self.recorders.values():
-            recorder.attempts.had_tasks(worker, recorder.workers.arrived(worker).processing)
+            recorder.add_worker(scheduler, worker)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         """Tell each recorder that a worker left."""
         self._cpu_of_left += self._cpu.pop(worker, 0.0)
         for recorder in self.recorders.values():
-            recorder.workers.departed(worker)
+            recorder.remove_worker(scheduler, worker)
 
     def log_event(self, topic: str, message: Any) -> None:
-        """Give the recorders the messages of our plugins, and of collectors' plugins, on workers."""
+        """Give the recorders the messages of our plugins, and of collectors' plugins, on workers, and Dask's events."""
         try:
-            self._take(topic, message)
+            token = self._observer.tokens.get(topic)
+            ours = token is not None and isinstance(message, dict) and message.get("token") == token
+            for recorder in self.recorders.values() if ours or token is None else ():
+                (recorder.take if ours else recorder.log_event)(topic, message)
         except Exception as problem:  # noqa: BLE001  (as above)
             self._failed(problem)
         topics = event_topics(self._scheduler)
         if topic == NAME and NAME in topics:
             topics[NAME].events.clear()  # Dask would keep the last thousand, with records of chunks
-
-    def _take(self, topic: str, message: Any) -> None:
-        for recorder in self.recorders.values():
-            if topic == "stealing":
-                recorder.attempts.stolen(message)
-            elif topic in recorder.workers.here:
-                recorder.workers.changed(topic, message)
-            elif topic == "all":
-                recorder.workers.removed(message)
-        token = self._observer.tokens.get(topic)
-        if token is None or not isinstance(message, dict) or message.get("token") != token:
-            return
-        if "chunk" in message:
-            recorder_of_task = self._of_task(message["of"][0])
-            if recorder_of_task is not None:
-                recorder_of_task.log.write(CHUNK, message["chunk"])
-                recorder_of_task.attempts.recorded(*message["of"])
-        if topic == NAME and "failed" in message:
-            for recorder in self.recorders.values():
-                recorder.attempts.failing(message)
-        if topic == NAME:
-            for recorder in self.recorders.values():
-                recorder.workers.reported(message)
 
     # time
 
@@ -334,7 +303,10 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         try:
             self._begin_new()
             for run, recorder in list(self.recorders.items()):
-                recorder.sample()
+                if run.ended:
+                    recorder.workers.forget_overdue()
+                else:
+                    recorder.tick(1, 0.0, 0)
                 if recorder.is_over(now):
                     self.recorders.pop(run).end(wait=False)
                 else:
@@ -342,6 +314,9 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             if now - self._written >= CLUSTER_SECONDS:
                 self._written = now
                 self._journal.write(CLUSTER, json.dumps(self._totals(now)).encode())
+            if now - self._cleaned > SECONDS_PER_HOUR and self.limits != (None, None):
+                self._cleaned = now
+                threading.Thread(target=remove_old, args=(self.folder, *self.limits), name=NAME, daemon=True).start()
         except Exception as problem:  # noqa: BLE001  (the ticker must go on)
             self._failed(problem)
 
@@ -372,10 +347,6 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
                     recorder = RunRecorder(run, self._observer, self._scheduler, self.folder, self._note)
                     self.recorders[run] = recorder
 
-    def _of_task(self, key: Any) -> RunRecorder | None:
-        run = self._observer.runs.known(key).run
-        return None if run is None else self.recorders.get(run)
-
     def _totals(self, now: float) -> dict[str, Any]:
         """Totals of the scheduler since the preload began."""
         for address, worker in self._scheduler.workers.items():
@@ -404,10 +375,6 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         self.failures += 1
         if self.failures == 1:
             logging.getLogger(__name__).warning("runs are not recorded completely", exc_info=problem)
-
-
-def _ignored(_address: str) -> None:
-    """Do nothing for a lost worker: no fine metrics are recorded that could lack anything."""
 
 
 def user() -> str | None:

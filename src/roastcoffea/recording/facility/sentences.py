@@ -14,7 +14,7 @@ from roastcoffea.recording.facility.observer import BIN, Observer
 from roastcoffea.recording.facility.runs import ObservedRun
 from roastcoffea.redaction import redacted
 from roastcoffea.report.live import IDLE, Rates, clock
-from roastcoffea.sheets.markup import text
+from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, duration, number
 
 HEADS: Final = ("run", "client", "state", "chunks", "left", "events", "data", "failed attempts", "bottleneck")
@@ -26,29 +26,14 @@ IN_A_MINUTE: Final = round(60 / BIN)
 LEAST_SHARE: Final = 0.005
 """Least share of thread time of a class on the page."""
 
-STYLE: Final = Markup("""<style>
-.rc { font: 13px/1.5 Helvetica, Arial, sans-serif; color: #222; padding: 0 12px; }
-.rc table { border-collapse: collapse; margin: 6px 0; }
-.rc th { text-align: left; font-weight: 600; color: #555; border-bottom: 1px solid #bbb; }
-.rc th, .rc td { padding: 3px 14px 3px 0; white-space: nowrap; vertical-align: top; }
-.rc .end { color: #777; }
-.rc meter { width: 90px; vertical-align: middle; margin-right: 6px; }
-</style>""")
-TABLE: Final = Markup('<div class="rc"><p><b>{}</b></p>{}</div>')
-ROWS: Final = Markup("<table><tr>{}</tr>{}</table>")
-HEAD: Final = Markup("<th>{}</th>")
-CELL: Final = Markup("<td>{}</td>")
-ROW: Final = Markup('<tr class="{}">{}</tr>')
 DONE: Final = Markup('<meter min="0" max="{}" value="{}"></meter>{} of {}')
-NOTHING: Final = Markup("<p>No run of coffea has had a task here yet.</p>")
 
 
 def page_of(observer: Observer, now: float) -> Markup:
     """The page's text: workers, and a row for each run."""
-    runs = list(observer.runs.all.values())[::-1][:MOST_SHOWN]
-    rows = Markup("").join(_row(run, now) for run in sorted(runs, key=lambda run: run.ended))
-    heads = Markup("").join(HEAD.format(head) for head in HEADS)
-    return STYLE + TABLE.format(text(workers_of(observer)), ROWS.format(heads, rows) if runs else NOTHING)
+    runs = sorted(list(observer.runs.all.values())[::-1][:MOST_SHOWN], key=lambda run: run.ended)
+    rows = [("end" if run.ended else "go", cells(run, now)) for run in runs]
+    return rendered("live.html", title=workers_of(observer), heads=HEADS, rows=rows)
 
 
 def workers_of(observer: Observer) -> str:
@@ -66,11 +51,7 @@ def workers_of(observer: Observer) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _row(run: ObservedRun, now: float) -> Markup:
-    return ROW.format("end" if run.ended else "go", Markup("").join(CELL.format(cell) for cell in cells(run, now)))
-
-
-def cells(run: ObservedRun, now: float) -> list[Markup]:
+def cells(run: ObservedRun, now: float) -> list[str]:
     """Cells of a run, in the order of `HEADS`."""
     tally, rates, over = run.tally, run.rates, run.ended
     events, size = rates.in_a_second(whole=over)
@@ -78,15 +59,15 @@ def cells(run: ObservedRun, now: float) -> list[Markup]:
     state = f"{'ended after' if over else 'running'} {duration(round((run.stop or now) - run.start))}"
     files = f"{number(min(tally.files, run.files))} of {counted(run.files, 'file')} opened" if run.files else "none yet"
     return [
-        text(run.name),
-        text(short(run.client)),
-        text(state),
-        DONE.format(max(run.asked, 1), done, number(done), number(run.asked)) if run.asked else text(files),
-        text("" if over else left(rates)),
-        text(KILOHERTZ.text(events / 1000) if tally.chunks else ""),
-        text(GIGABIT_PER_SECOND.text(8e-9 * size) if tally.chunks and size is not None else ""),
-        text(number(tally.failed) if tally.failed else ""),
-        text(limit(run)),
+        run.name,
+        short(run.client),
+        state,
+        DONE.format(max(run.asked, 1), done, number(done), number(run.asked)) if run.asked else files,
+        "" if over else left(rates),
+        KILOHERTZ.text(events / 1000) if tally.chunks else "",
+        GIGABIT_PER_SECOND.text(8e-9 * size) if tally.chunks and size is not None else "",
+        number(tally.failed) if tally.failed else "",
+        limit(run),
     ]
 
 
@@ -107,11 +88,10 @@ def classes_of(threads: Mapping[str, npt.NDArray[np.float64]]) -> Markup:
     total = sum(means.values())
     shown = sorted((item for item in means.items() if item[1] >= LEAST_SHARE * total > 0), key=lambda item: -item[1])
     rows = [
-        (name, f"{mean:.2g}" if mean < 100 else number(mean), f"{100 * mean / total:.0f} %") for name, mean in shown
+        ("go", (name, f"{mean:.2g}" if mean < 100 else number(mean), f"{100 * mean / total:.0f} %"))
+        for name, mean in shown
     ]
-    body = Markup("").join(ROW.format("go", Markup("").join(CELL.format(text(cell)) for cell in row)) for row in rows)
-    heads = Markup("").join(HEAD.format(head) for head in ("last minute", "threads", "share"))
-    return STYLE + TABLE.format("", ROWS.format(heads, body)) if rows else Markup("")
+    return rendered("live.html", title="", heads=("last minute", "threads", "share"), rows=rows) if rows else Markup("")
 
 
 def left(rates: Rates) -> str:
