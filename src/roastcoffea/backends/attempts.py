@@ -223,8 +223,7 @@ class Attempts:
             self._write(task, run_id, ending, assignment, outcome, found, of_user, now)
             if of_user and ending.get("exception_text"):
                 self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
-            self._write_chunk(task, assignment.kind, outcome)
-            self._write_merged(task, assignment.kind)
+            self._write_more(task, assignment.kind, outcome)
         if isinstance(record, bytes) and mark is not None:
             self._log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
@@ -305,8 +304,7 @@ class Attempts:
                 known = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
                 of_user = self._is_of_user(task, self._mark(task))
                 self._write(task, task.run_id, {}, assignment, UNFINISHED, known, of_user, time.time())
-                self._write_chunk(task, assignment.kind, UNFINISHED)
-                self._write_merged(task, assignment.kind)
+                self._write_more(task, assignment.kind, UNFINISHED)
                 self._unfinished.add(key)
 
     # implementation
@@ -337,17 +335,13 @@ class Attempts:
         self._begun[kind] += 1
         return assignment._replace(kind=kind)
 
-    def _write_chunk(self, task: Any, kind: str, outcome: str) -> None:
-        """Write the chunk of a failed attempt: if it leaves no record, this is the only trace."""
-        chunk = chunk_of(task) if kind == PROCESSOR and outcome != OK else None
-        if chunk is not None:
-            self._log.write_text(TASK_CHUNK, json.dumps(chunk))
-
-    def _write_merged(self, task: Any, kind: str) -> None:
-        """Write what a merge merges."""
+    def _write_more(self, task: Any, kind: str, outcome: str) -> None:
+        """Write what a merge merges, or the chunk of a failed attempt: without a record, this is its only trace."""
         if kind == MERGE:
             sizes = [max(one.nbytes, 0) for one in task.dependencies]
             self._log.write_fields(MERGED, merge_level(task), len(sizes), sum(sizes))
+        elif kind == PROCESSOR and outcome != OK and (chunk := chunk_of(task)) is not None:
+            self._log.write_text(TASK_CHUNK, json.dumps(chunk))
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
         """Assignment of an attempt whose start was not recorded."""

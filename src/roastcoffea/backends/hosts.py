@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.backends.limits import Withheld, versions_of
+from roastcoffea.records.arrow import with_column
 from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 
@@ -162,8 +163,7 @@ def with_withheld(lifetimes: pa.Table, withheld: Mapping[str, Withheld | None]) 
         if found is not None and worker in last:
             amounts[last[worker]] = found
     for name, values in zip(WITHHELD, zip(*amounts, strict=True), strict=False):
-        place = lifetimes.schema.get_field_index(name)
-        lifetimes = lifetimes.set_column(place, name, pa.array(values, lifetimes.schema.types[place]))
+        lifetimes = with_column(lifetimes, name, values)
     return lifetimes
 
 

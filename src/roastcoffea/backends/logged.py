@@ -15,7 +15,7 @@ from roastcoffea.backends.limits import Withheld
 from roastcoffea.backends.recorder import Period, Recorder
 from roastcoffea.log.journal import CLIENT, LOG
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import table_of_rows, with_column
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import CLIENT_STEP_COLUMNS
 from roastcoffea.storage.reading import check_fields
@@ -47,9 +47,7 @@ class AskedJobs:
     def in_lifetimes(self, lifetimes: pa.Table) -> pa.Table:
         """Lifetimes with the time at which each job was asked for, where its batch system does not tell it."""
         rows = lifetimes.select(["job", "job_queued"]).to_pylist()
-        known = [row["job_queued"] or self.known.get(row["job"]) for row in rows]
-        place = lifetimes.schema.get_field_index("job_queued")
-        return lifetimes.set_column(place, "job_queued", pa.array(known, lifetimes.schema.types[place]))
+        return with_column(lifetimes, "job_queued", [row["job_queued"] or self.known.get(row["job"]) for row in rows])
 
     def _jobs(self) -> Iterator[str]:
         workers = getattr(self._cluster, "workers", None)

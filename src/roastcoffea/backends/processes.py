@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -223,7 +223,7 @@ class ProcessTree:
         return [one for one in self.seen if one.pid in members]
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class Step:
     """One call of an executor: for the files of preprocessing, or for the chunks of a Runner call."""
 
@@ -256,32 +256,25 @@ class ProcessJournal:
     """What a journal has of processes and steps so far."""
 
     def __init__(self) -> None:
-        self._states: list[tuple[Any, ...]] = []
-        self._samples: list[int] = []
+        self._known: dict[int, tuple[Any, int]] = {}
+        """State, and number of samples, of each process by its number."""
         self._steps: list[tuple[Any, ...]] = []
 
     def news(self, processes: Sequence[WatchedProcess], steps: Sequence[Step]) -> Iterator[tuple[str, bytes]]:
         """An entry with what has changed; none if nothing has."""
-        changed = [state for number, one in enumerate(list(processes)) if (state := self._changed(number, one))]
+        changed = []
+        for number, one in enumerate(list(processes)):
+            state, samples = (one.is_tracker, one.seen, one.gone, one.cpu_seconds), list(one.samples)
+            known, first = self._known.get(number, (None, 0))
+            if (state, len(samples)) != (known, first):
+                self._known[number] = state, len(samples)
+                first = first if first <= len(samples) else 0  # they were merged meanwhile
+                changed.append([number, (one.pid, one.parent, one.born), state, first, samples[first:]])
         steps_now = [*map(astuple, list(steps))]
         new_steps = None if steps_now == self._steps else steps_now
         self._steps = steps_now
         if changed or new_steps is not None:
             yield PROCESSES, json.dumps({"changed": changed, "steps": new_steps}).encode()
-
-    def _changed(self, number: int, process: WatchedProcess) -> list[Any] | None:
-        """State of a process that the journal does not have, with its new samples."""
-        if number == len(self._states):
-            self._states.append(())
-            self._samples.append(0)
-        state = (process.is_tracker, process.seen, process.gone, process.cpu_seconds)
-        samples = list(process.samples)
-        if (state, len(samples)) == (self._states[number], self._samples[number]):
-            return None
-        first = self._samples[number] if self._samples[number] <= len(samples) else 0  # they were merged meanwhile
-        self._states[number], self._samples[number] = state, len(samples)
-        identity = (process.pid, process.parent, process.born)
-        return [number, identity, state, first, samples[first:]]
 
 
 def remember(entry: Mapping[str, Any], processes: list[WatchedProcess], steps: list[Step]) -> None:
@@ -294,5 +287,4 @@ def remember(entry: Mapping[str, Any], processes: list[WatchedProcess], steps: l
         del process.samples[first:]
         process.remember(*state, samples=[Sample(*sample) for sample in samples])
     if entry["steps"] is not None:
-        names = [field.name for field in fields(Step)]
-        steps[:] = [Step(**dict(zip(names, step, strict=True))) for step in entry["steps"]]
+        steps[:] = [Step(*step) for step in entry["steps"]]

@@ -262,14 +262,11 @@ class Recorder(AbstractMetricsBackend):
 
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
         """One of `TABLES` except the first, between start and stop; None if there is nothing of its kind."""
-        match name:
-            case "branch_reads" | "sections" | "profile":
-                return None if chunks is None else getattr(self.received, name)(chunks)
-            case "preprocessing":
-                return self.received.preprocessing()
-            case "lifetimes" | "pauses":
-                return getattr(self, name)(start, stop)
-        return getattr(self, name)()
+        if name in FROM_CHUNKS:
+            return None if chunks is None else getattr(self.received, name)(chunks)
+        if name == "preprocessing":
+            return self.received.preprocessing()
+        return getattr(self, name)(*((start, stop) if name in {"lifetimes", "pauses"} else ()))
 
     def notes(self) -> list[str]:
         """Problems met."""

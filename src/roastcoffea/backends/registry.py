@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pkgutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Real
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ CORES: Final = "worker_cores"
 WHOLE_NUMBERS: Final = {
     column.name for column in (*SAMPLE_COLUMNS, *LIFETIME_COLUMNS, *SAMPLING_COLUMNS) if column.kind == "integer"
 }
+
+OF_WORKERS: Final = ("samples", "lifetimes")
 
 AT_THE_EDGES: Final = 2.0
 """Intervals between the start of the run and a worker's first sample within which it was present from the start."""
@@ -60,12 +62,12 @@ class AdaptedRecorder(Recorder):
         self._period.is_open = self._period.was_open = True
         self._began, self._interval = time.time(), interval
         if interval is None:
-            self._without_workers("track_workers=False")
+            self.absent |= dict.fromkeys(OF_WORKERS, "track_workers=False")
         else:
-            with reported(self._without_scheduler_state, f"{self._called}.start_tracking() failed", Exception):
+            with reported(self._without(*OF_WORKERS), f"{self._called}.start_tracking() failed", Exception):
                 self._backend.start_tracking(interval)
                 self._tracks = True
-        with reported(self._without_fine_metrics, f"{self._called} opened no span", Exception):
+        with reported(self._without("span_metrics"), f"{self._called} opened no span", Exception):
             if self._backend.supports_fine_metrics():
                 opened = dict(self._backend.create_span("roastcoffea"))
                 opened["id"] = opened["context"].__enter__()
@@ -81,10 +83,10 @@ class AdaptedRecorder(Recorder):
             return
         self._period.is_open = False
         if self._tracks:
-            with reported(self._without_scheduler_state, f"{self._called}.stop_tracking() failed", Exception):
+            with reported(self._without(*OF_WORKERS), f"{self._called}.stop_tracking() failed", Exception):
                 self._take(self._backend.stop_tracking())
         if self._span is not None:
-            with reported(self._without_fine_metrics, f"{self._called}.get_span_metrics() failed", Exception):
+            with reported(self._without("span_metrics"), f"{self._called}.get_span_metrics() failed", Exception):
                 self.span_metrics = checked_metrics(self._backend.get_span_metrics(self._span))
                 self.absent.pop("span_metrics")
 
@@ -140,31 +142,26 @@ class AdaptedRecorder(Recorder):
                     read = {str(worker): list(_points(points, columns[name])) for worker, points in series.items()}
                     self._series[name] = {worker: points for worker, points in read.items() if points}
             elif name == COUNTS:
-                with reported(self._without_counts, f"{COUNTS} of {self._called} could not be read", Exception):
+                with reported(self._without("sampling"), f"{COUNTS} of {self._called} could not be read", Exception):
                     self._counts = list(_points(series.items(), "workers"))
                     self.absent.pop("sampling", None)
             else:
                 known = ", ".join((COUNTS, *columns))
                 self.note(f"{self._called} returned {name!r}; the series are {known}")
         if not any(self._series.values()):
-            self._without_workers(f"{self._called}.stop_tracking() returned no sample of a worker")
+            none = f"{self._called}.stop_tracking() returned no sample of a worker"
+            self.absent |= dict.fromkeys(OF_WORKERS, none)
         elif not any(self._series.get(name) for name, _ in SAMPLED):
             self.absent["samples"] = f"{self._called} returned no series but {CORES}"
 
-    def _without_workers(self, reason: str) -> None:
-        self.absent |= dict.fromkeys(("samples", "lifetimes"), reason)
+    def _without(self, *tables: str) -> Callable[[str], None]:
+        """Takes the problem for which these are missing."""
 
-    def _without_counts(self, problem: str) -> None:
-        self.note(problem)
-        self.absent["sampling"] = problem
+        def take(problem: str) -> None:
+            self.note(problem)
+            self.absent |= dict.fromkeys(tables, problem)
 
-    def _without_scheduler_state(self, problem: str) -> None:
-        self.note(problem)
-        self._without_workers(problem)
-
-    def _without_fine_metrics(self, problem: str) -> None:
-        self.note(problem)
-        self.absent["span_metrics"] = problem
+        return take
 
 
 def _points(points: Iterable[tuple[Any, Any]], column: str) -> Iterator[tuple[float, Any]]:

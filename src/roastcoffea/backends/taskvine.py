@@ -15,7 +15,7 @@ import pyarrow as pa
 from roastcoffea.log.attempts import offset_within
 from roastcoffea.log.marks import TASKVINE
 from roastcoffea.log.workers import job_columns
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import table_of_rows, with_column
 from roastcoffea.records.tasks import (
     CANCELLED,
     ERROR,
@@ -177,6 +177,10 @@ SAME: Final = ("key", "run_id", "kind", "worker", "runnable", "assigned", "arriv
 """Columns of tasks that an attempt in the logs has, too."""
 
 
+OF_RECORDS: Final = ("worker", "key", "run_id")
+"""Columns of records that the logs know better."""
+
+
 def is_taskvine(executor: Any) -> bool:
     """Whether this is coffea's executor for TaskVine."""
     return any(kind.__name__ == "TaskVineExecutor" for kind in type(executor).__mro__)
@@ -283,12 +287,10 @@ class TaskVineLogs:
         for manager, log in enumerate(logs):
             for one in log.attempts:
                 tasks.setdefault((manager, one["task"]), []).append(one)
-        rows = records.select(["call", "key", "worker", "start"]).to_pylist()
-        worker, key = ([row[name] for row in rows] for name in ("worker", "key"))
-        run_id: list[int | None] = [None] * len(rows)
+        rows = records.select(["call", "key", "worker", "start", "run_id"]).to_pylist()
         addresses = {row["worker"]: row["address"] for log in logs for row in log.workers}
         lost = 0
-        for place, row in enumerate(rows):
+        for row in rows:
             managers = self._calls.get((row["call"], preprocessing))
             if managers is None:
                 continue
@@ -304,12 +306,11 @@ class TaskVineLogs:
             if attempt["start"] is not None:
                 begun = max(row["start"] - attempt["start"], 0.0)
                 self._startups[attempt["run_id"]] = min(begun, self._startups.get(attempt["run_id"], math.inf))
-            worker[place], key[place], run_id[place] = attempt["worker"], attempt["key"], attempt["run_id"]
+            row |= {name: attempt[name] for name in OF_RECORDS}
         if lost and self.reason is None:
             self._note(f"{counted(lost, 'record')} of TaskVine's tasks could not be found in its logs")
-        for name, values in {"worker": worker, "key": key, "run_id": run_id}.items():
-            place = records.schema.get_field_index(name)
-            records = records.set_column(place, name, pa.array(values, records.schema.field(place).type))
+        for name in OF_RECORDS:
+            records = with_column(records, name, [row[name] for row in rows])
         return records
 
     # tables

@@ -47,6 +47,12 @@ def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa
     return pa.table({name: values[name] for name in schema.names}, schema=schema)
 
 
+def with_column(table: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
+    """A table with other values in one of its columns."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.field(place), pa.array(values, table.field(place).type))
+
+
 def packed_parts(table: pa.Table) -> Iterator[bytes]:
     """A table as bytes, in parts of bounded size."""
     for batch in table.to_batches(max_chunksize=PART_ROWS):
