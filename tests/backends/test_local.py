@@ -446,7 +446,7 @@ def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetric
 
 
 def test_what_only_dask_has(backend: LocalMetricsBackend) -> None:
-    assert backend.tasks() is None
+    assert backend.table("tasks", None, 0.0, 1.0) is None
     assert "no Dask tasks" in backend.absent["tasks"]
     assert "no Dask tasks" in backend.absent["span_metrics"]
     assert not backend.supports_fine_metrics()

@@ -234,24 +234,8 @@ class Recorder(AbstractMetricsBackend):
     def samples(self) -> pa.Table:
         """Samples of the workers."""
 
-    def sampling(self) -> pa.Table | None:
-        """Samples that a scheduler took itself; None without a scheduler."""
-        return None
-
-    def worker_states(self) -> pa.Table | None:
-        """State of each worker in them, as known to the scheduler; None without a scheduler."""
-        return None
-
     def take_client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Take what the client's thread did for an executor; without a Dask client nothing is kept."""
-
-    def client_steps(self) -> pa.Table | None:
-        """What the client's thread did for executors, and samples of its event loop; None without a Dask client."""
-        return None
-
-    def tasks(self) -> pa.Table | None:
-        """Finished attempts of tasks; None without tasks."""
-        return None
 
     def chunks(self, calls: Collection[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls, and of tasks without one; the backend learns where they ran."""
@@ -266,7 +250,8 @@ class Recorder(AbstractMetricsBackend):
             return None if chunks is None else getattr(self.received, name)(chunks)
         if name == "preprocessing":
             return self.received.preprocessing()
-        return getattr(self, name)(*((start, stop) if name in {"lifetimes", "pauses"} else ()))
+        made = getattr(self, name, None)  # only those that have a scheduler have all
+        return made and made(*((start, stop) if name in {"lifetimes", "pauses"} else ()))
 
     def notes(self) -> list[str]:
         """Problems met."""
@@ -336,5 +321,6 @@ class Recorder(AbstractMetricsBackend):
             `pace` of a series says when its values were taken.
         """
         self.close()
-        lifetimes = self.lifetimes(self._began, time.time())
-        return tracking_data(self.samples(), lifetimes, self.sampling(), self.worker_states())
+        now = time.time()
+        of_scheduler = (self.table(name, None, self._began, now) for name in ("sampling", "worker_states"))
+        return tracking_data(self.samples(), self.lifetimes(self._began, now), *of_scheduler)
