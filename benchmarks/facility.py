@@ -38,7 +38,7 @@ from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 sys.path.append(str(Path(__file__).parent))
-from command_line import CommandLineCluster, wait_until
+from processes import CommandLineCluster, wait_until
 from scheduler import chunk_record
 
 STEP: Final = 10_000

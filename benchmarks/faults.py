@@ -42,8 +42,8 @@ from roastcoffea.storage.store import list_runs
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import analyses
 from analyses import runner_for
-from command_line import CommandLineCluster, wait_until
 from conftest import what_stays
+from processes import CommandLineCluster, wait_until
 
 TESTS: Final = Path(__file__).parents[1] / "tests"
 CLEAN: Final = 5.0

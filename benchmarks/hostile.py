@@ -25,8 +25,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from compat.test_legacy import written
-from mutations import Mutation, bombs, mutations
-from saved_runs import a_run
+from saved_runs import Mutation, a_run, bombs, mutations
 
 from roastcoffea import load
 from roastcoffea.errors import RoastcoffeaError

@@ -35,8 +35,8 @@ from roastcoffea.recording.recovery import recovered
 from roastcoffea.records.run import LOST, Run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from command_line import CommandLineCluster, wait_until
 from conftest import what_stays
+from processes import CommandLineCluster, wait_until
 
 TESTS: Final = Path(__file__).parents[1] / "tests"
 

@@ -18,7 +18,7 @@ from typing import Any
 from distributed import Client
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from command_line import CommandLineCluster
+from processes import CommandLineCluster
 
 LONG = 0.010
 

@@ -136,21 +136,6 @@ class Planted(ProcessorABC):
         return accumulator
 
 
-class Bulky(ProcessorABC):
-    """Gives a large array, to be added to those of other chunks."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def process(self, events: Any) -> dict[str, Any]:
-        import numpy as np
-
-        return {"sum": np.random.default_rng(events.metadata["entrystart"]).random(self.size // 8)}
-
-    def postprocess(self, accumulator: Any) -> Any:
-        return accumulator
-
-
 class Noting(Sleeping):
     """Sleeps, and writes a file for each attempt that began."""
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import psutil
-from command_line import PATIENCE
+from processes import PATIENCE
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SWITCHES: Final = (

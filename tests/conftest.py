@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import multiprocessing
 import os
 import signal
@@ -8,12 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import Browser, installed_browser
-from command_line import CommandLineCluster, wait_until
+from processes import CommandLineCluster, wait_until
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -37,14 +40,26 @@ PRELOADED = ["distributed", "coffea.processor", "coffea.nanoevents", "pytest", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run all tests in three processes, as some wait; single files, and what is debugged, in one.
+    """Run all tests in two processes, or three where some wait; single files, and what is debugged, in one.
 
     This is no option in pyproject.toml, as `-p no:xdist` could not be given there.
     """
+    keep_compiled_modules(config)
     options = config.option
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
     if whole and getattr(options, "numprocesses", 0) is None and not options.usepdb:
-        options.numprocesses, options.dist = 3, "loadfile"
+        options.numprocesses, options.dist = 2 if "not cluster" in options.markexpr else 3, "loadfile"
+
+
+def keep_compiled_modules(config: pytest.Config) -> None:
+    """Where Python is told not to write them beside the sources: in pytest's cache, for all processes of the tests.
+
+    To compile the package and the tests takes each process some seconds.
+    """
+    if sys.dont_write_bytecode and hasattr(config, "cache"):
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("compiled"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -55,6 +70,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """
     if getattr(session.config.option, "numprocesses", None):
         return
+    gc.disable()
     import dask
     from coffea.nanoevents import NanoAODSchema
     from distributed.utils import get_mp_context
@@ -64,11 +80,70 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     get_mp_context().set_forkserver_preload(PRELOADED)
 
 
+STARTING = frozenset(
+    {
+        *("Runner", "LocalCluster", "CommandLineCluster", "Nanny"),
+        *("subprocess", "Popen", "Process", "ProcessPoolExecutor", "fork", "Browser"),
+    }
+)
+"""Names of what starts a cluster, a process or an analysis."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start clusters, processes or analyses, by the names that they, or what they call here, use."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
+            drawn = getattr(getattr(item.obj, "hypothesis", None), "inner_test", None)
+            used = [item.obj, drawn, *(item.callspec.params.values() if hasattr(item, "callspec") else ())]
+            used += [fixtures[-1].func for fixtures in item._fixtureinfo.name2fixturedefs.values()]
+            if any(isinstance(one, CODE) and starts_something(one) for one in used):
+                item.add_marker("cluster")
+
+
+CODE = (type, FunctionType, MethodType, staticmethod, classmethod)
+
+
+@cache
+def starts_something(code: Any) -> bool:
+    """Whether a function or class of ours, or one of ours that it uses, has such a name."""
+    left, seen = [code], set[Any]()
+    while left:
+        found = left.pop()
+        found = found.__func__ if isinstance(found, staticmethod | classmethod | MethodType) else found
+        found = inspect.unwrap(found) if isinstance(found, FunctionType) else found
+        if not isinstance(found, type | FunctionType) or found in seen or not is_ours(found.__module__):
+            continue
+        seen.add(found)
+        if isinstance(found, type):
+            left += vars(found).values()
+            continue
+        names = names_in(found.__code__)
+        if names & STARTING:
+            return True
+        known = [found.__globals__.get(name) for name in names]
+        left += known
+        left += [vars(module).get(name) for module in known if isinstance(module, ModuleType) for name in names]
+    return False
+
+
+@cache
+def is_ours(module: str) -> bool:
+    return Path(__file__).parent in Path(getattr(sys.modules.get(module), "__file__", None) or "/").parents
+
+
+@cache
+def names_in(code: CodeType) -> frozenset[str]:
+    """Names that code, and the functions in it, use."""
+    return frozenset(code.co_names).union(*(names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Let garbage collection pass over what stays until the end: libraries, and thousands of tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,29 @@
-"""A small run that is written down by hand; what its metrics must be is worked out beside it, in EXPECTED."""
+"""Small runs that are written down by hand; what the metrics of the first must be is worked out beside it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
-import roastcoffea.diagnosis  # noqa: F401  # its metrics are in the catalogue as well
+from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.memory import Fit, MemoryEvidence
+from roastcoffea.diagnosis.savings import Savings
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import ByteLedger, Metrics
+from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.run import ASKED_COLUMNS, FAILED, FINISHED, PREPROCESSING_COLUMNS, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import (
+    CLIENT_STEP_COLUMNS,
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+)
 
 T = 1_700_000_000.0
 MIB = 2**20
@@ -452,3 +464,249 @@ def run_of_datasets(names: list[str]) -> Run:
     """The run with a chunk of a dataset of each of these names, which failed with an error of that text."""
     rows = [{**CHUNKS[-1], "id": number, "dataset": name, "error": name} for number, name in enumerate(names)]
     return handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows))
+
+
+def run_with(*lost: str, samples: dict[str, int], limit: int | None = 1000 * MIB, **killed: int) -> Measurement:
+    """A run by hand in which these workers were lost with a task, after samples with so much memory (MiB)."""
+    tasks = [*TASKS, *(task(f"lost-{worker}", 50, "processor", "worker lost", worker, 50, 60) for worker in lost)]
+    tasks = [row | ({"start": None, "stop": None} if row["outcome"] == "worker lost" else {}) for row in tasks]
+    chunk = {"dataset": "mc", "file": "/data/b.root", "entry_start": 0, "entry_stop": 1000}
+    tasks = [row | (chunk if row["outcome"] == "worker lost" else {}) for row in tasks]
+    lives = [row | {"memory_limit": limit, "killed_memory": killed.get(row["worker"])} for row in LIFETIMES]
+    sampled = [{"worker": worker, "time": T + 55, "memory": memory * MIB} for worker, memory in samples.items()]
+    return Measurement(
+        handmade_run(
+            tasks=table_of_rows(TASK_COLUMNS, tasks),
+            lifetimes=table_of_rows(LIFETIME_COLUMNS, lives),
+            samples=table_of_rows(SAMPLE_COLUMNS, sampled),
+        )
+    )
+
+
+OF_JOBS = {
+    *("num_jobs", "core_seconds_charged", "charged_cpu_efficiency", "job_memory_used"),
+    *("job_queue_seconds", "job_startup_seconds", "job_shutdown_seconds"),
+}
+"""Metrics that a run without batch jobs lacks."""
+
+START, STOP = T, T + 100.0
+
+
+def life(worker: str, start: float, stop: float, job: str | None = "1", **known: Any) -> dict[str, Any]:
+    of_job = {"batch_system": "slurm", "job": job, "job_cores": 4.0, "job_memory": 1000 * MIB, "job_start": T - 30.0}
+    row = {"worker": worker, "host": "10.0.0.1", "threads": 2, "start": T + start, "stop": T + stop}
+    return row | (of_job if job else {}) | known
+
+
+def measured(*lives: dict[str, Any], **changes: Any) -> Measurement:
+    empty = {"samples": None, "chunks": None, "tasks": None, "branch_reads": None, "sections": None, "calls": ()}
+    run = dataclasses.replace(handmade_run(), **empty, start=START, stop=STOP, merged=())
+    return Measurement(dataclasses.replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives), **changes))
+
+
+Rows = list[dict[str, Any]]
+
+BY_DESIGN = "1 attempt has unaccounted bytes (50 B in total)"
+"""What the certificate of the run by hand says of it in any case."""
+
+
+def ledger_of(
+    chunks: Rows = CHUNKS,
+    reads: Rows = BRANCH_READS,
+    tasks: Rows | None = TASKS,
+    preprocessing: Rows | None = PREPROCESSINGS,
+    **changes: Any,
+) -> ByteLedger:
+    """Ledger of the run by hand with other records."""
+    tables = {
+        "chunks": (CHUNK_COLUMNS, chunks),
+        "branch_reads": (BRANCH_READ_COLUMNS, reads),
+        "tasks": (TASK_COLUMNS, tasks),
+        "preprocessing": (PREPROCESSING_COLUMNS, preprocessing),
+    }
+    made = {name: None if rows is None else table_of_rows(columns, rows) for name, (columns, rows) in tables.items()}
+    return Measurement(handmade_run(**made | changes)).byte_ledger
+
+
+def with_ids(*changed: int, **values: Any) -> Rows:
+    """Chunks with some values of these changed."""
+    return [row | values if row["id"] in changed else row for row in CHUNKS]
+
+
+def runner_call(name: str, chunks: int | None, **changes: Any) -> RunnerCall:
+    """A call that handed out so many chunks."""
+    fields: dict[str, Any] = {
+        "processor": "P",
+        "executor": "E",
+        "start": 0.0,
+        "stop": 1.0,
+        "outcome": "finished",
+        "report": None,
+    }
+    return RunnerCall(id=name, chunks=chunks, **fields | changes)
+
+
+def metrics_of(chunks: Rows, reads: Rows) -> Metrics:
+    """Metrics of the run by hand with other chunks and reads."""
+    tables = {"chunks": table_of_rows(CHUNK_COLUMNS, chunks), "branch_reads": table_of_rows(BRANCH_READ_COLUMNS, reads)}
+    return Measurement(handmade_run(**tables)).metrics
+
+
+def sample(second: int, cpu: float, **changes: Any) -> dict[str, Any]:
+    """Sample of a scheduler whose event loop used so much CPU; a fifth of that was contention."""
+    used = {"loop_cpu_seconds": cpu, "loop_queue_seconds": cpu / 5, "process_cpu_seconds": 2 * cpu}
+    return {"time": T + second, "workers": 2, "late_seconds": 0.25, "missed": 0} | used | changes
+
+
+# Half of its core from 20 s to 60 s; at 50 s it missed a sample, and nothing was sampled after 90 s.
+SAMPLING = [sample(second, 0.5 * min(max(second - 20, 0), 40)) for second in range(0, 100, 10)]
+SAMPLING[5] |= {"missed": 1, "late_seconds": 0.5}
+
+
+def central_task(key: str, kind: str, seen: float, **changes: Any) -> dict[str, Any]:
+    times = {"assigned": T + 20, "start": T + seen - 2, "stop": T + seen - 1, "seen": T + seen}
+    return {"key": key, "kind": kind, "worker": "A", "outcome": "ok"} | times | changes
+
+
+def merge(key: str, seen: float, level: int, inputs: int, size: int, nbytes: int) -> dict[str, Any]:
+    return central_task(key, "merge", seen, merge_level=level, inputs=inputs, input_bytes=size, nbytes=nbytes)
+
+
+CENTRAL_TASKS = [
+    *(central_task(f"k{seen}", "processor", seen) for seen in (25, 30, 35, 40, 45, 50)),
+    *(merge(key, 55, 1, 3, 300, 150) for key in ("r1", "r2")),
+    merge("r3", 60, 2, 2, 300, 200),
+]
+
+
+def step(name: str, start: float, stop: float, **known: Any) -> dict[str, Any]:
+    return {"call": "c1", "work": "processing", "step": name, "start": T + start, "stop": T + stop} | known
+
+
+def loop(start: float, stop: float, cpu: float, process: float, late: float, **known: Any) -> dict[str, Any]:
+    used = {"cpu_seconds": cpu, "process_cpu_seconds": process, "late_seconds": late}
+    return {"step": "event loop", "start": T + start, "stop": T + stop} | used | known
+
+
+STEPS = [
+    step("executor", 15, 80),
+    step("submit", 15, 20, graph_bytes=900, tasks=6),
+    step("submit", 20, 21, graph_bytes=300, tasks=3),
+    step("results", 21, 70),
+    step("merge", 70, 80),
+]
+LOOP = [loop(0, 10, 2.0, 3.0, 0.5), loop(10, 20, 4.0, 5.0, 1.5)]
+
+OF_CENTRAL = {
+    "scheduler_cpu_seconds": 20.0,
+    "scheduler_queue_seconds": 4.0,
+    "scheduler_idle_seconds": 66.0,
+    "scheduler_unaccounted_seconds": 10.0,
+    "scheduler_process_cpu_seconds": 40.0,
+    "scheduler_core_share": 0.5,
+    "scheduler_core_share_peak": 0.5,
+    "scheduler_lag_seconds": (4 * 0.25 + 10.5) / 5,
+    "scheduler_lag_peak_seconds": 10.5,
+    "scheduler_task_rate": 9 / 40,
+    "scheduler_task_rate_peak": 0.3,  # two at 55 s and one at 60 s
+    "scheduler_cpu_per_task_seconds": 20 / 9,
+    "scheduler_task_rate_limit": 9 / 20,
+    "client_submit_seconds": 6.0,
+    "client_waiting_seconds": 39.0,  # until the last merge ended
+    "client_gather_seconds": 10.0,
+    "client_merge_seconds": 10.0,
+    "client_preparing_seconds": 15.0,
+    "client_outside_seconds": 20.0,
+    "client_unaccounted_seconds": 0.0,
+    "client_busy_share": 0.61,
+    "client_loop_cpu_seconds": 6.0,
+    "client_loop_core_share": 0.3,
+    "client_loop_lag_seconds": 1.0,
+    "client_loop_lag_peak_seconds": 1.5,
+    "client_process_cpu_seconds": 8.0,
+    "graph_bytes": 1200,
+    "graph_tasks": 9,
+    "graph_bytes_per_task": 1200 / 9,
+    "num_merges": 3,
+    "merge_levels": 2,
+    "merge_inputs_mean": 8 / 3,
+    "merged_bytes": 900,
+}
+"""Metrics of this run, which a run without these records lacks."""
+
+
+def central_run(**changes: Any) -> Run:
+    """The run above, with some fields changed."""
+    fields = {
+        "calls": (call("c1", T + 10, T + 90, None),),
+        "sampling": table_of_rows(SAMPLING_COLUMNS, SAMPLING),
+        "sampling_interval": 10.0,
+        "tasks": table_of_rows(TASK_COLUMNS, CENTRAL_TASKS),
+        "client_steps": table_of_rows(CLIENT_STEP_COLUMNS, [*STEPS, *LOOP]),
+    }
+    return handmade_run(**fields | changes)
+
+
+def one_kind_of_time(column, **changes):
+    """A run of one worker whose ten chunks of 10 s are one phase and nothing else."""
+    rows = [
+        chunk("data", f"k{place}", place, "ok", attempt=1, id=place, worker="A", file="a.root", overlaps=3)
+        | phases(*[0.0] * 9)
+        | {"wall_seconds": 10.0, column: 10.0, "process_seconds": 10.0, "start": T + 10 * place}
+        | {"stop": T + 10 * place + 10, "events": 100, "cpu_seconds": 1.0}
+        | {"entry_start": 100 * place, "entry_stop": 100 * place + 100}
+        | changes
+        for place in range(10)
+    ]
+    tasks = [task(f"k{place}", place, "processor", "ok", "A", 10 * place, 10 * place + 10) for place in range(10)]
+    life = {"worker": "A", "host": "h", "threads": 1, "start": T, "stop": T + 100}
+    return Measurement(
+        handmade_run(
+            asked=table_of_rows(ASKED_COLUMNS, []),
+            chunks=table_of_rows(CHUNK_COLUMNS, rows),
+            tasks=table_of_rows(TASK_COLUMNS, tasks),
+            lifetimes=table_of_rows(LIFETIME_COLUMNS, [life]),
+            attempts={"processor": 10},
+            pauses=table_of_rows(PAUSE_COLUMNS, []),
+            sections=table_of_rows(SECTION_COLUMNS, []),
+            span_metrics={},
+            span_metrics_per_worker={},
+        )
+    )
+
+
+def evidence_of(run: Run | None = None, **changes: Any) -> Evidence:
+    """What a run, else the one by hand, is judged by: its ledger and its replay, and what is given."""
+    run = run or handmade_run()
+    metrics = Measurement(run).metrics
+    ledger = metrics["time_ledger"]
+    fields: dict[str, Any] = {
+        "run": run,
+        "ledger": ledger,
+        "savings": Savings(run, ledger, metrics.get("avg_workers")),
+        "counted": None if run.chunks is None else counted_chunks(run.chunks),
+        "fine": metrics.get("fine_metrics_per_worker"),
+    }
+    return Evidence(**fields | changes)
+
+
+def memory_of(fits: int | None, chunk_events: float, paused: float = 50.0, lost: float = 0.0) -> MemoryEvidence:
+    """A worker of 1 GB that was paused, and lost an attempt of so long; `fits` events of a chunk would fit."""
+    row: dict[str, Any] = {
+        "worker": "w0",
+        "threads": 1,
+        "killed_by": None,
+        "killed_memory": None,
+        "lost_seconds": lost,
+        "lost_attempts": int(lost > 0),
+        "paused_seconds": paused,
+        "spilled": 0,
+        "spill_seconds": 0.0,
+        "results": 0,
+        "memory_peak": 900_000_000,
+        "memory_limit": 1_000_000_000,
+    }
+    each = None if fits is None else 600e6 / fits
+    fit = None if each is None or fits is None else Fit(fits, "data", 1_000_000_000, 1, 0.0, each, at_most=False)
+    absent = None if fits is not None else "the memory per event could not be measured for any chunk"
+    return MemoryEvidence(workers=[row], datasets=[], fit=fit, fit_absent=absent, chunk_events=chunk_events)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import PATIENCE
+from processes import PATIENCE
 
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.storage.store import save_run

@@ -1,4 +1,7 @@
-"""An analysis that does what a plan says in each chunk, to plant causes of lost time; workers import this module."""
+"""Analyses and functions that do what a plan says: to plant causes of lost time, to take memory, to run as tasks.
+
+Workers import this module.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from typing import Any, Final
 
 import awkward as ak
 import numpy as np
+import uproot
 from coffea.processor import ProcessorABC
 
-from roastcoffea import track_time
+from roastcoffea import measured, track_memory, track_time
 from roastcoffea.cli.sample import DijetProcessor
 
 SLOWER = "PLANTED_SLOWER"
@@ -168,3 +172,136 @@ class Dijets(DijetProcessor):
         for _ in range(self.times):
             output = super().process(events)
         return output
+
+
+def resident() -> int:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def highest_resident() -> int:
+    """Highest resident memory of this process, as the kernel tells other monitors."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def fill(megabytes: int = 400) -> int:
+    """The same after the process held so much."""
+    np.ones(megabytes * 1_000_000, np.uint8)
+    return highest_resident()
+
+
+class Monitored(ProcessorABC):
+    """Says what another monitor in the process reads."""
+
+    def process(self, events: Any) -> list[int]:
+        with track_memory("part"):
+            return [highest_resident()]
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Hungry(ProcessorABC):
+    """Takes so many bytes for each event; the first times, chunks that begin at entry 0 fill the process to `lethal`.
+
+    Each attempt notes its process, file, first entry, and the process's own resident memory at the peak in a folder.
+    """
+
+    def __init__(self, each: int, folder: str, *, lethal: int = 0, times: int = 0, seconds: float = 0.0) -> None:
+        self.each = each
+        self.folder = folder
+        self.lethal = lethal
+        self.times = times
+        self.seconds = seconds
+
+    def process(self, events: Any) -> dict[str, int]:
+        start, file = events.metadata["entrystart"], Path(events.metadata["filename"]).name
+        size, kind = self.each * len(events), "mild"
+        if start == 0 and len(list(Path(self.folder).glob(f"lethal-{file}-*"))) < self.times:
+            size, kind = self.lethal - resident(), "lethal"
+        note = Path(self.folder) / f"{kind}-{file}-{start}-{time.time_ns()}"
+        note.write_text(f"{os.getpid()} {file} {start} 0")
+        block = np.ones(size, np.uint8)
+        note.write_text(f"{os.getpid()} {file} {start} {resident()}")
+        time.sleep(self.seconds if kind == "mild" else 2.0)
+        return {"events": len(events), "sum": int(block[::4096].sum() > 0)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+@measured
+def total(path: str) -> float:
+    """Sum of a branch, in a function that its own module has decorated."""
+    with uproot.open(path) as file:
+        return float(ak.sum(file["Events"]["f0"].array()))
+
+
+@measured
+def first_event(path: str) -> int:
+    """Number of the first event of a sample file."""
+    with uproot.open(path) as file:
+        return int(file["Events/event"].array()[0])
+
+
+def materialize(path: str, branches: list[str]) -> dict[str, Any]:
+    """Read chosen branches of a file and tell how much that was, in the shape of scripts that test 200 Gbit/s."""
+    with uproot.open(path, filter_name=branches) as file:
+        tree = file["Events"]
+        entries = tree.num_entries
+        sums = [float(ak.sum(tree[name].array())) for name in branches]
+        read = file.file.source.num_requested_bytes
+    return {"file": path, "entries": entries, "read": read, "sums": sums}
+
+
+def mean_of(path: str, branch: str) -> float:
+    """A mean over NanoEvents, as `dask.delayed` runs it."""
+    from coffea.nanoevents import BaseSchema, NanoEventsFactory
+
+    events = NanoEventsFactory.from_root({path: "Events"}, schemaclass=BaseSchema, metadata={"dataset": "dy"}).events()
+    return float(ak.mean(events[branch]))
+
+
+def slow(path: str, seconds: float) -> dict[str, Any]:
+    """Read a branch and sleep."""
+    result = materialize(path, ["f0"])
+    time.sleep(seconds)
+    return result
+
+
+def patient(path: str, sign: str) -> dict[str, Any]:
+    """Read a branch and wait until a file exists."""
+    result = materialize(path, ["f0"])
+    while not Path(sign).exists():
+        time.sleep(0.01)
+    return result
+
+
+def increment(number: int) -> int:
+    """Read nothing."""
+    return number + 1
+
+
+def quiet(number: int) -> int:
+    """Read nothing, and name a section."""
+    with track_time("quiet"):
+        return number
+
+
+def reads_and_fails(path: str) -> None:
+    """Read a branch and fail."""
+    materialize(path, ["f0"])
+    raise LookupError("planted")
+
+
+def tolerant(paths: list[str]) -> dict[str, Any]:
+    """Read a branch of each file, and go on where one cannot be opened."""
+    sums, errors = [], []
+    for path in paths:
+        try:
+            with uproot.open(path) as file:
+                sums.append(float(ak.sum(file["Events"]["f0"].array())))
+        except OSError as error:
+            errors.append(error)
+    return {"sums": sums, "errors": errors}

@@ -26,9 +26,9 @@ import numpy as np
 import uproot
 from analyses import Planted, runner_for
 from coffea.nanoevents import BaseSchema, NanoAODSchema
-from command_line import PATIENCE, CommandLineCluster
 from distributed import Client
 from planted_work import SLOWER, Analysis, Dijets
+from processes import PATIENCE, CommandLineCluster
 from stored import served
 
 from roastcoffea.cli.sample import TREE, write_sample

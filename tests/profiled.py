@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from coffea.processor import ProcessorABC
-from command_line import wait_until
+from processes import wait_until
 
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.log.profiles import ReceivedProfiles

@@ -1,8 +1,13 @@
-"""What only later releases of coffea do: marks of tests that need it, and what makes others work in all."""
+"""What only some releases of coffea do: marks of tests that need it; and syntax trees of the package, each
+parsed once.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import coffea
@@ -67,3 +72,8 @@ class OfFunction(Processor):
 def as_processor(function: Callable[[Any], Any]) -> Any:
     """The function itself where coffea takes one."""
     return function if RELEASE >= (2025, 10) else OfFunction(function)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))

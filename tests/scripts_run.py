@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import analyses
-import pytest
 from coffea.processor import IterativeExecutor
-from command_line import PATIENCE
+from processes import PATIENCE
 
 import roastcoffea
 
@@ -27,7 +26,6 @@ def call(processor, executor=None):
     with open("sample.json") as file:
         return runner(json.load(file), processor_instance=processor)[0]
 """
-BOTH_WAYS = [pytest.param(False, id="run"), pytest.param(True, id="import", marks=pytest.mark.slow)]
 TOLD = re.compile(r"^roastcoffea: measured a Runner call: (.*)$", re.MULTILINE)
 
 

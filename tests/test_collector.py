@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from analyses import Jets, count_events, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
-from command_line import PATIENCE, collected_until
-from hungry import Monitored, fill, highest_resident
+from planted_work import Monitored, fill, highest_resident
+from processes import PATIENCE, collected_until
 
 import roastcoffea
 from roastcoffea import measured

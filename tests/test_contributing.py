@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import PATIENCE
+from processes import PATIENCE
 
 import roastcoffea
 from roastcoffea.metrics.phases import READING

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from command_line import collected_until
 from killed_saves import minimal_run
+from processes import collected_until
 from saved_runs import a_run
 
 from roastcoffea import MetricsCollector

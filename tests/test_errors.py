@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from syntax import tree_of
+from releases import tree_of
 
 import roastcoffea
 from roastcoffea.errors import reported

@@ -190,7 +190,7 @@ def _sorted(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["iterative", "threads", "loky", "dask"])
+@pytest.mark.parametrize("kind", ["loky", "dask"])
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}
@@ -216,10 +216,7 @@ def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param("iterative", marks=needs_retries),
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("processes", "threads", "loky")),
-    ],
+    [pytest.param("iterative", marks=needs_retries), pytest.param("loky", marks=pytest.mark.slow)],
 )
 def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:
     with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
@@ -421,7 +418,7 @@ def test_chunks_from_checkpoints_read_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["iterative", "threads", ON_DASK_TOO])
+@pytest.mark.parametrize("kind", ["threads", ON_DASK_TOO])
 def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Client) -> None:
     on_dask = client if kind == "dask" else None
     with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:

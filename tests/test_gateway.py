@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from analyses import Jets
+from batch_servers import PATIENCE, gateway
+from batch_servers import gateway_lacks as lacking
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, Runner
-from gateway_server import PATIENCE, gateway, lacking
 
 from roastcoffea import MetricsCollector
 

@@ -10,9 +10,9 @@ import analyses
 import pytest
 from analyses import OwnCopy, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
-from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
+from processes import PATIENCE
 from releases import needs_checkpoints, needs_no_compression
 
 from roastcoffea.collector import MetricsCollector
@@ -25,27 +25,23 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
     return measured, without, collector
 
 
-@pytest.mark.parametrize(
-    "processor",
-    [
-        analyses.Jets(),
-        analyses.COUNT_EVENTS,
-        *(
-            pytest.param(processor, marks=pytest.mark.slow)
-            for processor in (
-                analyses.Nested(),
-                analyses.Histogram(),
-                analyses.Frozen(),
-                analyses.Listing(),
-                analyses.Numbering(),
-                analyses.Slotted(3),
-                lambda events: {"events": len(events)},
-            )
-        ),
-    ],
-    ids=lambda processor: getattr(processor, "__name__", type(processor).__name__),
+PROCESSORS: tuple[tuple[Any, int | None], ...] = (
+    (analyses.Jets(), 1),
+    (analyses.COUNT_EVENTS, None),
+    (analyses.Nested(), 1),
+    (analyses.Histogram(), None),
+    (analyses.Frozen(), 1),
+    (analyses.Listing(), None),
+    (analyses.Numbering(), 1),
+    (analyses.Slotted(3), None),
+    (lambda events: {"events": len(events)}, 1),
 )
-@pytest.mark.parametrize("compression", [1, pytest.param(None, marks=pytest.mark.slow)], ids=["compressed", "plain"])
+"""With the level of compression of what they give."""
+
+
+@pytest.mark.parametrize(
+    ("processor", "compression"), PROCESSORS, ids=lambda one: getattr(one, "__name__", type(one).__name__)
+)
 def test_output_is_the_same(client: Any, sample: Any, processor: Any, compression: int | None) -> None:
     fileset = {"qcd": sample["qcd"]}
 
@@ -196,7 +192,7 @@ def test_restart_inside_of_the_with(sample: Any) -> None:
 def test_a_worker_that_holds_the_gil_does_not_hold_the_collector(client: Any) -> None:
     with MetricsCollector(client) as collector:
         workers = sorted(client.scheduler_info()["workers"])
-        stuck = client.submit(hold_the_gil, 10, workers=workers[0], pure=False)
+        stuck = client.submit(hold_the_gil, 7, workers=workers[0], pure=False)
         time.sleep(0.5)
     assert not stuck.done()
     assert any(workers[0] in problem and "did not answer" in problem for problem in collector.measurement.run.problems)

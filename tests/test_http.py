@@ -14,7 +14,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
-from http_servers import http_server
+from servers import http_server
 from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea import MetricsCollector

@@ -29,11 +29,21 @@ import pytest
 from analyses import COUNT_EVENTS, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
-from command_line import PATIENCE
 from conftest import wait_until, what_stays
-from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, threads_of_ours, traced
-from releases import NO_RETRIES, as_processor
-from signalled import SIGNALS, lost
+from interrupted import (
+    PHASES,
+    SEED,
+    SIGNALS,
+    Steps,
+    interrupted_at,
+    lost,
+    number_of_steps,
+    state_of_process,
+    threads_of_ours,
+    traced,
+)
+from processes import PATIENCE
+from releases import NO_RETRIES, as_processor, tree_of
 from stored import write_tree
 
 import roastcoffea
@@ -229,14 +239,8 @@ def check_steps(client: Any, fileset: Any, number: int) -> None:
 
 @pytest.mark.slow
 @NOT_AWAITED
-def test_a_run_that_is_interrupted_at_steps_of_its_life(client: Any, sample: Any) -> None:
-    check_steps(client, sample, len(PHASES))
-
-
-@pytest.mark.slow
-@NOT_AWAITED
 def test_a_run_that_is_interrupted_at_many_steps(client: Any, sample: Any) -> None:
-    check_steps(client, sample, 90)
+    check_steps(client, sample, 30)
 
 
 @pytest.mark.parametrize("first_line", ["__enter__", "__exit__"])
@@ -258,16 +262,16 @@ def test_an_interrupt_before_the_first_line_of_the_collector(client: Any, sample
 
 
 @pytest.mark.slow
-def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
+def test_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
     """A third of them come while the collector is left, and half of those a second time."""
     (tmp_path / "sample.json").write_text(json.dumps(sample))
-    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "40"]
+    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "12"]
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     _, *trials = map(json.loads, done.stdout.splitlines())
     print(done.stdout, done.stderr)
     assert [trial for trial in trials if trial["raised"] != "KeyboardInterrupt" or trial["problems"]] == []
-    assert sum(trial["reached"] == "leaving" for trial in trials) >= 40 / 3
+    assert sum(trial["reached"] == "leaving" for trial in trials) >= 12 / 3
 
 
 # handlers of any signal
@@ -307,8 +311,8 @@ def test_what_a_handler_raises_comes_out(client: Any, tmp_path: Path, kind: str)
 @pytest.mark.slow
 @NOT_AWAITED
 @pytest.mark.parametrize("kind", ["dask", "iterative", "futures"])
-def test_what_a_handler_raises_comes_out_at_two_hundred_moments(client: Any, tmp_path: Path, kind: str) -> None:
-    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 200)
+def test_what_a_handler_raises_comes_out_at_many_moments(client: Any, tmp_path: Path, kind: str) -> None:
+    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 40)
 
 
 class Bound:
@@ -473,8 +477,8 @@ NOT_OF_THE_USER = {
 def test_what_goes_on_after_any_error_lets_signals_through() -> None:
     package = Path(roastcoffea.__file__).parent
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            place = path.relative_to(package).as_posix()
+        place = path.relative_to(package).as_posix()
+        for node in ast.walk(tree_of(path)):
             # suppress lets nothing through, and goes on in the midst of a chunk
             suppresses = isinstance(node, ast.alias) and node.name == "suppress" and place.startswith("instrument/")
             assert not suppresses or place in NOT_OF_THE_USER, place
@@ -517,7 +521,8 @@ def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None
         if phase == "leaving":
             assert len(monitor.attempts) == 1, (phase, number, again, counts.counts, monitor.problems)
             assert monitor.problems == []
-    assert state_of_process(earlier) == before
+    # a thread of a monitor that was interrupted ends soon after
+    assert wait_until(lambda: state_of_process(earlier) == before), state_of_process(earlier)
 
 
 @pytest.mark.slow

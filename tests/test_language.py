@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
-from syntax import tree_of
+from releases import tree_of
 
 import roastcoffea
 from roastcoffea.cli import command_line

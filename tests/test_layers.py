@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
-from syntax import tree_of
+from releases import tree_of
 
 import roastcoffea
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import dask
 import pytest
-from command_line import PATIENCE, wait_until
 from distributed import Client, wait
-from functions import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, tolerant, total
+from planted_work import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, tolerant, total
+from processes import PATIENCE, wait_until
 from stored import baskets_of, clusters_of, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, load, measured, what_if

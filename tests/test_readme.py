@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from command_line import PATIENCE
+from processes import PATIENCE
 
 import roastcoffea
 

@@ -13,9 +13,9 @@ from typing import Any
 import cloudpickle
 import pytest
 from analyses import Jets, runner_for
-from command_line import PATIENCE
 from conftest import REAL_FILES
 from distributed import Client, LocalCluster
+from processes import PATIENCE
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector

@@ -21,11 +21,11 @@ from analyses import Indiscreet, careless, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
+from pages import contents, found_in, write_everything
 from releases import NO_RETRIES, needs_kinds_of_skips
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
 from stored import REFUSED, CountingServer, served, write_tree
-from written_files import contents, found_in, write_everything
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor

@@ -11,9 +11,9 @@ from coffea.nanoevents import BaseSchema
 from distributed import Client
 from handmade import handmade_run
 from made_runs import made_run, plan
-from planted_names import ORIGINALS, planted_run
+from pages import contents, found_in, write_everything
+from saved_runs import ORIGINALS, planted_run
 from stored import write_tree
-from written_files import contents, found_in, write_everything
 
 import roastcoffea
 from roastcoffea import MetricsCollector

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from analyses import KernelCounted
+from batch_servers import QUEUE, Ended, Slurm, slurm
+from batch_servers import slurm_lacks as lacking
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import ParslExecutor, Runner
-from command_line import PATIENCE, wait_until
 from distributed import Client
-from slurm_server import QUEUE, Ended, Slurm, lacking, slurm
+from processes import PATIENCE, wait_until
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from syntax import tree_of
+from releases import tree_of
 
 import roastcoffea
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_runs import Clock
+from stand_ins import Clock
 
 from roastcoffea.backends import attempts, workers
 

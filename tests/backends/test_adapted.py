@@ -15,7 +15,7 @@ import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
-from command_line import PATIENCE
+from processes import PATIENCE
 from test_documentation import DOCS, RUN_HERE
 
 from roastcoffea import Measurement, MetricsCollector, load

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from analyses import Jets, runner_for
 from distributed import Client, wait
-from scheduler_runs import HASH, TASKS, WORKERS, Clock, T, annotations, drained, run_tasks
-from stand_ins import Scheduler, Task, started_plugin
+from stand_ins import HASH, TASKS, WORKERS, Clock, Scheduler, Task, annotations, drained, run_tasks, started_plugin
+from stand_ins import STARTED as T
 
 from roastcoffea import load
 from roastcoffea.backends.attempts import kind_of

@@ -13,8 +13,8 @@ from typing import Any
 
 import analyses
 import pytest
-from command_line import PATIENCE
 from distributed import Client
+from processes import PATIENCE
 
 from roastcoffea.backends.connection import Connection, NoAnswerError, SchedulerSideError
 

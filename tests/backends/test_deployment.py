@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from analyses import Sleeping, runner_for
-from command_line import wait_until
 from conftest import left_on_tasks, what_stays
+from processes import wait_until
 
 from roastcoffea.backends import connection, deployment
 from roastcoffea.backends.connection import Connection, NoAnswerError

@@ -15,10 +15,10 @@ import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
-from command_line import PATIENCE
 from dask.system import CPU_COUNT
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
+from processes import PATIENCE
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends import local

@@ -22,9 +22,9 @@ import numpy as np
 import psutil
 import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
-from command_line import PATIENCE
 from conftest import wait_until
 from local_work import cpu_of_children, record, slept, spun
+from processes import PATIENCE
 from releases import needs_merge_pools
 
 from roastcoffea.backends import local

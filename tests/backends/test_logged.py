@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from log_entries import WORKER
+from stand_ins import WORKER
 
 from roastcoffea.backends.logged import LoggedPeriod
 from roastcoffea.log.reader import ClusterLog

@@ -17,7 +17,7 @@ import pytest
 from analyses import KernelCounted
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, ParslExecutor, Runner
-from command_line import wait_until
+from processes import wait_until
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends.parsl import ParslManagers

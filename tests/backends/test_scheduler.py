@@ -13,9 +13,27 @@ import pytest
 from analyses import Jets, runner_for
 from conftest import wait_until
 from distributed import Client, wait
-from log_entries import record
-from scheduler_runs import CALL, SAMPLES, TASKS, WORKERS, Clock, T, drained, has_record, row_of, run_tasks, take_samples
-from stand_ins import CLIENT, NAME, TOKEN, Scheduler, Task, Worker, started_plugin
+from stand_ins import CALL_ID as CALL
+from stand_ins import (
+    CLIENT,
+    NAME,
+    SAMPLES,
+    TASKS,
+    TOKEN,
+    WORKERS,
+    Clock,
+    Scheduler,
+    Task,
+    Worker,
+    drained,
+    has_record,
+    record,
+    row_of,
+    run_tasks,
+    started_plugin,
+    take_samples,
+)
+from stand_ins import STARTED as T
 
 from roastcoffea.backends import workers
 from roastcoffea.collector import MetricsCollector

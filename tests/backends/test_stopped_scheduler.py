@@ -13,9 +13,9 @@ import analyses
 import pytest
 from analyses import Logging, runner_for
 from coffea.processor import IterativeExecutor
-from command_line import wait_until
 from conftest import left_on_tasks, what_stays
 from distributed import Client
+from processes import wait_until
 
 from roastcoffea.collector import MetricsCollector
 

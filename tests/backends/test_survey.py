@@ -7,8 +7,8 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from command_line import PATIENCE
 from distributed.protocol.pickle import dumps
+from processes import PATIENCE
 
 from roastcoffea.backends.connection import Connection
 from roastcoffea.backends.stay import ask_workers, described

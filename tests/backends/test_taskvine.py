@@ -19,7 +19,7 @@ import pytest
 from analyses import Jets, KernelCounted
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner, TaskVineExecutor
-from ports import free_port
+from processes import free_port
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends.taskvine import TaskVineLogs, TransactionLog

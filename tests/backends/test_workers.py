@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_runs import SAMPLES, WORKERS, Clock, T, drained, take_samples
-from stand_ins import NAME, TOKEN, Scheduler, started_plugin
+from stand_ins import NAME, SAMPLES, TOKEN, WORKERS, Clock, Scheduler, drained, started_plugin, take_samples
+from stand_ins import STARTED as T
 
 from roastcoffea.records.workers import OF_SCHEDULER
 

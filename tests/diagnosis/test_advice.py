@@ -1,12 +1,10 @@
 """What would save bytes, with the number to change."""
 
-import re
 from dataclasses import replace
 
 import pytest
-from handmade import BRANCH_READS, CHUNKS, branch_read
+from handmade import BRANCH_READS, CHUNKS, branch_read, ledger_of, runner_call
 from limited_runs import LIMITED, edited
-from made_ledgers import ledger_of, runner_call
 from made_runs import with_call
 
 from roastcoffea.measurement import Measurement
@@ -73,13 +71,6 @@ def test_less_than_a_quarter_that_was_read_before_is_none():
         reads = table_of_rows(BRANCH_READ_COLUMNS, rows)
         verdict = Measurement(replace(run, branch_reads=reads)).verdict
         assert any(one.cause == "re-read" for one in verdict) == is_found
-
-
-@pytest.mark.parametrize("cause", sorted(LIMITED))
-def test_a_run_has_one_recommended_chunk_size(cause):
-    measurement = Measurement(LIMITED[cause]())
-    texts = [*map(str, measurement.verdict), *(one.text for one in measurement.byte_ledger.advice)]
-    assert len(set(re.findall(r"chunksize=(\d+)", " ".join(texts)))) <= 1
 
 
 def test_a_file_in_two_datasets_and_in_two_calls():

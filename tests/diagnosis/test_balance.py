@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-from chunks_by_law import chunks_by_law, measurement_of
-from made_runs import made_run, plan
+from made_runs import chunks_by_law, made_run, measurement_of, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows

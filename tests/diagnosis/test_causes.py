@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from evidence_by_hand import evidence_of, memory_of
-from handmade import handmade_run
+from handmade import evidence_of, handmade_run, memory_of
 from limited_runs import LIMITED, edited
 from made_runs import made_run, plan
 
@@ -273,9 +272,11 @@ STORED: Final = sorted(path.parent for path in (Path(__file__).parents[1] / "dat
 
 
 @pytest.mark.parametrize("name", [*LIMITED, *(path.name for path in STORED)])
-def test_no_finding_saves_more_than_its_rows_have(name: str) -> None:
+def test_no_finding_saves_more_than_its_rows_have_and_one_chunk_size_is_advised(name: str) -> None:
     stored = {path.name: path for path in STORED}
     measurement = load(stored[name]) if name in stored else Measurement(LIMITED[name]())
+    texts = [*map(str, measurement.verdict), *(one.text for one in measurement.byte_ledger.advice)]
+    assert len(set(re.findall(r"chunksize=(\d+)", " ".join(texts)))) <= 1
     ledger = measurement.time_ledger
     for finding in measurement.verdict:
         if finding.seconds is not None:

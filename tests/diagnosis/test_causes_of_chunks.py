@@ -6,10 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from evidence_by_hand import evidence_of
+from handmade import evidence_of, one_kind_of_time
 from limited_runs import busy_run, edited
 from made_runs import made_run, plan, waiting_in, with_call
-from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import conclusions
 from roastcoffea.diagnosis.evidence import PYTHON, Evidence

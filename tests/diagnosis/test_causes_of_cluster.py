@@ -6,11 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
-from evidence_by_hand import evidence_of, memory_of
-from handmade import T, handmade_run
+from handmade import T, evidence_of, handmade_run, memory_of, one_kind_of_time
 from limited_runs import preprocessing
 from made_runs import made_run, plan, with_call
-from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.evidence import LARGE_OUTPUT, Evidence

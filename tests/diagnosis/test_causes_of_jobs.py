@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from evidence_by_hand import evidence_of
-from handmade import T
+from handmade import T, evidence_of
 from limited_runs import LIMITED, edited
 
 from roastcoffea.diagnosis.causes import CAUSES

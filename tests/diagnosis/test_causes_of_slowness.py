@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evidence_by_hand import evidence_of
+from handmade import evidence_of
 from limited_runs import LIMITED, edited
 from made_runs import made_run, plan
 

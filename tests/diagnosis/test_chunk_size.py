@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made_runs import Plan, made_run, plan, with_call
-from savings_of import savings_of
+from made_runs import Plan, made_run, plan, savings_of, with_call
 
 from roastcoffea.diagnosis.chunk_size import FILLED, ChunkSize, Memory, largest_file, recommended, text_of
 from roastcoffea.measurement import Measurement

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 from distributed.cli.dask_worker import main as dask_worker
-from evidence_by_hand import evidence_of
-from handmade import LIFETIMES, handmade_run
+from handmade import LIFETIMES, evidence_of, handmade_run
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.culprits import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evidence_by_hand import evidence_of, memory_of
+from handmade import evidence_of, memory_of
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.causes import CAUSES

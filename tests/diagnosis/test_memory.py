@@ -13,9 +13,8 @@ import uproot
 from analyses import runner_for
 from coffea.nanoevents import BaseSchema
 from distributed import Client, LocalCluster
-from handmade import MIB, handmade_run
-from hungry import Hungry
-from lost_workers import run_with
+from handmade import MIB, handmade_run, run_with
+from planted_work import Hungry
 
 from roastcoffea import MetricsCollector
 from roastcoffea.diagnosis.memory import TARGET, Fit, MemoryEvidence

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence_by_hand import evidence_of
+from handmade import evidence_of
 from planted_work import Analysis, Calibrated
 from plants import Ground, measured
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from evidence_by_hand import evidence_of, memory_of
+from handmade import evidence_of, memory_of
 from limited_runs import LIMITED, edited, with_rows
 from made_runs import in_two_calls, made_run, plan, with_call
 

@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from made_runs import made_run, plan
-from savings_of import savings_of
+from made_runs import made_run, plan, savings_of
 
 from roastcoffea.diagnosis.savings import PARTS, Taken
 from roastcoffea.records.arrow import table_of_rows

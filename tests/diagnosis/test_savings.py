@@ -13,10 +13,9 @@ import pytest
 import uproot
 from analyses import Planted, runner_for
 from coffea.nanoevents import BaseSchema
-from evidence import contended
 from limited_runs import merged
-from made_runs import made_run, plan, waiting_in
-from savings_of import savings_of
+from made_runs import made_run, plan, savings_of, waiting_in
+from processes import contended
 
 from roastcoffea import load
 from roastcoffea.collector import MetricsCollector

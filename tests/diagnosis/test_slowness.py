@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from chunks_by_law import chunks_by_law
 from handmade import CHUNKS, handmade_run
-from simulated_chunks import Slower, blamed, chunk_table, simulated
+from made_runs import Slower, blamed, chunk_table, chunks_by_law, simulated
 
 from roastcoffea.diagnosis.slowness import slowness
 from roastcoffea.measurement import Measurement, load

@@ -1,8 +1,8 @@
 """Slow chunks and slow workers, planted among chunks that follow a law."""
 
 import pytest
-from chunks_by_law import chunks_by_law, measurement_of
 from handmade import LIFETIMES, handmade_run
+from made_runs import chunks_by_law, measurement_of
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from handmade import T
-from jobs_by_hand import life, measured
+from handmade import T, life, measured
 
 from roastcoffea.diagnosis.causes_of_cluster import LIFETIME, WALLTIME, Ended, ended_by_limits
 

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from handmade import handmade_run, run_without_tables
+from handmade import handmade_run, one_kind_of_time, run_without_tables
 from made_runs import made_run, plan
-from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES
 from roastcoffea.diagnosis.causes_of_cluster import thread_time

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from open_chunks import Clock
+from stored import Clock
 
 from roastcoffea.instrument import sections
 from roastcoffea.instrument.track import OpenChunk, open_chunk

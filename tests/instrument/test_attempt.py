@@ -15,7 +15,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
-from command_line import PATIENCE
+from processes import PATIENCE
 from stored import served, write_tree
 
 from roastcoffea import MetricsCollector, track_time

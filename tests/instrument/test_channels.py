@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import PATIENCE
 from distributed import Client
+from processes import PATIENCE
 
 from roastcoffea.instrument.channels import DaskTask, Transport, append_to_spool, spooled, taken_from
 from roastcoffea.instrument.gauges import process_name

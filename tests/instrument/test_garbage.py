@@ -20,8 +20,7 @@ from typing import Any
 
 import awkward as ak
 import pytest
-from metered import outcome
-from stored import write_tree
+from stored import outcome, write_tree
 
 from roastcoffea.instrument.switching import MOST_MODULES, STATE, Garbage, modules_since
 

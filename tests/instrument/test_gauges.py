@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 import pytest
-from command_line import PATIENCE
 from conftest import wait_until
+from processes import PATIENCE
 
 from roastcoffea.instrument import attempt, track
 from roastcoffea.instrument.attempt import Attempt, Clocks
@@ -306,7 +306,7 @@ COMPUTING = """
     import os
     import time
 
-    from evidence import stolen
+    from processes import stolen
     from roastcoffea.instrument.gauges import CoreWait
 
     (core,) = os.sched_getaffinity(0)

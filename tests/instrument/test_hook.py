@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import analyses
-import functions
+import planted_work
 import pytest
 from analyses import OwnCopy, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
@@ -93,7 +93,7 @@ def test_a_call_out_of_reach_takes_nothing_from_the_others(
         if others == "Runner":
             runner_for(client, 1000, savemetrics=False)(sample, processor_instance=analyses.Jets())
         else:
-            client.gather(client.map(functions.first_event, [path] * 3, pure=False))
+            client.gather(client.map(planted_work.first_event, [path] * 3, pure=False))
 
     elsewhere = runner_for(client, 2000, executor=lambda **_: OUT_OF_REACH[kind](client), savemetrics=False)
     with MetricsCollector(client) as alone:

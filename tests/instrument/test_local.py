@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dask
 import pytest
-from functions import materialize
+from planted_work import materialize
 from stored import write_tree
 
 from roastcoffea import MetricsCollector, measured

@@ -13,7 +13,7 @@ from typing import Any
 
 import awkward as ak
 import cloudpickle
-import functions
+import planted_work
 import pytest
 import uproot
 from dask.utils import funcname
@@ -74,7 +74,7 @@ KINDS: dict[str, Callable[[str], float]] = {
     "class method": measured(Sums.first),
     "decorator below": measured(twice(total)),
     "decorator above": twice(measured(total)),
-    "decorator in a module": functions.total,
+    "decorator in a module": planted_work.total,
     "options": measured(events=len)(total),
 }
 PLAIN: dict[str, Callable[[str], float]] = {
@@ -189,13 +189,13 @@ def test_everything_needs_a_client() -> None:
 
 
 def test_a_module_that_travels_by_value(path: str, waiting: MetricsCollector) -> None:
-    cloudpickle.register_pickle_by_value(functions)
+    cloudpickle.register_pickle_by_value(planted_work)
     try:
-        packed = cloudpickle.dumps(functions.total)
+        packed = cloudpickle.dumps(planted_work.total)
     finally:
-        cloudpickle.unregister_pickle_by_value(functions)
-    assert b"functions" in packed
+        cloudpickle.unregister_pickle_by_value(planted_work)
+    assert b"planted_work" in packed
     function = pickle.loads(packed)
-    assert function is not functions.total
+    assert function is not planted_work.total
     assert function(path) == total(path)
     assert Path(path).exists()

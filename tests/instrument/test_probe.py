@@ -18,9 +18,8 @@ import uproot
 from coffea.processor import Runner
 from coffea.processor.executor import WorkItem
 from dask.utils import funcname
-from metered import outcome
 from releases import needs_kinds_of_skips
-from stored import write_tree
+from stored import outcome, write_tree
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.channels import CarriedProbe

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import wait_until
+from processes import wait_until
 from profiled import (
     STATES,
     Planned,

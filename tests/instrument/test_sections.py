@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from conftest import wait_until
 from distributed import Client, span
-from evidence import waiting_for_cores
 from handmade import EXPECTED, SPAN, handmade_run
-from open_chunks import Clock, by_name, column, in_thread, read_on
+from processes import waiting_for_cores
+from stored import Clock, by_name, column, in_thread, read_on
 
 from roastcoffea import track_bytes, track_memory, track_time
 from roastcoffea.instrument import sections

@@ -12,8 +12,7 @@ import awkward as ak
 import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
-from metered import slow_storage
-from stored import REFUSED, served, write_tree
+from stored import REFUSED, served, slow_storage, write_tree
 
 from roastcoffea import MetricsCollector, measured, record, track_bytes, track_time
 from roastcoffea.instrument.tasks import MeasuredTask, call_measured, events_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from open_chunks import Clock, by_name, column, in_thread, read_on
+from stored import Clock, by_name, column, in_thread, read_on
 
 from roastcoffea import track_bytes, track_memory, track_metrics, track_time
 from roastcoffea.instrument import sections

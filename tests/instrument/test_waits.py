@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from evidence import stolen
+from processes import stolen
 
 from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.instrument.meter.tally import Tally

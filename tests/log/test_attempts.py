@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import nan
 
 import pytest
-from log_entries import T, packed
-from stand_ins import CLIENT, NAME, TOKEN, Scheduler, Task, started_plugin
+from stand_ins import CLIENT, NAME, TOKEN, Scheduler, T, Task, packed, started_plugin
 
 from roastcoffea.log.attempts import AttemptLog
 from roastcoffea.log.kinds import NO_SIZE, NO_STRING, TASK

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from log_entries import CALL, T
+from stand_ins import CALL, T
 
 from roastcoffea.log import received
 from roastcoffea.log.packing import (

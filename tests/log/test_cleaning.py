@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import struct
 
-from log_entries import HOST, PREFIX, WORKER
+from stand_ins import HOST, PREFIX, WORKER
 
 from roastcoffea.log import kinds
 from roastcoffea.log.journal import without_secrets

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import wait_until
+from processes import wait_until
 
 from roastcoffea.log import journal
 from roastcoffea.log.journal import LOG, RECORDS, JournalWriter

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import wait_until
+from processes import wait_until
 
 from roastcoffea.log import journals
 from roastcoffea.log.journal import RECORDS, JournalWriter, claimed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from log_entries import entries
+from stand_ins import entries
 
 from roastcoffea.log import kinds
 

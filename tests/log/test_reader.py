@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from log_entries import READERS, WORKER, T, entries, read
+from stand_ins import READERS, WORKER, T, entries, read
 
 from roastcoffea.log import kinds
 from roastcoffea.log.kinds import Kind

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from log_entries import CALL, T
+from stand_ins import CALL, T
 
 from roastcoffea.log import received
 from roastcoffea.log.batches import MOST_BYTES, MOST_CORES

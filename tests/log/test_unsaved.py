@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from command_line import PATIENCE, collected_until
 from conftest import wait_until
+from processes import PATIENCE, collected_until
 
 from roastcoffea.log import journal as journals
 from roastcoffea.log.journal import JournalWriter, remove_journal

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, wait
-from log_entries import T, packed
-from stand_ins import NAME, TOKEN, Scheduler, started_plugin
+from stand_ins import NAME, TOKEN, Scheduler, T, packed, started_plugin
 
 from roastcoffea import TaskMonitor
 from roastcoffea.collector import MetricsCollector

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import CHUNKS, PREPROCESSINGS, TASKS, T, call, handmade_run, task
-from made_ledgers import runner_call
+from handmade import CHUNKS, PREPROCESSINGS, TASKS, T, call, handmade_run, runner_call, task
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger

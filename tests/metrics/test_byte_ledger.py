@@ -1,8 +1,19 @@
 """The byte ledger: its classes, and what follows from them."""
 
 import pytest
-from handmade import BRANCH_READS, CHUNKS, EXPECTED, PREPROCESSINGS, A, branch_read, empty_run
-from made_ledgers import BY_DESIGN, ledger_of, metrics_of, with_ids
+from handmade import (
+    BRANCH_READS,
+    BY_DESIGN,
+    CHUNKS,
+    EXPECTED,
+    PREPROCESSINGS,
+    A,
+    branch_read,
+    empty_run,
+    ledger_of,
+    metrics_of,
+    with_ids,
+)
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, endpoint

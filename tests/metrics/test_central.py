@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from central_by_hand import OF_CENTRAL, SAMPLING, TASKS, central_run, sample
-from handmade import T
+from handmade import CENTRAL_TASKS as TASKS
+from handmade import OF_CENTRAL, SAMPLING, T, central_run, sample
 
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import CENTRAL

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from central_by_hand import LOOP, STEPS, central_run, loop, step
-from handmade import T, call
+from handmade import LOOP, STEPS, T, call, central_run, loop, step
 
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.central import CLASSES

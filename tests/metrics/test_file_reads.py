@@ -1,7 +1,6 @@
 """What was read of each file."""
 
-from handmade import BRANCH_READS, CHUNKS, B, branch_read
-from made_ledgers import metrics_of
+from handmade import BRANCH_READS, CHUNKS, B, branch_read, metrics_of
 
 
 def test_trees_of_a_file_are_taken_together():

@@ -12,8 +12,18 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
-from handmade import BRANCH_READS, CHUNKS, PREPROCESSINGS, TASKS, handmade_run, run_without_tables
-from made_ledgers import BY_DESIGN, ledger_of, runner_call, with_ids
+from handmade import (
+    BRANCH_READS,
+    BY_DESIGN,
+    CHUNKS,
+    PREPROCESSINGS,
+    TASKS,
+    handmade_run,
+    ledger_of,
+    run_without_tables,
+    runner_call,
+    with_ids,
+)
 from releases import as_processor, needs_datasets, needs_kinds_of_skips
 from stored import write_tree
 

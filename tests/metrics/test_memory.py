@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from handmade import MIB, T, chunk, handmade_run, with_chunks
-from lost_workers import run_with
+from handmade import MIB, T, chunk, handmade_run, run_with, with_chunks
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.memory import BY_NANNY, BY_SAMPLE

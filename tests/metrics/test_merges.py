@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from central_by_hand import TASKS, central_run
-from handmade import T
+from handmade import CENTRAL_TASKS as TASKS
+from handmade import T, central_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import evaluate

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from command_line import PATIENCE
+from processes import PATIENCE
 
 import roastcoffea
 from roastcoffea.metrics import CATALOGUE
@@ -51,7 +51,7 @@ PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path
 sys.path[:0] = sys.argv[1:]
-from evidence_by_hand import evidence_of
+from handmade import evidence_of
 from handmade import CHUNKS, handmade_run
 import write_references
 from roastcoffea.diagnosis import evidence, stragglers

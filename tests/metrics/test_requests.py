@@ -1,7 +1,6 @@
 """What attempts requested, where some do not tell."""
 
-from handmade import CHUNKS, B
-from made_ledgers import ledger_of, with_ids
+from handmade import CHUNKS, B, ledger_of, with_ids
 
 BREAKDOWNS = ("dataset", "file", "branch", "endpoint")
 STORAGE = "storage"

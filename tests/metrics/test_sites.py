@@ -10,8 +10,7 @@ import pytest
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from handmade import handmade_run
-from metered import Doing, total_of_f0
-from stored import write_tree
+from stored import Doing, total_of_f0, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement

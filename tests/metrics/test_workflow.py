@@ -2,12 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from central_by_hand import OF_CENTRAL
 from handmade import (
     CALLS,
     CHUNKS,
     EXPECTED,
     LIFETIMES,
+    OF_CENTRAL,
+    OF_JOBS,
     T,
     call,
     chunk,
@@ -16,7 +17,6 @@ from handmade import (
     run_without_tables,
     with_chunks,
 )
-from jobs_by_hand import OF_JOBS
 
 from roastcoffea.errors import MissingMetricError
 from roastcoffea.metrics import CATALOGUE, evaluate

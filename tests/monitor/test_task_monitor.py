@@ -18,9 +18,9 @@ from typing import Any
 import dask
 import pytest
 from analyses import Jets, runner_for
-from command_line import PATIENCE
 from conftest import wait_until, what_stays
 from distributed import Client, Event, LocalCluster, as_completed, get_worker
+from processes import PATIENCE
 
 from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.errors import RoastcoffeaError

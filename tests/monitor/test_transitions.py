@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
-from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client
+from processes import PATIENCE
 
 from roastcoffea import TaskMonitor
 from roastcoffea.monitor.task_monitor import caller_of

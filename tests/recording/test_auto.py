@@ -15,11 +15,11 @@ from typing import Any
 import analyses
 import pytest
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
-from command_line import PATIENCE
 from conftest import wait_until
 from distributed import Client, LocalCluster
+from processes import PATIENCE
 from releases import Processor, needs_own_cluster
-from scripts_run import BOTH_WAYS, MEASURED, PYTHON, START, TOLD, printed, run_in, saved_in
+from scripts_run import MEASURED, PYTHON, START, TOLD, printed, run_in, saved_in
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
@@ -54,9 +54,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "workers"), [pytest.param(SPAWNING, None, id="spawn"), pytest.param(ON_DASK, 1, id="dask")]
+    ("script", "workers", "by_import"),
+    [pytest.param(SPAWNING, None, False, id="spawn, run"), pytest.param(ON_DASK, 1, True, id="dask, import")],
 )
-@pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_processes_of_the_script_work_and_record_nothing(
     folder: Path, script: str, workers: int | None, by_import: bool
 ) -> None:
@@ -95,9 +95,9 @@ def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "status", "words"), [(signal.SIGTERM, -15, "SIGTERM"), (signal.SIGINT, -2, "KeyboardInterrupt")]
+    ("number", "status", "words", "by_import"),
+    [(signal.SIGTERM, -15, "SIGTERM", True), (signal.SIGINT, -2, "KeyboardInterrupt", False)],
 )
-@pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     folder: Path, number: signal.Signals, status: int, words: str, by_import: bool
 ) -> None:
@@ -215,8 +215,7 @@ def test_preprocessing_without_a_run_is_saved_as_it_ended(sample: Any, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_import", BOTH_WAYS)
-def test_a_script_that_only_preprocesses(folder: Path, by_import: bool) -> None:
+def test_a_script_that_only_preprocesses(folder: Path) -> None:
     script = (
         START
         + """
@@ -225,8 +224,8 @@ with open("sample.json") as file:
     print(len(list(runner.preprocess(json.load(file)))))
 """
     )
-    (folder / "script.py").write_text("import roastcoffea.auto\n" * by_import + script)
-    done = run_in(folder, *(PYTHON if by_import else MEASURED), "script.py", ROASTCOFFEA="runs" if by_import else "")
+    (folder / "script.py").write_text("import roastcoffea.auto\n" + script)
+    done = run_in(folder, *PYTHON, "script.py", ROASTCOFFEA="runs")
     assert (done.returncode, printed(done)) == (0, ["16"]), done.stderr
     (found,) = saved_in(folder)
     assert len(found.preprocessing) == 4
@@ -316,8 +315,7 @@ class InTurns(Processor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_dask", [False, True], ids=["here", "dask"])
-@pytest.mark.parametrize("first_to_end", ["qcd", "zprime"])
+@pytest.mark.parametrize(("with_dask", "first_to_end"), [(False, "qcd"), (True, "zprime")], ids=["here", "dask"])
 def test_a_thread_that_calls_while_another_call_goes_on(
     sample: Any, tmp_path: Path, with_dask: bool, first_to_end: str
 ) -> None:

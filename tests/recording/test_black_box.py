@@ -16,7 +16,7 @@ import analyses
 import pytest
 from analyses import runner_for
 from coffea.processor import IterativeExecutor
-from command_line import collected_until, wait_until
+from processes import collected_until, wait_until
 
 from roastcoffea import MetricsCollector
 from roastcoffea.log.journals import journals_in

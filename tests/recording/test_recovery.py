@@ -261,7 +261,7 @@ def outcome(folder: Path, out: Path) -> str:
     return "recovered"
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_impossible_values_end_in_a_measurement_or_name_the_journal(
     seed: int, journal: Journal, tmp_path: Path
 ) -> None:
@@ -292,10 +292,9 @@ def test_one_bad_entry_leaves_the_others(journal: Journal, tmp_path: Path) -> No
         assert whole or (entry.kind in {RECORDS, BEGAN} and told), entry.kind
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_flipped_bit_ends_in_a_measurement_or_names_the_journal(seed: int, journal: Journal, tmp_path: Path) -> None:
+def test_a_flipped_bit_ends_in_a_measurement_or_names_the_journal(journal: Journal, tmp_path: Path) -> None:
     (file,) = journal.folder.iterdir()
-    whole, dice = file.read_bytes(), random.Random(seed)
+    whole, dice = file.read_bytes(), random.Random(0)
     for number in range(40):
         at = dice.randrange(len(whole) if number % 2 else 3000)  # half of them in the header
         (tmp_path / f"{number}").mkdir()

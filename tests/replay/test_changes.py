@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedules import parts
+from made_runs import parts
 
 from roastcoffea.replay.changes import AS_RECORDED, Chunks, Parts, bracket, by_law, cut, law_of, scenarios
 from roastcoffea.replay.cluster import Load, Merging

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from schedules import chunks_of
+from made_runs import chunks_of
 
 from roastcoffea.replay.changes import Chunks
 from roastcoffea.replay.fitted_storage import RUN_SCATTER, UNUSUAL, crowding_of, doublings_of

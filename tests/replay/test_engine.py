@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedules import FREE, MANY, on, seconds, work
+from made_runs import FREE, MANY, on, seconds, work
 
 from roastcoffea.replay.cluster import Cluster, Load, Merging, replayed
 

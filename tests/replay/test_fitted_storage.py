@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from planted_campaigns import laboratory
-from schedules import chunks_of
+from made_runs import chunks_of, laboratory
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.statistics import Numbers

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from schedules import FREE, on, seconds, work
+from made_runs import FREE, on, seconds, work
 
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.engine import STEAL_SECONDS, Costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedules import chunks_of
+from made_runs import chunks_of
 
 from roastcoffea.replay.changes import Chunks
 from roastcoffea.replay.fitted_storage import (

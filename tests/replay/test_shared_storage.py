@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedules import FREE, on, reading, seconds
+from made_runs import FREE, on, reading, seconds
 
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from handmade import MIB, T, handmade_run
-from jobs_by_hand import life, measured
+from handmade import MIB, T, handmade_run, life, measured
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.tables import allocation, memory_note

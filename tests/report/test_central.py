@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from central_by_hand import SAMPLING, central_run
-from handmade import handmade_run
+from handmade import SAMPLING, central_run, handmade_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows

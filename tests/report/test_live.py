@@ -24,8 +24,8 @@ from analyses import Sleeping
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import rich_bar
-from command_line import PATIENCE
 from conftest import ServedPool, wait_until
+from processes import PATIENCE
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.report import live

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from markupsafe import Markup
-from parsed import NAMES, Page
+from pages import NAMES, Page
 
 from roastcoffea.sheets.markup import prose, rendered, text
 

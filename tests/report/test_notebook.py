@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from handmade import CALLS, EXPECTED, empty_run, handmade_run, hostile_run, run_without_tables
-from parsed import NAMES, Page
+from pages import NAMES, Page
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement

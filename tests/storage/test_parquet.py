@@ -12,8 +12,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mutations import bombs, with_claimed_rows, written
-from saved_runs import a_run
+from saved_runs import a_run, bombs, with_claimed_rows, written
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage import parquet

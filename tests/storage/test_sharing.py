@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from handmade import handmade_run
-from planted_names import ORIGINALS, planted_run
-from saved_runs import a_run
+from saved_runs import ORIGINALS, a_run, planted_run
 
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, Run

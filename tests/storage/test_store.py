@@ -139,9 +139,9 @@ OTHER_TABLES = (f"{table}.parquet" for table in TABLES if table != "chunks")
     [
         ("run.json", 10),
         ("chunks.parquet", 10),
-        pytest.param("run.json", 200, marks=pytest.mark.slow),
-        pytest.param("chunks.parquet", 200, marks=pytest.mark.slow),
-        *(pytest.param(file, 50, marks=pytest.mark.slow) for file in OTHER_TABLES),
+        pytest.param("run.json", 60, marks=pytest.mark.slow),
+        pytest.param("chunks.parquet", 40, marks=pytest.mark.slow),
+        *(pytest.param(file, 10, marks=pytest.mark.slow) for file in OTHER_TABLES),
     ],
 )
 def test_a_damaged_file_is_an_error_or_harmless(name: str, number: int, saved: Path) -> None:

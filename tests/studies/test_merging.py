@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from analyses import run_job
-from command_line import PATIENCE
 from conftest import ServedPool
 from handmade import T, empty_run
 from made_runs import independent_job
+from processes import PATIENCE
 from saved_runs import a_run
 
 from roastcoffea import Measurement, load, merge

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -57,10 +56,10 @@ def beyond(ax: Axes) -> float:
     return max(box.x0 - extent.x0, extent.x1 - box.x1, box.y0 - extent.y0, extent.y1 - box.y1)
 
 
-@pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.slow), SMALL], ids=["own", "small"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLOTS)
-def test_no_legend_covers_a_fifth_of_the_axes(name: str, size: Any, measurement: Measurement) -> None:
-    figure = figure_alone(PLOTS[name], measurement, size)
+def test_no_legend_covers_a_fifth_of_the_axes(name: str, measurement: Measurement) -> None:
+    figure = figure_alone(PLOTS[name], measurement, SMALL)
     assert covered(figure.axes[0]) <= 0.2
     assert beyond(figure.axes[0]) <= 1
 

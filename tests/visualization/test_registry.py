@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from command_line import PATIENCE
 from handmade import empty_run, handmade_run, run_without_tables
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import synthetic_run
+from processes import PATIENCE
 
 import roastcoffea
 from roastcoffea.errors import MissingMeasurementError
@@ -181,8 +181,7 @@ def test_plots_of_0_1_2_are_there_and_all_are_found_everywhere() -> None:
     assert set(NAMES) <= set(plots.__all__)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["plot_byte_ledger", "plot_chunk_phases", "plot_worker_count_timeline"])
 def test_run_measurement_collector_and_loaded_folder_look_alike(
     name: str, wanted: Callable[[str], list[Any]], measurement: Measurement, collector: SimpleNamespace
 ) -> None:
@@ -222,8 +221,7 @@ def test_a_plot_and_the_page_have_one_word_for_the_state_of_a_run() -> None:
     assert plots.plot_byte_ledger(measurement)[1].get_title().endswith(f"by hand, {state}")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["plot_byte_ledger", "plot_chunk_phases", "plot_worker_count_timeline"])
 def test_a_failed_run_is_drawn_and_says_so(name: str, wanted: Callable[[str], list[Any]], failed: Measurement) -> None:
     title, *rest = drawn(name, failed)
     assert title == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, failed"
@@ -290,13 +288,18 @@ def test_numbers_from_older_data_are_those_of_the_run(run: Run) -> None:
             np.testing.assert_allclose(one, other, atol=1e-4)  # the first sample is where time begins
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_folder_of_0_1_2(name: str) -> None:
+@pytest.fixture(scope="module")
+def old() -> Measurement:
+    """A measurement of 0.1.2."""
     folder = os.environ.get("ROASTCOFFEA_TEST_DATA")
     if not folder:
         pytest.skip("ROASTCOFFEA_TEST_DATA is not set")
-    old = load(Path(folder, "measurement-0.1.2"))
+    return load(Path(folder, "measurement-0.1.2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_of_0_1_2(name: str, old: Measurement) -> None:
     try:
         assert drawn(name, old)
     except ValueError as reason:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import CHUNKS, TASKS, T, handmade_run, task
-from lost_workers import run_with
+from handmade import CHUNKS, TASKS, T, handmade_run, run_with, task
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows

@@ -103,8 +103,10 @@ def disagreements(run: Run) -> Iterator[str]:
 def _disagreement(quantity: Quantity, run: Run, given: Sourced, expected: Sourced) -> str:
     calls, name = _finished(run), quantity.metric
     if given.source == REPORT_SET and _lacks_calls(given, calls, expected):
-        part = f"{given.value:,} of {expected.value:,} {quantity.noun}"
-        return f"the report of set_coffea_report has {part}: {name} and its rates cover all {len(calls)} Runner calls"
+        return (
+            f"the report of set_coffea_report has {given.value:,} of {expected.value:,} {quantity.noun}: "
+            f"{name} and its rates cover all {len(calls)} Runner calls"
+        )
     first, second = (f"{one.value:,} according to the {one.source}" for one in (given, expected))
     return f"{name} is {first}, but {second}: the first is used"
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import PATIENCE
+from processes import PATIENCE
 
 import roastcoffea
 

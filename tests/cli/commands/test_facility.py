@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from observed import Observed, recorded
+from stand_ins import Observed, recorded
 
 from roastcoffea.cli import main
 from roastcoffea.recording.facility.index import RUN_COLUMNS

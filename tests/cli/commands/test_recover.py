@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import collected_until, wait_until
-from observed import Observed, recorded
+from processes import collected_until, wait_until
+from stand_ins import Observed, recorded
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import PATIENCE
 from conftest import CommandLineCluster, wait_until
 from distributed import Client, Event, LocalCluster
+from processes import PATIENCE
 
 from roastcoffea import TaskMonitor
 from roastcoffea.cli import main

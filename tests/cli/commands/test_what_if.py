@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from handmade import handmade_run
-from made_runs import made_run
-from predicted import FOUR
+from made_runs import FOUR, made_run
 
 from roastcoffea.cli import main
 from roastcoffea.storage.store import save_run

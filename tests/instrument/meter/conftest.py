@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from metered import FLAT
-from stored import write_parquet, write_rntuple, write_tree
+from stored import FLAT, write_parquet, write_rntuple, write_tree
 
 
 @pytest.fixture(scope="module")

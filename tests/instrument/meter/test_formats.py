@@ -17,9 +17,8 @@ import pytest
 import uproot
 from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
-from metered import outcome, total_of_f0
 from releases import needs_parquet, needs_rntuples, needs_whole_columns
-from stored import clusters_of
+from stored import clusters_of, outcome, total_of_f0
 
 from roastcoffea.measurement import Measurement
 

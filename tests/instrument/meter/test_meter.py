@@ -15,9 +15,19 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, Runner
-from metered import WAITED, Doing, is_spent_on, outcome, slow_storage, total_of_f0, wait_for
 from releases import needs_preloads, needs_rntuples
-from stored import baskets_of, served, write_tree
+from stored import (
+    WAITED,
+    Doing,
+    baskets_of,
+    is_spent_on,
+    outcome,
+    served,
+    slow_storage,
+    total_of_f0,
+    wait_for,
+    write_tree,
+)
 
 from roastcoffea import MetricsCollector
 from roastcoffea.instrument.meter import formats as meter_module

@@ -18,7 +18,7 @@ import uproot.behaviors.RNTuple
 import uproot.behaviors.TBranch
 import uproot.models.RNTuple
 from coffea.nanoevents import NanoEventsFactory
-from command_line import PATIENCE
+from processes import PATIENCE
 from stored import baskets_of
 
 from roastcoffea import MetricsCollector, measured

@@ -16,9 +16,20 @@ import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from fsspec.implementations.local import LocalFileSystem
-from metered import WAITED, Doing, Slept, is_spent_on, outcome, slow_storage, total_of_f0, wait_for
 from releases import needs_retries
-from stored import baskets_of, served, write_tree
+from stored import (
+    WAITED,
+    Doing,
+    Slept,
+    baskets_of,
+    is_spent_on,
+    outcome,
+    served,
+    slow_storage,
+    total_of_f0,
+    wait_for,
+    write_tree,
+)
 
 from roastcoffea import MetricsCollector
 from roastcoffea.instrument.meter.servers import CountedFileSystem

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from metered import branch_named
+from stored import branch_named
 
 from roastcoffea.instrument.meter.formats import EXECUTORS, metered_executor
 from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERPRETED, INTERRUPTED, WHOLE, BranchRead

@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import awkward as ak
 import pytest
 import uproot
-from command_line import PATIENCE
 from fsspec.implementations.local import LocalFileSystem
-from metered import FLAT, Slept, branch_named, outcome, total_of_all, total_of_f0
-from stored import baskets_of, clusters_of, write_tree
+from processes import PATIENCE
+from stored import FLAT, Slept, baskets_of, branch_named, clusters_of, outcome, total_of_all, total_of_f0, write_tree
 from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea.instrument.meter import servers as sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from observed import Observed
+from stand_ins import Observed
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import Browser
-from command_line import PATIENCE, wait_until
+from processes import PATIENCE, wait_until
 
 from roastcoffea.collector import MetricsCollector
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from observed import Observed, recorded
+from stand_ins import Observed, recorded
 
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.recording.facility.index import ENDED, RUNNING, costs, index_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from observed import Observed, recorded
+from stand_ins import Observed, recorded
 
 from roastcoffea.log.journals import journals_in
 from roastcoffea.measurement import Measurement

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from observed import Observed, made_record
-from stand_ins import Task
+from stand_ins import Observed, Task, made_record
 
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility.observer import PAYLOAD, UNMETERED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bokeh.document import Document
 from bokeh.plotting import figure
-from observed import Observed
+from stand_ins import Observed
 
 from roastcoffea.metrics.phases import FAMILIES, TIME_CLASSES
 from roastcoffea.recording.facility.observer import BIN, SHOWN

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from command_line import PATIENCE, CommandLineCluster, wait_until
+from processes import PATIENCE, CommandLineCluster, wait_until
 
 import roastcoffea
 from roastcoffea.facility import dask_setup, dask_teardown

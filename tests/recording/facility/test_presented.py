@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from observed import Observed, recorded
+from stand_ins import Observed, recorded
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.recording.facility.index import index_of, sheets, write_page

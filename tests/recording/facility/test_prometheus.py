@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import PATIENCE, CommandLineCluster, wait_until
-from observed import Observed
+from processes import PATIENCE, CommandLineCluster, wait_until
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
+from stand_ins import Observed
 
 import roastcoffea
 from roastcoffea.recording.facility.prometheus import EXPOSED, Exposed

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command_line import wait_until
-from observed import Observed, made_record
+from processes import wait_until
+from stand_ins import Observed, made_record
 
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.log.packing import packed_records

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from observed import BEGINNING, Observed
+from stand_ins import BEGINNING, Observed
 
 from roastcoffea.recording.facility.runs import BETWEEN_STEPS, MOST_RUNS, QUIET, Runs, client_of
 

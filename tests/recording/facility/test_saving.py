@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from observed import Observed, recorded
+from stand_ins import Observed, recorded
 
 import roastcoffea
 from roastcoffea.recording.facility.index import index_of, save_ended

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from command_line import wait_until
-from observed import Observed
+from processes import wait_until
 from prometheus_client import generate_latest
-from stand_ins import Task
+from stand_ins import Observed, Task
 
 from roastcoffea.cli import main
 from roastcoffea.log.journals import journals_in

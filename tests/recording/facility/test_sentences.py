@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from observed import Observed
+from stand_ins import Observed
 
 from roastcoffea.recording.facility.sentences import classes_of, limit, page_of, short, workers_of
 

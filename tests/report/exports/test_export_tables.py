@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from handmade import EXPECTED, empty_run, handmade_run, run_of_datasets, run_without_tables
-from parsed import SPREADSHEET as HOSTILE
+from pages import SPREADSHEET as HOSTILE
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load

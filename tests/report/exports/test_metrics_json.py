@@ -4,9 +4,7 @@ import json
 import math
 
 import pytest
-from central_by_hand import OF_CENTRAL
-from handmade import EXPECTED, handmade_run, run_without_tables
-from jobs_by_hand import OF_JOBS
+from handmade import EXPECTED, OF_CENTRAL, OF_JOBS, handmade_run, run_without_tables
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from handmade import EXPECTED, T, handmade_run, run_of_datasets, run_without_tables
-from parsed import SPREADSHEET as HOSTILE
+from pages import SPREADSHEET as HOSTILE
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from roastcoffea.measurement import Measurement

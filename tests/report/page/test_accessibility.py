@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from browser import Browser
-from command_line import PATIENCE
 from handmade import empty_run
 from made_runs import made_run, plan
 from pictures import synthetic_run
+from processes import PATIENCE
 from profiled import profile_table
 
 from roastcoffea.measurement import Measurement

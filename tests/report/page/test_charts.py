@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parsed import block, unpacked
+from pages import block, unpacked
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement

@@ -14,7 +14,7 @@ from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
 from handmade import hostile_run, run_without_tables
-from parsed import NAMES, Parsed, block
+from pages import NAMES, Parsed, block
 from pictures import synthetic_run
 
 import roastcoffea

@@ -11,7 +11,7 @@ import re
 import pandas as pd
 import pytest
 from markupsafe import Markup
-from parsed import NAMES, Parsed
+from pages import NAMES, Parsed
 
 from roastcoffea.report.page import frame
 from roastcoffea.report.tables import FIRST_ROWS, sheet_of_table

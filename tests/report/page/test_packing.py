@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from parsed import unpacked
+from pages import unpacked
 from pictures import synthetic_run
 
 from roastcoffea.report.page.charts import packed_pixels, packed_tasks

@@ -13,7 +13,7 @@ from browser import Browser
 from conftest import wait_until
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
-from parsed import NAMES
+from pages import NAMES
 from pictures import synthetic_run
 from profiled import profile_table
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from chunks_in_two_sizes import chunks_of, measurement_of
+from made_runs import chunks_in_two_sizes as chunks_of
+from made_runs import measurement_in_two_sizes as measurement_of
 
 from roastcoffea.studies.compare.comparison import compare
 from roastcoffea.studies.compare.observations import SPLIT, fixed_costs, sizes_of

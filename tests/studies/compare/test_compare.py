@@ -19,8 +19,8 @@ from browser import Browser
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
-from evidence import Wait, contended
 from handmade import EXPECTED, empty_run, handmade_run
+from processes import Wait, contended
 from rich.cells import cell_len
 from stored import served
 

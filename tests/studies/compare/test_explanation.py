@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from observing import BRANCHES, CLIENT_OF, TIME, branch, observation
+from made_runs import BRANCHES, CLIENT_OF, TIME, branch, observation
 
 from roastcoffea.metrics.phases import COLUMNS_OF
 from roastcoffea.studies.compare.explanation import Difference, divided, explained

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from observing import observation, with_metric
+from made_runs import observation, with_metric
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.studies.compare.repeats import FAILED, PASSED, UNKNOWN, condition_of, outcome_of

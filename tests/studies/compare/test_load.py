@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from observing import TIME, observation
+from made_runs import TIME, observation
 
 from roastcoffea.studies.compare.explanation import CPU, Difference, explained
 from roastcoffea.studies.compare.observations import OF_LOAD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from observing import observation, with_metric
+from made_runs import observation, with_metric
 from scipy import stats
 
 from roastcoffea.studies.compare.repeats import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from observing import observation, with_metric
+from made_runs import observation, with_metric
 from scipy.stats import beta
 
 from roastcoffea.studies.compare.observations import Observation, Side

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from history_by_hand import HIGH, LOW, entry, with_cpu
+from made_runs import HIGH, LOW, entry, with_cpu
 
 from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry, analysis_of
 

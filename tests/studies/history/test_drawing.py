@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from history_by_hand import HIGH, LOW, entry, with_cpu
-from parsed import Parsed
+from made_runs import HIGH, LOW, entry, with_cpu
+from pages import Parsed
 
 from roastcoffea.studies.history.analysis import analysis_of
 from roastcoffea.studies.history.page import drawing

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from handmade import handmade_run
-from history_by_hand import entry
-from made_runs import made_run, plan
+from made_runs import entry, made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Environment, Run

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history_by_hand import HIGH, LOW, entry, with_cpu
-from made_runs import made_run, plan, with_call
+from made_runs import HIGH, LOW, entry, made_run, plan, with_call, with_cpu
 
 import roastcoffea
 from roastcoffea.errors import MeasurementError

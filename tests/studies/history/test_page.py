@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from browser import Browser
-from history_by_hand import HIGH, LOW, entry, with_cpu
-from made_runs import made_run, plan
-from parsed import NAMES, Parsed
+from made_runs import HIGH, LOW, entry, made_run, plan, with_cpu
+from pages import NAMES, Parsed
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage.store import save_run

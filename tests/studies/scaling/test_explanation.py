@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_runs import made_run, plan
-from planted_campaigns import laboratory
+from made_runs import laboratory, made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from made_runs import in_two_calls, made_run, plan
-from planted_campaigns import laboratory
-from predicted import FOUR, seconds
+from made_runs import FOUR, in_two_calls, laboratory, made_run, plan
+from made_runs import predicted_seconds as seconds
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-from made_runs import in_two_calls, made_run, plan, with_call
-from predicted import FOUR, seconds
+from made_runs import FOUR, in_two_calls, made_run, plan, with_call
+from made_runs import predicted_seconds as seconds
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement

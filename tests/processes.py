@@ -1,15 +1,18 @@
-"""A cluster of processes that commands start, as users do."""
+"""Clusters that commands start, ports for servers, and what the kernel counts of a busy host."""
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -95,3 +98,74 @@ class CommandLineCluster:
                 os.killpg(process.pid, signal.SIGKILL)
         for process in self.processes:
             process.wait(PATIENCE)
+
+
+FIRST, LAST = 15_000, 32_000
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports that nobody listens on."""
+    found = _free()
+    return [next(found) for _ in range(count)]
+
+
+def _free() -> Iterator[int]:
+    chance = random.SystemRandom()  # tests that run at the same time have the same seed
+    for port in chance.sample(range(FIRST, LAST), LAST - FIRST):
+        with suppress(OSError), socket.socket() as tried:
+            tried.bind(("127.0.0.1", port))
+            yield port
+
+
+def core_wait() -> float:
+    """Seconds in which this thread could have computed and had no core; 0 where the kernel does not count them."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+def contention() -> float:
+    """Seconds, since the host was started, in which something on it had to wait for a core."""
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    except OSError:
+        return 0.0
+    return int(some.rpartition("=")[2]) / 1e6
+
+
+def stolen(core: int) -> float:
+    """Seconds that a host took of a virtual core: they are neither CPU time nor waiting of any process."""
+    try:
+        rows = map(str.split, Path("/proc/stat").read_text().splitlines())
+    except OSError:
+        return 0.0
+    return sum(int(row[8]) for row in rows if row[0] == f"cpu{core}") / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Wait:
+    """Seconds of waiting for cores, known at the end of the block."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def waiting_for_cores() -> Iterator[Wait]:
+    """How long this thread waits for a core in the block."""
+    wait, before = Wait(), core_wait()
+    yield wait
+    wait.seconds = core_wait() - before
+
+
+@contextmanager
+def contended() -> Iterator[Wait]:
+    """How long something on this host waits for a core while the block runs."""
+    wait, before = Wait(), contention()
+    yield wait
+    wait.seconds = contention() - before

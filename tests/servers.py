@@ -1,13 +1,10 @@
-"""XRootD servers on this machine: data servers, a throttled one, a redirector, a far one; and what one counted itself.
-
-Tests that use them are skipped, with the reason, where xrootd-server (Debian's package) or the Python packages of the
-extra `xrootd` are missing. Each server has free ports and a folder of its own, and is ended with the block.
-"""
+"""HTTP and XRootD servers on this machine, late, slow or throttled; and what each counted itself."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,18 +15,77 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from command_line import PATIENCE, wait_until
-from ports import free_port
+from processes import PATIENCE, free_port, wait_until
 
-PROGRAMS: Final = ("xrootd", "cmsd")
-PACKAGES: Final = ("XRootD", "fsspec_xrootd")
-MISSING: Final = [name for name in PROGRAMS if shutil.which(name) is None] + [
-    name for name in PACKAGES if importlib.util.find_spec(name) is None
+
+@dataclass
+class HttpServer:
+    """A server, and the ranges that it was asked for: path, first byte and size."""
+
+    url: str = ""
+    ranges: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+@contextmanager
+def http_server(folder: Path, *, delay: float = 0.0, rate: float | None = None) -> Iterator[HttpServer]:
+    """Serve a folder; each answer comes after `delay` seconds, at most `rate` bytes per second."""
+    served, lock = HttpServer(), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        # else the system may keep the content back until the client has confirmed the head
+        disable_nagle_algorithm = True
+
+        def do_HEAD(self) -> None:
+            self._head(200, len(self._content()))
+
+        def do_GET(self) -> None:
+            content, asked = self._content(), re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            first, last = (int(asked[1]), int(asked[2])) if asked else (0, len(content) - 1)
+            part = content[first : last + 1]
+            with lock:
+                served.ranges.append((self.path, first, len(part)))
+            time.sleep(delay + (len(part) / rate if rate else 0.0))
+            self._head(206 if asked else 200, len(part), f"bytes {first}-{first + len(part) - 1}/{len(content)}")
+            self.wfile.write(part)
+
+        def _content(self) -> bytes:
+            return (folder / self.path.lstrip("/")).read_bytes()
+
+        def _head(self, status: int, size: int, part: str = "") -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(size))
+            self.send_header("Accept-Ranges", "bytes")
+            if status == 206:
+                self.send_header("Content-Range", part)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+XROOTD_PROGRAMS: Final = ("xrootd", "cmsd")
+XROOTD_PACKAGES: Final = ("XRootD", "fsspec_xrootd")
+MISSING: Final = [name for name in XROOTD_PROGRAMS if shutil.which(name) is None] + [
+    name for name in XROOTD_PACKAGES if importlib.util.find_spec(name) is None
 ]
 needs_xrootd = pytest.mark.skipif(
     bool(MISSING),
@@ -177,8 +233,8 @@ def cluster(rates: Sequence[str | None]) -> Iterator[tuple[Server, list[Server]]
         return config("server", free_port(), port) + DATA + (THROTTLED.format(rate=rate) if rate else "")
 
     with ExitStack() as stack:
-        redirector = stack.enter_context(_running(partial(config, "manager", manager), PROGRAMS))
-        servers = [stack.enter_context(_running(partial(data_config, rate), PROGRAMS)) for rate in rates]
+        redirector = stack.enter_context(_running(partial(config, "manager", manager), XROOTD_PROGRAMS))
+        servers = [stack.enter_context(_running(partial(data_config, rate), XROOTD_PROGRAMS)) for rate in rates]
         yield redirector, servers
 
 
