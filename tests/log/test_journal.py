@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -148,17 +150,49 @@ def test_a_disk_that_hangs_ends_it_and_holds_nobody_up(
     assert "does not keep up" in notes[0]
 
 
-def test_a_removed_journal_ends_with_one_line(writer: JournalWriter, notes: list[str], tmp_path: Path) -> None:
+@contextmanager
+def others_files(folder: Path) -> Iterator[dict[Path, bytes]]:
+    """Many files that somebody has open and has written: they get every number that is free."""
+    folder.mkdir()
+    data = {folder / str(number): os.urandom(1000) for number in range(64)}
+    with ExitStack() as files:
+        for path, content in data.items():
+            files.enter_context(path.open("wb", buffering=0)).write(content)
+        yield data
+
+
+@pytest.mark.parametrize("reason", ["File exists", "Too many open files", "File too large"])
+def test_a_removed_journal_that_cannot_be_written_again_ends_and_touches_nothing_of_others(
+    reason: str, tmp_path: Path, notes: list[str]
+) -> None:
+    folder = tmp_path / "state" / "one"
+    writer = JournalWriter(folder, HEADER, notes.append)
     writer.write(RECORDS, b"before")
     writer.flush()
-    writer.folder.rename(tmp_path / "removed")
-    for data in (b"after", b"later"):
-        writer.write(RECORDS, data)
+    somebody = folder.with_name("one-again")
+    if reason == "File exists":
+        journal_of_another = JournalWriter(somebody, HEADER, notes.append)
+        journal_of_another.write(RECORDS, b"another")
+        journal_of_another.close()
+    limit = {"Too many open files": resource.RLIMIT_NOFILE, "File too large": resource.RLIMIT_FSIZE}.get(reason)
+    before = None if limit is None else resource.getrlimit(limit)
+    if limit is not None and before is not None:
+        resource.setrlimit(limit, (0, before[1]))
+    try:
+        folder.rename(tmp_path / "removed")
+        writer.write(RECORDS, b"after")
         writer.flush()
-    writer.close()
-    assert [entry.data for entry in journal_in(tmp_path / "removed").entries()] == [b"before"]
-    assert ["was removed while the run went on" in note for note in notes] == [True]
-    assert not writer.folder.exists()
+    finally:
+        if limit is not None and before is not None:
+            resource.setrlimit(limit, before)
+    with others_files(tmp_path / "others") as others:
+        writer.write(RECORDS, b"later")
+        writer.close()
+    assert {path: path.read_bytes() for path in others} == others
+    assert len(notes) == 1
+    assert reason in notes[0]
+    writer.remove()
+    assert somebody.exists() == (reason == "File exists")
 
 
 FORKED = """

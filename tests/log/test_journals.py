@@ -259,7 +259,8 @@ def test_without_locks_the_process_decides_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_claims_a_journal_at_a_time(folder: Path) -> None:
+@pytest.mark.parametrize("place", [HERE, WITHOUT_LOCKS], ids=["locks", "no locks"])
+def test_one_claims_a_journal_at_a_time(place: Sequence[str], folder: Path) -> None:
     claim = """
 import sys
 from pathlib import Path
@@ -268,7 +269,7 @@ with claimed(Path(sys.argv[1])) as ours:
     print(ours, flush=True)
     sys.stdin.readline()
 """
-    words = command(HERE, sys.executable, "-c", claim, folder)
+    words = command(place, sys.executable, "-c", claim, folder)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, text=True, **pipes) as first:  # type: ignore[call-overload]
         assert first.stdout.readline() == "True\n"
@@ -276,3 +277,36 @@ with claimed(Path(sys.argv[1])) as ours:
         first.communicate("\n")
     assert subprocess.run(words, text=True, check=True, capture_output=True, input="\n").stdout == "True\n"
     assert [file.name for file in folder.iterdir()] == ["000001.arrows"]
+
+
+def test_a_writer_whose_journal_is_removed_says_so_and_has_all_of_it_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roastcoffea.log.journal.FILE_BYTES", 3000)
+    notes: list[str] = []
+    writer = JournalWriter(tmp_path / "one", {"start": 1e9}, notes.append)
+    entries = []
+    for number in range(12):
+        entries.append((RECORDS, random.Random(number).randbytes(1000)))
+        writer.write(*entries[-1])
+        writer.flush()
+        if number in {2, 7}:
+            shutil.rmtree(writer.folder)
+    writer.close()
+    assert read(writer.folder) == (entries, [])
+    assert journal_in(writer.folder).is_written
+    assert writer.folder == tmp_path / "one-again-again"
+    assert len(notes) == 2
+    assert str(tmp_path / "one") in notes[0]
+    writer.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_was_recovered_while_it_went_on_is_recovered_whole_later(tmp_path: Path) -> None:
+    with writing(tmp_path / "one") as process:
+        shutil.rmtree(tmp_path / "one")
+        output, _ = process.communicate("\n")
+        assert "was removed while the run went on" in output
+    (journal,), _ = journals_in(tmp_path)
+    assert [entry.data for entry in journal.entries()] == [b"before", b"after"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -79,8 +80,9 @@ def test_it_stays_until_the_measurement_is_saved_or_dropped(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("removed", [False, True])
 def test_a_slow_disk_is_a_problem_and_loses_nothing(
-    sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
 ) -> None:
     place, answers, sync = tmp_path / "journals", threading.Event(), os.fsync
 
@@ -88,8 +90,13 @@ def test_a_slow_disk_is_a_problem_and_loses_nothing(
         assert answers.wait(100)
         sync(file)
 
-    monkeypatch.setattr(os, "fsync", slow_sync)
+    if not removed:
+        monkeypatch.setattr(os, "fsync", slow_sync)
     with MetricsCollector(journal=place) as collector:
+        if removed:
+            assert wait_until(lambda: len(journals_of(place)) == 1)
+            monkeypatch.setattr(os, "fsync", slow_sync)
+            shutil.rmtree(place)
         runner = runner_for(None, 4000, lambda **_: IterativeExecutor(status=False))
         runner(sample, processor_instance=analyses.Jets())
     measurement = collector.measurement
@@ -98,6 +105,7 @@ def test_a_slow_disk_is_a_problem_and_loses_nothing(
     assert wait_until(lambda: all_on_disk(place))
     (journal,) = journals_in(place)[0]
     assert len(recovered(journal).chunks) == 4
+    assert any("was removed while the run went on" in problem for problem in measurement.problems) == removed
     measurement.save(tmp_path)
     assert journals_of(place) == []
 

@@ -132,7 +132,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
     """Save the measurement that a journal has, and remove the journal; whether nothing failed."""
     from roastcoffea.errors import RoastcoffeaError, reported
-    from roastcoffea.log.journal import claimed, remove_journal
+    from roastcoffea.log.journal import CLAIM, claimed, remove_journal
     from roastcoffea.log.journals import DAMAGED
     from roastcoffea.recording.recovery import recovered
 
@@ -143,7 +143,8 @@ def _recover(journal: Journal, output: Path, keep: bool) -> bool:
         claimed(journal.folder) as ours,
     ):
         if not ours:
-            shell.say(f"{what}: another process writes, recovers or has removed it")
+            left = f"; if none does, remove {journal.folder / CLAIM}" * (journal.folder / CLAIM).exists()
+            shell.say(f"{what}: another process writes, recovers or has removed it{left}")
             return True
         measurement = recovered(journal)
         path = measurement.save(output)

@@ -71,6 +71,8 @@ SCHEMA: Final = 1
 HEADER_KEY: Final = b"roastcoffea"
 ENDING: Final = ".arrows"
 NUMBERED: Final = re.compile(rf"\d{{6}}{re.escape(ENDING)}")
+CLAIM: Final = ".roastcoffea-claim"
+"""File that claims a journal where files cannot be locked."""
 COLUMNS: Final = pa.schema(
     [("time", pa.float64()), ("kind", pa.string()), ("data", pa.binary()), ("check", pa.uint32())]
 )
@@ -154,21 +156,16 @@ class JournalWriter:
         look: Callable[[], None] | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.folder, self.process = folder, os.getpid()
-        self._header, self._note, self._look = {**header, **_writer()}, note, look
-        self._most_bytes = most_bytes
+        self.process = os.getpid()
+        self._note = note
+        self._look = look
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._pending: list[Entry] = []
-        self._works, self._is_settled = True, False
-        """Whether it has not ended early, and whether the thread has written everything, and ends."""
-        self._waiting = self._number = self._size = self._before = 0
-        """Bytes that wait; number and bytes of the file that grows, and bytes of those before it."""
-        self._file = CLOSED
-        self._first: mmap.mmap | None = None
-        """Keeps the lock of the first file, until the last reference to it is gone."""
-        self._buffer, self._touched = io.BytesIO(), 0.0
-        self._stream: Any = None
-        self._schema: Any = None
+        self._waiting = 0
+        self._is_settled = False
+        """Whether the thread has written everything, and ends."""
+        self._files = _Files(folder, {**header, **_writer()}, most_bytes, note)
+        self._works = True
         _written[:] = [*(writer for writer in _written if writer() is not None), weakref.ref(self)]
         self._wake, self._ended = threading.Event(), threading.Event()
         with interrupts_held():
@@ -176,6 +173,11 @@ class JournalWriter:
             self._thread = threading.Thread(target=_keep_writing, args=arguments, name="roastcoffea-journal")
             self._thread.daemon = True
             self._thread.start()
+
+    @property
+    def folder(self) -> Path:
+        """Its folder, which is another one after the first was removed."""
+        return self._files.folder
 
     def write(self, kind: str, data: bytes) -> None:
         """Take an entry."""
@@ -200,8 +202,7 @@ class JournalWriter:
         """Remove the journal; nothing is written any more."""
         self._works = False
         self.close()
-        if self._first is not None:
-            self._first.close()
+        self._files.unlock()
         remove_journal(self.folder)
 
     def settle(self) -> None:
@@ -217,11 +218,11 @@ class JournalWriter:
             with self._lock:
                 entries, self._pending, self._waiting = self._pending, [], 0
             if self._works:
-                self._append([*map(_checked, entries)])
+                self._files.append([*map(_checked, entries)])
             with self._lock:
                 self._is_settled = last and not (self._works and self._pending)
             if self._is_settled:
-                self._end_file()
+                self._files.end(last=True)
         return self._is_settled
 
     def look(self) -> None:
@@ -234,90 +235,13 @@ class JournalWriter:
         """Give up all that a forked process has of it, including locks that another thread held."""
         self._works = False
         self._lock, self._writing = threading.Lock(), threading.Lock()
-        if self._first is not None:
-            self._first.close()
-        if self._file != CLOSED:
-            os.close(self._file)
-            self._file = CLOSED
+        self._files.forget()
 
     def _give_up(self, reason: str) -> None:
         """End the journal early; what is there is kept."""
         if self._works:
             self._works = False
             self._note(f"the journal ended early, so that a client that is killed loses what came later: {reason}")
-
-    # in one thread at a time
-
-    def _append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
-        """Write entries, all or none; without any, give a sign of life now and then."""
-        if self._file != CLOSED and not _is_at(self._file, self._path):
-            raise OSError(errno.ENOENT, "it was removed while the run went on", str(self.folder))
-        if not entries:
-            if self._file != CLOSED and time.monotonic() - self._touched > SIGN_OF_LIFE:
-                os.utime(self._file)
-                self._touched = time.monotonic()
-            return
-        if self._file == CLOSED:
-            self._begin_file()
-        columns = zip(COLUMNS.types, zip(*entries, strict=True), strict=True)
-        arrays = [pa.array(values, kind) for kind, values in columns]
-        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._put()
-        if self._first is None:
-            self._first = mmap.mmap(self._file, 1, mmap.MAP_PRIVATE, mmap.PROT_READ)
-        if self._size >= FILE_BYTES:
-            self._end_file()
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / f"{self._number:06}{ENDING}"
-
-    def _begin_file(self) -> None:
-        if not self._number:
-            self.folder.mkdir(OWN_FOLDER, parents=True)
-        free = shutil.disk_usage(self.folder).free
-        if free < LEAST_FREE:
-            raise OSError(errno.ENOSPC, f"its disk has {free} bytes left, less than {LEAST_FREE}", str(self.folder))
-        self._number += 1
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        self._file = os.open(self._path, flags, OWN_FILE)
-        if self._schema is None:
-            header = {**self._header, "locked": locked(self._file) is True}
-            self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
-        # without Arrow's threads, of which a fork would have none
-        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
-
-    def _end_file(self) -> None:
-        """End the file that grows; what comes then begins a new one."""
-        if self._file == CLOSED:
-            return
-        try:
-            self._stream.close()
-            self._put()
-        finally:
-            os.close(self._file)
-            self._before, self._file, self._size = self._before + self._size, CLOSED, 0
-
-    def _put(self) -> None:
-        """Write the buffer to disk; after an error, the file ends where it did before."""
-        data = self._buffer.getvalue()
-        self._buffer.seek(0)
-        self._buffer.truncate()
-        size = self._before + self._size
-        if size + len(data) > self._most_bytes:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, the most that it may", str(self.folder))
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-            os.fsync(self._file)
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            raise
-        self._size += len(data)
-        self._touched = time.monotonic()
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -351,16 +275,26 @@ def _beginning(path: Path) -> bytes:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Whether a journal is there, and this process's own while the block runs; without locks, anybody's."""
+    """Whether a journal is there, and this process's own while the block runs.
+
+    Where files cannot be locked, a file in the folder keeps others out who claim it, but not its writer.
+    """
+    first, claim = next(iter(files_in(folder)), folder / CLAIM), None
     try:
-        first = files_in(folder)[0]
         file = os.open(first, os.O_RDWR if os.access(first, os.W_OK) else os.O_RDONLY)
-    except (FileNotFoundError, IndexError):  # another process removed it
+    except FileNotFoundError:  # another process removed it
         yield False
         return
     try:
-        yield locked(file) is not False and _is_at(file, first)
+        ours = locked(file)
+        if ours is None:
+            with suppress(FileExistsError):
+                os.close(os.open(folder / CLAIM, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWN_FILE))
+                ours, claim = True, folder / CLAIM
+        yield bool(ours) and _is_at(file, first)
     finally:
+        if claim is not None:
+            remove_files(folder, [claim])
         os.close(file)
 
 
@@ -422,3 +356,139 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+class _Files:
+    """The files of a journal; the last one grows.
+
+    All are open until the journal ends, to be written again if they are removed. The first one is
+    locked as long as its writer exists.
+    """
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], most_bytes: int, note: Callable[[str], None]) -> None:
+        self.folder, self._header = folder, header
+        self._most_bytes, self._note = most_bytes, note
+        self._buffer = io.BytesIO()
+        self._schema: Any = None
+        self._stream: Any = None
+        self._file = CLOSED
+        self._open: list[int] = []
+        self._lock: mmap.mmap | None = None
+        self._number = self._size = self._before = 0
+        self._touched = time.monotonic()
+
+    def append(self, entries: list[tuple[float, str, bytes, int]]) -> None:
+        """Write entries, all or none; without any, give a sign of life now and then."""
+        if self._open and not _is_at(self._open[-1], self._path(self._number)):
+            self._begin_again()
+        if not entries:
+            self._touch()
+            return
+        if self._file == CLOSED:
+            self._begin()
+        columns = zip(COLUMNS.types, zip(*entries, strict=True), strict=True)
+        arrays = [pa.array(values, kind) for kind, values in columns]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._put()
+        if self._size >= FILE_BYTES:
+            self.end()
+
+    def _touch(self) -> None:
+        if self._file != CLOSED and time.monotonic() - self._touched > SIGN_OF_LIFE:
+            os.utime(self._file)
+            self._touched = time.monotonic()
+
+    def end(self, *, last: bool = False) -> None:
+        """End the last file; what comes then begins a new one."""
+        try:
+            if self._file != CLOSED:
+                self._stream.close()
+                self._put()
+        finally:
+            self._before, self._file, self._size = self._before + self._size, CLOSED, 0
+            if last and self._open:
+                with suppress(OSError, ValueError):  # a map keeps the lock, until its last reference is gone
+                    self._lock = self._lock or mmap.mmap(self._open[0], 1, mmap.MAP_PRIVATE, mmap.PROT_READ)
+                self._close()
+
+    def unlock(self) -> None:
+        """Give up the lock of a journal that has ended."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def forget(self) -> None:
+        """Close them in a forked process."""
+        self._file = CLOSED
+        self._close()
+        self.unlock()
+
+    def _close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06}{ENDING}"
+
+    def _begin(self) -> None:
+        if not self._number:
+            self.folder.mkdir(OWN_FOLDER, parents=True)
+        free = shutil.disk_usage(self.folder).free
+        if free < LEAST_FREE:
+            raise OSError(errno.ENOSPC, f"its disk has {free} bytes left, less than {LEAST_FREE}", str(self.folder))
+        self._number += 1
+        self._file = self._opened(self._number)
+        if self._schema is None:
+            header = {**self._header, "locked": locked(self._file) is True}
+            self._schema = COLUMNS.with_metadata({HEADER_KEY: json.dumps(header)})
+        # without Arrow's threads, of which a fork would have none
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
+
+    def _opened(self, number: int) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        self._open.append(os.open(self._path(number), flags, OWN_FILE))
+        return self._open[-1]
+
+    def _begin_again(self) -> None:
+        """Write what was removed into another folder, and go on there."""
+        removed, files, goes_on = self.folder, self._open, self._file != CLOSED
+        again = removed.with_name(f"{removed.name}-again")
+        self._open, self._file = [], CLOSED  # if this fails, their numbers are soon those of other files
+        try:
+            again.mkdir(OWN_FOLDER, parents=True)
+            self.folder = again  # only now: a folder of that name may belong to another process
+            for number, file in enumerate(files, 1):
+                _write(self._opened(number), os.pread(file, os.fstat(file).st_size, 0))
+            locked(self._open[0])
+        finally:
+            for file in files:
+                os.close(file)
+        self._file = self._open[-1] if goes_on else CLOSED
+        self._note(f"the journal {removed} was removed while the run went on; a new one has all of it: {self.folder}")
+        remove_journal(removed)
+
+    def _put(self) -> None:
+        """Write the buffer to disk; after an error, the file ends where it did before."""
+        data = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        if self._before + self._size + len(data) > self._most_bytes:
+            raise OSError(
+                errno.EFBIG, f"it has {self._before + self._size} bytes, the most that it may", str(self.folder)
+            )
+        try:
+            _write(self._file, data)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+        self._touched = time.monotonic()
+
+
+def _write(file: int, data: bytes) -> None:
+    """Write data to disk."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    os.fsync(file)
