@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from limited_runs import busy_run, edited
 from made_runs import made_run, plan, waiting_in, with_call
 
 from roastcoffea.diagnosis.causes import conclusions
+from roastcoffea.diagnosis.causes_of_chunks import WITH_COFFEA
 from roastcoffea.diagnosis.evidence import PYTHON, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
@@ -155,16 +158,29 @@ def test_start_up_names_workers_and_what_they_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("idle", "preloaded"), [(0.0, ["pydantic", "numba"]), (5.0, ["coffea.processor", "pydantic", "numba"])]
+    ("idle", "modules", "preloaded"),
+    [
+        (0.0, ["pydantic", "numba"], ["pydantic", "numba"]),
+        (5.0, ["pydantic", "numba"], ["coffea.processor", "pydantic"]),
+        (0.0, ["numpy", "coffea", "pydantic"], ["coffea.processor", "pydantic"]),
+    ],
 )
-def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(idle: float, preloaded: list[str]) -> None:
+def test_the_remedy_of_start_up_names_the_imports_that_took_the_time(
+    idle: float, modules: list[str], preloaded: list[str]
+) -> None:
     """A worker that waited for its first task imported coffea, to unpickle it."""
-    started = [StartUp("A", 7.0, idle, ("_abc", "shlex", "pydantic", "roastcoffea", "numba"))]
+    started = [StartUp("A", 7.0, idle, ("_abc", "shlex", "roastcoffea", *modules))]
     evidence = dataclasses.replace(evidence_of_start_up(), started=started)
     (finding,) = (one for one in conclusions(evidence)[0] if one.cause == "start-up")
-    assert "they imported pydantic, numba." in finding.what
+    assert f"they imported {', '.join(modules)}." in finding.what
     assert finding.advice == f"Import {', '.join(preloaded)} in a preload of the workers."
     assert finding.remedy == f"dask worker ... {' '.join(f'--preload {name}' for name in preloaded)}"
+
+
+def test_coffea_imports_what_is_left_to_it() -> None:
+    loaded = "import coffea.processor, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    printed = subprocess.run([sys.executable, "-Wignore", "-c", loaded], capture_output=True, text=True, check=True)
+    assert set(printed.stdout.split()) >= WITH_COFFEA
 
 
 @pytest.mark.parametrize("imports", [False, True])

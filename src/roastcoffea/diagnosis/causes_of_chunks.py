@@ -40,6 +40,11 @@ from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.records.run import OF_TASKS
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 
+WITH_COFFEA: Final = frozenset(
+    {"awkward", "coffea", "fsspec", "hist", "numba", "numpy", "pyarrow", "scipy", "uproot", "vector"}
+)
+"""Packages that `import coffea.processor` imports."""
+
 BEFORE_TASKS: Final = 0.2
 """Share of start-up that workers spend before their first task begins, from which importing coffea is advised."""
 
@@ -254,7 +259,9 @@ def start_up(evidence: Evidence) -> Draft | None:
         imports = f": {once} takes most of the time of a first chunk"
     how_many = counted(len(found), "new worker")
     what = f"Start-up takes {share_of(evidence, 'start-up')} of thread time on {how_many}{imports}."
-    preloaded = [*(["coffea.processor"] if before or not modules else []), *modules]
+    preloaded = modules
+    if before or not modules or "coffea" in modules:
+        preloaded = ["coffea.processor", *(name for name in modules if name not in WITH_COFFEA)]
     advice = f"Import {', '.join(preloaded)} in a preload of the workers."
     if evidence.local:
         line = _pool_that_stays(evidence)
