@@ -128,7 +128,7 @@ def _failures(one: Analysis, targets: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _dot(one: Analysis, at: int, targets: Mapping[str, str], y: str, used: bool = True) -> dict[str, Any]:
-    """A run: a point with what the pointer tells of it."""
+    """A run: a point, and the text that the pointer shows there."""
     entry = one.entries[at]
     words = [f"{entry.name}, {entry.when}", *([f"not used: {entry.reason}"] if entry.reason else [])]
     words += [f"{label} {SERIES[label].text(value)}" for label, value in entry.values.items()]
