@@ -13,7 +13,7 @@ from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from conftest import wait_until
 from distributed import Client, LocalCluster
 from processes import PATIENCE
-from releases import needs_checkpoints, needs_no_compression
+from releases import needs_checkpoints, needs_functions, needs_no_compression
 
 from roastcoffea.collector import MetricsCollector
 
@@ -25,7 +25,7 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
     return measured, without, collector
 
 
-PROCESSORS: tuple[tuple[Any, int | None], ...] = (
+PROCESSORS: tuple[Any, ...] = (
     (analyses.Jets(), 1),
     (analyses.COUNT_EVENTS, None),
     (analyses.Nested(), 1),
@@ -34,7 +34,7 @@ PROCESSORS: tuple[tuple[Any, int | None], ...] = (
     (analyses.Listing(), None),
     (analyses.Numbering(), 1),
     (analyses.Slotted(3), None),
-    (lambda events: {"events": len(events)}, 1),
+    pytest.param(lambda events: {"events": len(events)}, 1, marks=needs_functions),
 )
 """With the level of compression of what they give."""
 

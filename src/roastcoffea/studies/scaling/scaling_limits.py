@@ -112,7 +112,7 @@ def reading_of(measurement: Measurement) -> Reading | None:
     if not len(chunks):
         return None
     number, size = len(chunks), chunks["bytes_requested"].sum()
-    seconds = chunks[["read_seconds", "open_seconds"]].sum(axis=None)
+    seconds = chunks[["read_seconds", "open_seconds"]].sum().sum()
     names = ["requests", "bytes_requested", "metadata_requests", "bytes_metadata", "read_seconds", "open_seconds"]
     chunks = chunks.sample(min(number, 4000), random_state=2)[names].fillna(0)
     requests, of_bytes, before, metadata, *waiting = chunks.to_numpy(np.float64).T
