@@ -44,7 +44,7 @@ def mixtures() -> Iterator[dict[str, float]]:
     """Seconds of wall time that each of two or three causes takes, the largest first."""
     for seed in range(10):
         drawn = random.Random(seed)
-        causes = drawn.sample(["blocked", "tail", "client", "failures", "storage"], drawn.choice([2, 3]))
+        causes = drawn.sample(["blocked", "slow chunk", "client", "failures", "storage"], drawn.choice([2, 3]))
         largest = drawn.uniform(1.0, 1.5)
         yield {cause: largest * 0.7**place for place, cause in enumerate(causes)}
 
@@ -55,7 +55,7 @@ def run(client: Any, folder: Path, causes: dict[str, float]) -> tuple[dict[str, 
     plan = {
         "spin": 0.02,
         "sleep": causes.get("blocked", 0.0) * 2 / CHUNKS,
-        "straggler": causes.get("tail", 0.0) * 2,
+        "straggler": causes.get("slow chunk", 0.0),  # it is the last one: the other thread waits for its end
         "last": 3500,
         "file": "b.root",
         "failing": causes.get("failures", 0.0) * 2 / failing,

@@ -103,6 +103,15 @@ def test_a_record_that_comes_by_two_ways_counts_once() -> None:
     assert (came.tally.chunks, came.tally.events, came.tally.failed, came.tally.bytes) == (1, 5, 2, 70)
 
 
+def test_a_record_without_an_identity_is_told_unless_it_has_only_problems() -> None:
+    received = ReceivedRecords()
+    nameless = chunk(1)
+    del nameless["id"]
+    received.take(packed_records([{"problems": ["the meter failed"]}, nameless, chunk(2)]))
+    assert len(received.chunks({CALL})) == 1
+    assert received.problems == ["the meter failed", "a record of a chunk has no identity, and is left out"]
+
+
 def test_an_item_that_does_not_fit_takes_no_other_with_it() -> None:
     table = Growing("records of tests", lambda items: pa.table({"x": pa.array(items, pa.int8())}), batch=4)
     for item in (1, 2, 1000, 3, 4, 5, -1000, 6, 7):

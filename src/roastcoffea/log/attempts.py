@@ -255,7 +255,7 @@ class SamplingLog:
         columns = {
             "time": samples["time"] - offset,
             "workers": samples["workers"].astype(np.int64),
-            "late_seconds": samples["late"].astype(np.float64),
+            "late_seconds": pa.array(samples["late"].astype(np.float64), from_pandas=True),
             "missed": samples["missed"].astype(np.int64),
             **self._used_so_far(),
         }

@@ -127,7 +127,7 @@ def split_record(record: PackedRecord, others: dict[str, Any]) -> tuple[Attempt,
 
 
 def _planes(data: bytes, places: Sequence[int], size: int) -> npt.NDArray[Any]:
-    """Bytes of numbers of this size of which those at some places travelled, one place after the other."""
+    """Numbers of this size from their packed bytes: all bytes at the first place, then at the next; others are 0."""
     planes = np.frombuffer(data, np.uint8).reshape(len(places), -1)
     numbers = np.zeros((planes.shape[1], size), np.uint8)
     numbers[:, list(places)] = planes.T

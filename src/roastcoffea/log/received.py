@@ -163,9 +163,12 @@ class ReceivedRecords:
                 others = json.loads(record.rest) if record.rest else {}
                 for problem in others.pop(packing.PROBLEMS, ()):
                     self._note(problem)
-                # a record without an identity has only problems
                 identity = record.identity
-                if identity in self._known or identity == packing.NO_INTEGER:
+                if identity == packing.NO_INTEGER:
+                    if record.texts.strip(packing.NO_TEXT.encode() + packing.NEW_LINE):  # else it has only problems
+                        self._note("a record of a chunk has no identity, and is left out")
+                    continue
+                if identity in self._known:
                     continue
                 attempt, branches = split_record(record, others)
                 self._known.add(identity)

@@ -92,7 +92,7 @@ def _sum_of_all(activity: Activity, task_metrics: SpanMetrics) -> float:
 
 
 def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefixes: frozenset[str]) -> float:
-    """Amount in the processor's tasks, of which the span must have at least one, or in others."""
+    """Amount in the processor's tasks, or in others; a span without any of the processor's is refused."""
     if activity.of == PROCESSOR and not any(prefix in processor_prefixes for prefix, *_ in task_metrics):
         raise NotMeasuredError(f"Dask's span has no task of {', '.join(sorted(processor_prefixes))}")
     amount = activity.sum(task_metrics, processor_prefixes)

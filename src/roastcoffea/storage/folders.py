@@ -123,6 +123,23 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def write_page(path: Path, text: Callable[[], str], *, overwrite: bool = False) -> Path:
+    """Write a page to a file, whole or not at all; give its path. Its text is only made if it can be there.
+
+    Raises
+    ------
+    MeasurementError
+        If something is there already, or it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path, overwrite=overwrite) as file:
+            file.write(text().encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise MeasurementError(f"the page was not written to {path}: {error}") from error
+    return path
+
+
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder to disk, if the system and file system can."""
     if os.name != "posix":

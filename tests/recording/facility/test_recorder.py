@@ -58,6 +58,8 @@ def test_each_run_is_in_a_journal_of_its_own_with_its_tasks_and_chunks(
         assert len(own) == len(run.chunks or ())
         assert len(run.tasks) == 8  # those of the other run keep the workers busy as well
         assert run.problems == ()
+        assert run.sampling is not None
+        assert run.sampling["late_seconds"].null_count == len(run.sampling) > 0  # the facility does not measure it
     assert observed.scheduler.plugins == {}
     assert recorder.failures == 0
 

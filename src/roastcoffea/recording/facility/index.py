@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES
-from roastcoffea.errors import MeasurementError, RoastcoffeaError, error_text
+from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.log.journal import LOG
 from roastcoffea.log.journals import Journal, journal_in, journals_in
 from roastcoffea.log.reader import UNREADABLE
@@ -31,7 +31,7 @@ from roastcoffea.records.tasks import OK
 from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.sheet import Column as SheetColumn
 from roastcoffea.sheets.sheet import Heading, Sheet
-from roastcoffea.storage.folders import whole_file
+from roastcoffea.storage import folders
 from roastcoffea.units import (
     COUNT,
     FRACTION,
@@ -432,13 +432,8 @@ def write_page(found: Index, path: Path, *, overwrite: bool) -> Path:
         Something is there already, or it cannot be written.
     """
     lead = [f"{counted(len(found.runs), 'run')} recorded in {found.folder}"]
-    text = page(Heading(title=f"Runs of {found.folder.resolve().name}", label="facility", lead=lead), sheets(found))
-    try:
-        with whole_file(path, overwrite=overwrite) as file:
-            file.write(str(text).encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise MeasurementError(f"the page was not written to {path}: {error}") from error
-    return path
+    heading = Heading(title=f"Runs of {found.folder.resolve().name}", label="facility", lead=lead)
+    return folders.write_page(path, lambda: page(heading, sheets(found)), overwrite=overwrite)
 
 
 def save_ended(found: Index, output: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ import functools
 import getpass
 import json
 import logging
+import math
 import threading
 import time
 import uuid
@@ -306,7 +307,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
                 if run.ended:
                     recorder.workers.forget_overdue()
                 else:
-                    recorder.tick(1, 0.0, 0)
+                    recorder.tick(1, math.nan, 0)  # how late it is was not measured
                 if recorder.is_over(now):
                     self.recorders.pop(run).end(wait=False)
                 else:

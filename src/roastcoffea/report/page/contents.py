@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.facts import Names, known_names
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
@@ -21,7 +21,7 @@ from roastcoffea.report.screen import look_of
 from roastcoffea.report.summary import amount_of, datasets, heading, own_sheets
 from roastcoffea.report.tables import allocation, central, not_measured, reason_in, sheet_of_table
 from roastcoffea.sheets.sheet import NOT_MEASURED, Cell, Column, Sheet, columns
-from roastcoffea.storage.folders import whole_file
+from roastcoffea.storage import folders
 from roastcoffea.units import BYTE, COUNT, SECOND
 from roastcoffea.visualization.inputs import inputs_of
 
@@ -59,13 +59,7 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
     MeasurementError
         If something is there already, or it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path, overwrite=overwrite) as file:
-            file.write(page_of(measured, every_task=every_task).encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise MeasurementError(f"the page was not written to {path}: {error}") from error
-    return path
+    return folders.write_page(path, partial(page_of, measured, every_task=every_task), overwrite=overwrite)
 
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:

@@ -43,7 +43,7 @@ DRIVERS: Final[Mapping[str, str]] = {
 """What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves."""
 
 DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if DRIVERS.get(name, THREADS) != THREADS)
-"""Classes of which it is known for each host how much there was to do."""
+"""Classes whose amount of work is known for each host."""
 
 CPU: Final = (phases.COMPUTE, phases.DECOMPRESS, phases.INTERPRET)
 """Classes that are CPU time in process()."""

@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from roastcoffea.measurement import load
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Cell, Column, Sheet, columns
 from roastcoffea.sheets.terminal import print_sheets
+from roastcoffea.storage.folders import write_page
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement
 from roastcoffea.studies.history.analysis import (
     BYTES,
@@ -76,11 +78,10 @@ class History(Presented):
         MeasurementError
             If the file is there already, or it cannot be written.
         """
-        from roastcoffea.studies import write_page
         from roastcoffea.studies.history.page import page_of
 
         path = Path(path)
-        text = page_of(self.folder, self.analyses, self.skipped, path.parent)
+        text = partial(page_of, self.folder, self.analyses, self.skipped, path.parent)
         return write_page(path, text, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:

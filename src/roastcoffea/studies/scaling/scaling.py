@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from os import PathLike
@@ -19,6 +20,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Cell, Sheet, columns
+from roastcoffea.storage.folders import write_page
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.scaling.laws import (
     BYTES,
@@ -213,13 +215,11 @@ class Scaling(Presented):
         MeasurementError
             If the file is there already, or it cannot be written.
         """
-        from roastcoffea.studies import write_page
         from roastcoffea.studies.scaling.scaling_figure import page_of
 
         sizes = ", ".join(number(point.workers) for point in self.points)
-        text = page_of(
-            f"Scaling of {self.name}", f"{self.kind} scaling, {sizes} {self.unit}", self.sheets(), self.plot()
-        )
+        title, label = f"Scaling of {self.name}", f"{self.kind} scaling, {sizes} {self.unit}"
+        text = partial(page_of, title, label, self.sheets(), self.plot())
         return write_page(Path(path), text, overwrite=overwrite)
 
     def as_dict(self) -> dict[str, Any]:

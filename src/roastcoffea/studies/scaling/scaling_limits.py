@@ -441,7 +441,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     SCHEDULER: (
         "Workers are idle while tasks wait for the scheduler or are in flight{at_most}.{loop}",
-        "Use larger chunks, so that there are fewer tasks.{free}",
+        "Use larger chunks to have fewer tasks.{free}",
     ),
     RESULTS: (
         "Merging and moving results takes the time{at_most}.",
