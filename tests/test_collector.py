@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
 import warnings
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -332,10 +334,13 @@ NOT_FAILED = ("errors.py", "interrupts.py", "redaction.py", "collector.py")
 
 
 class Planted:
-    """Has one function of ours fail as it is first called: the one after `failed` while a collector is entered."""
+    """Has one function of ours fail as it is first called: the one after `failed` while a collector is entered.
 
-    def __init__(self, failed: set[CodeType]) -> None:
-        self.failed = failed
+    Of all that are called then it fails one of `every`, in an order that is drawn.
+    """
+
+    def __init__(self, failed: set[CodeType], every: int, seed: int) -> None:
+        self.failed, self.every, self.draw = failed, every, random.Random(seed)
         self.now: CodeType | None = None
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
@@ -343,8 +348,9 @@ class Planted:
         ours = self.now is None and code.co_filename.startswith(OURS) and not code.co_filename.endswith(NOT_FAILED)
         if ours and code not in self.failed and code.co_name != "<genexpr>" and not is_in_finalizer(frame):
             self.failed.add(code)
-            self.now = code
-            raise RuntimeError("planted")
+            if self.draw.randrange(self.every) == 0:
+                self.now = code
+                raise RuntimeError("planted")
 
     def in_thread(self, name: str, frame: FrameType, event: str, argument: object) -> None:
         """The same in the thread of this name, in what its function calls."""
@@ -360,14 +366,14 @@ def is_in_finalizer(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def check_entering(client: Any, sample: Any, folder: Path) -> None:
+def check_entering(client: Any, sample: Any, folder: Path, every: int) -> None:
     def plain() -> Any:
         return runner_for(client, 4000, executor=executor)(sample, processor_instance=count_events)[0]
 
     executor = DaskExecutor if client is not None else lambda **_: IterativeExecutor(status=False)
     before, expected, failed = (Runner.__dict__["run"], list(warnings.filters)), plain(), set[CodeType]()
-    while True:
-        planted, collector = Planted(failed), MetricsCollector(client, journal=folder)
+    for seed in count():
+        planted, collector = Planted(failed, every, seed), MetricsCollector(client, journal=folder)
         sys.settrace(planted)
         threading.settrace(partial(planted.in_thread, collector.topic))
         try:
@@ -387,12 +393,12 @@ def check_entering(client: Any, sample: Any, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_that_fails_in_entering_stops_the_analysis(sample: Any, tmp_path: Path) -> None:
-    check_entering(None, sample, tmp_path)
+    check_entering(None, sample, tmp_path, every=2)
 
 
 @pytest.mark.slow
 def test_nothing_that_fails_in_entering_stops_the_analysis_on_dask(client: Any, sample: Any, tmp_path: Path) -> None:
-    check_entering(client, sample, tmp_path)
+    check_entering(client, sample, tmp_path, every=5)
 
 
 def test_results_that_cannot_be_imported_do_not_stop_the_analysis(monkeypatch: pytest.MonkeyPatch) -> None:

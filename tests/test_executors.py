@@ -190,7 +190,7 @@ def _sorted(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["loky", "dask"])
+@pytest.mark.parametrize("kind", ["dask"])
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}
@@ -214,10 +214,7 @@ def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client
     assert outcomes["ok"] == len(chunks) - lost
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param("iterative", marks=needs_retries), pytest.param("loky", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("kind", [pytest.param("iterative", marks=needs_retries)])
 def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:
     with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
         runner = runner_with(executor, chunksize=10**6)

@@ -124,14 +124,6 @@ def test_type_checkers_see_the_plots_of_every_module() -> None:
     assert imported == [f"{plots.__name__}.{module.name}" for module in pkgutil.iter_modules(plots.__path__)]
 
 
-@pytest.mark.slow
-def test_mypy_knows_what_a_plot_takes(tmp_path: Path) -> None:
-    file = tmp_path / "analysis.py"
-    file.write_text("import roastcoffea\nfrom roastcoffea import plot_time_ledger\nplot_time_ledger(titel='x')\n")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", file], capture_output=True, text=True, check=False)
-    assert 'Unexpected keyword argument "titel"' in done.stdout
-
-
 def test_a_plot_is_found_where_it_is_defined() -> None:
     """Neither the package nor its plots have a list of names."""
     written = "\n".join(Path(str(module.__file__)).read_text() for module in (roastcoffea, plots))

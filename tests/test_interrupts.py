@@ -265,13 +265,13 @@ def test_an_interrupt_before_the_first_line_of_the_collector(client: Any, sample
 def test_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
     """A third of them come while the collector is left, and half of those a second time."""
     (tmp_path / "sample.json").write_text(json.dumps(sample))
-    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "12"]
+    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "6"]
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     _, *trials = map(json.loads, done.stdout.splitlines())
     print(done.stdout, done.stderr)
     assert [trial for trial in trials if trial["raised"] != "KeyboardInterrupt" or trial["problems"]] == []
-    assert sum(trial["reached"] == "leaving" for trial in trials) >= 12 / 3
+    assert sum(trial["reached"] == "leaving" for trial in trials) >= 6 / 3
 
 
 # handlers of any signal
@@ -312,7 +312,7 @@ def test_what_a_handler_raises_comes_out(client: Any, tmp_path: Path, kind: str)
 @NOT_AWAITED
 @pytest.mark.parametrize("kind", ["dask", "iterative", "futures"])
 def test_what_a_handler_raises_comes_out_at_many_moments(client: Any, tmp_path: Path, kind: str) -> None:
-    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 40)
+    check_signals(client, write_tree(tmp_path / "tree.root", baskets=4), kind, 16)
 
 
 class Bound:

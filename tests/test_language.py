@@ -95,13 +95,13 @@ SAY_INSTEAD = {
 }
 """Phrases that do not appear anywhere, and what to say instead."""
 
-FORBIDDEN = re.compile(rf"\b({'|'.join(map(re.escape, SAY_INSTEAD))})\b", re.IGNORECASE)
-
 
 def found_in(text: str) -> list[str]:
     """Forbidden phrases in a text, each with what to say instead; line breaks are spaces."""
-    found = sorted({match.lower() for match in FORBIDDEN.findall(" ".join(text.split()))})
-    return [f"{phrase!r} (say: {SAY_INSTEAD[phrase]})" for phrase in found]
+    plain = " ".join(text.split()).lower()
+    near = [phrase for phrase in SAY_INSTEAD if phrase.lower() in plain]
+    found = [phrase for phrase in near if re.search(rf"\b{re.escape(phrase.lower())}\b", plain)]
+    return [f"{phrase!r} (say: {SAY_INSTEAD[phrase]})" for phrase in sorted(found)]
 
 
 def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -130,7 +130,6 @@ def commands(command: click.Command) -> Iterator[click.Command]:
             yield from commands(each)
 
 
-@pytest.mark.slow
 def test_texts_and_comments_of_the_package() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         texts = [*literals(tree_of(path)), *comments(path.read_text(encoding="utf-8"))]

@@ -120,8 +120,7 @@ def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> Me
     ("names", "chunksize"),
     [
         (["dimuon"], 100_000),
-        pytest.param(list(REAL_FILES), 50, marks=pytest.mark.slow),
-        pytest.param(list(REAL_FILES), 100_000, marks=pytest.mark.slow),
+        (list(REAL_FILES), 50),
     ],
 )
 def test_two_workers(client: Client, real_files: Any, names: list[str], chunksize: int) -> None:
@@ -130,13 +129,13 @@ def test_two_workers(client: Client, real_files: Any, names: list[str], chunksiz
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunksize", [50, 100_000])
+@pytest.mark.parametrize("chunksize", [50])
 def test_four_threads(four_threads: Client, real_files: Any, plain_outputs: Any, chunksize: int) -> None:
     check(four_threads, real_files, chunksize, plain_outputs(chunksize))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunksize", [10, 50, 100_000])
+@pytest.mark.parametrize("chunksize", [100_000])
 def test_cluster_without_the_package(
     without_package: Client, real_files: Any, plain_outputs: Any, chunksize: int
 ) -> None:

@@ -213,13 +213,20 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     capsys.readouterr()  # coffea prints the user's exception itself
     print_everything(collector.measurement, write_everything(collector.measurement, folder))
     printed = "".join(capsys.readouterr())
-    with record(folder) as recorder:
-        run(partial(local_runner, executor), planted)
-    assert len(recorder.saved) == 2
-    printed += "".join(line for line in capsys.readouterr().err.splitlines() if line.startswith("roastcoffea:"))
     texts = [*journal, *contents(folder), ("what is printed", printed.encode())]
     assert found_in(texts, [*SECRETS, TICKET]) == []
     check_what_is_left(collector.measurement, server)
+
+
+@pytest.mark.slow
+def test_no_planted_secret_is_written_or_printed_by_what_records_a_script(
+    planted: Planted, own_patterns: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with record(tmp_path) as recorder:
+        run(partial(local_runner, IterativeExecutor), planted)
+    printed = "".join(line for line in capsys.readouterr().err.splitlines() if line.startswith("roastcoffea:"))
+    assert found_in([*contents(tmp_path), ("what is printed", printed.encode())], [*SECRETS, TICKET]) == []
+    assert len(recorder.saved) == 2
     for path in recorder.saved:
         loaded = roastcoffea.load(path).run
         assert MASK in str([getattr(loaded, each.name) for each in fields(loaded)])

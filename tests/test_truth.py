@@ -143,7 +143,7 @@ def test_a_killed_worker_does_not_raise_the_cores() -> None:
 
 @pytest.mark.slow
 def test_each_of_many_short_tasks_is_recorded(client: Any) -> None:
-    count = 10_000
+    count = 3_000
     with MetricsCollector(client) as collector:
         futures = client.map(lambda number: number, range(count), pure=False)
         keys = {future.key for future in futures}

