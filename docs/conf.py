@@ -8,8 +8,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 from roastcoffea import __version__
-from roastcoffea.diagnosis.causes import CAUSES
-from roastcoffea.diagnosis.finding import page_of
+from roastcoffea.diagnosis.finding import CAUSES, page_of
 from roastcoffea.report.glossary import DOCUMENTATION, glossary, page_address
 
 # kernels inherit these: a busy machine is no matter of the pages, and some pages draw the made-up runs of tests

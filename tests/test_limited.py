@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from limited_runs import LIMITED, verdict_of
+from handmade import T, evidence_of
+from limited_runs import LIMITED, edited, memory, verdict_of
 
-from roastcoffea.diagnosis.causes import CAUSES
-from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF
-from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.diagnosis.savings import PARTS
+from roastcoffea.diagnosis import findings
+from roastcoffea.diagnosis.finding import CAUSES, LEAST, Finding
+from roastcoffea.diagnosis.verdict import conclusions
 
 DOCS = Path(__file__).parents[1] / "docs"
-SIZE = re.compile(r"chunksize=([\d_]+)")
 
 
 @pytest.fixture(scope="module")
@@ -32,32 +32,20 @@ def writing() -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_has_a_page_with_what_is_printed(cause: str, writing: Any) -> None:
-    page = writing.page_of(cause)
-    assert page.exists(), f"docs/limited lacks a page on {cause}: what now?"
-    text = page.read_text(encoding="utf-8")
     first, *_ = verdict_of(cause)
     assert first.cause == cause
-    assert DOCS / f"{first.page}.md" == page
-    (quoted,) = writing.BLOCK.findall(text)
-    assert writing.with_printed(text, cause) == text, f"docs/{first.page}.md: run `python docs/write_limited.py`"
-    # a value that is to be copied is that of the finding
-    sizes = {size.replace("_", "") for size in SIZE.findall(text)}
-    assert all(f"chunksize={size}" in quoted for size in sizes)
+    page = DOCS / f"{first.page}.md"
+    assert page.read_text(encoding="utf-8") == writing.page(CAUSES[cause]), "run `python docs/write_limited.py`"
 
 
 def test_pages_are_alike_and_in_the_index(writing: Any) -> None:
-    index = (DOCS / "limited" / "index.md").read_text(encoding="utf-8")
-    pages = {page.stem for page in (DOCS / "limited").glob("*.md")} - {"index"}
-    assert pages == {writing.page_of(cause).stem for cause in CAUSES} == set(re.findall(r"\]\(([\w-]+)\.md\)", index))
-    assert CAUSES.keys() == LIMITED.keys()
-    for page in sorted(pages):
-        assert f"\n{page}\n" in index.partition("{toctree}")[2]
-        text = (DOCS / "limited" / f"{page}.md").read_text(encoding="utf-8")
-        own = writing.BLOCK.sub("", text)
-        assert [
-            part in own for part in ("**How to make sure.**", "**What to do.**", "**When it is not a problem.**")
-        ] == [True] * 3
-        assert 15 <= len(own.splitlines()) <= 40
+    assert CAUSES.keys() == LIMITED.keys(), "tests/limited_runs.py lacks a run for a cause"
+    assert (DOCS / "limited" / "index.md").read_text(encoding="utf-8") == writing.index()
+    for cause in CAUSES.values():
+        for part in ("**How to make sure.**", "**What to do.**", "**When it is not a problem.**"):
+            assert part in (cause.rule.__doc__ or ""), (cause.name, part)
+        assert len(cause.headline) <= 45
+        assert not cause.headline.endswith(".")
 
 
 def test_a_finding_names_its_page() -> None:
@@ -69,17 +57,57 @@ def test_a_finding_names_its_page() -> None:
 
 def test_the_explanation_has_what_is_computed() -> None:
     text = (DOCS / "explanation" / "verdict.md").read_text(encoding="utf-8")
-    replayed, shared = (
-        {
-            name
-            for row in re.findall(rf"^\| (.*) \| {start}.*\*at most\* \|$", text, re.MULTILINE)
-            for name in row.split(", ")
-        }
-        for start in ("all of it", "the share")
-    )
-    assert replayed == {name for name, part in PARTS.items() if part.at_most}
-    assert shared == CAUSES.keys() - PARTS.keys() - {"missing data", "chunk size"}
     rules = " ".join(text.partition("## What becomes a finding")[2].split())
-    for name, least in LEAST_OF.items():
-        assert re.search(rf"{name}\b[^;.%]*? {100 * least:.0f} %", rules, re.IGNORECASE), name
+    for cause in CAUSES.values():
+        least = rf"{cause.name}\b[^;.%]*? {100 * cause.least:.0f} %"
+        assert cause.least == LEAST or re.search(least, rules, re.IGNORECASE), cause.name
     assert f"at least {100 * LEAST:.0f} % of the wall time" in rules
+
+
+GROWING = '''"""The finding that memory grows from chunk to chunk."""
+
+import numpy as np
+
+from roastcoffea.diagnosis.finding import Culprit, Finding, finding
+from roastcoffea.units import BYTE
+
+
+@finding(
+    "growing memory",
+    "Memory grows from chunk to chunk",
+    part="in chunks",
+    shows="nowhere: workers run out of memory late",
+    first="what the processor keeps",
+)
+def growing_memory(evidence):
+    """Limited by growing memory.
+
+    Each chunk leaves memory behind.
+    """
+    chunks = evidence.counted.select(["worker", "start", "memory_before"]).to_pandas().dropna()
+    for worker, own in chunks.sort_values("start").groupby("worker"):
+        grown = np.polyfit(np.arange(len(own)), own["memory_before"], 1)[0]
+        if grown > 10e6:
+            yield Finding(
+                what=f"Each chunk leaves {BYTE.text(grown)} on {worker}.",
+                advice="Keep nothing of a chunk in the processor.",
+                culprits=(Culprit("worker", worker, factor=None),),
+                rows={"memory that grows": 0.0},
+                always=True,
+            )
+'''
+
+
+def test_a_finding_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stranger adds one: each module in the folder is imported."""
+    names = {path.stem for path in Path(str(findings.__file__)).parent.glob("*.py")} - {"__init__"}
+    assert all(f"{findings.__name__}.{name}" in sys.modules for name in names)
+    (tmp_path / "growing.py").write_text(GROWING)
+    monkeypatch.setattr(findings, "__path__", [*findings.__path__, str(tmp_path)])
+    monkeypatch.setitem(CAUSES, "growing memory", CAUSES["memory"])
+    importlib.import_module(f"{findings.__name__}.growing")
+    run = edited(memory(), chunks=lambda row: {"memory_before": int(1e9 + 20e6 * (row["start"] - T))})
+    found = {one.cause: one for one in conclusions(evidence_of(run))[0]}["growing memory"]
+    assert found.headline == "Memory grows from chunk to chunk"
+    assert (found.page, found.culprits[0].kind, found.seconds) == ("limited/growing-memory", "worker", None)
+    assert found.text.startswith("Each chunk leaves 4")

@@ -58,7 +58,7 @@ def test_bytes_that_were_read_before_are_a_finding_in_the_words_of_the_format(so
     ledger = measurement.byte_ledger
     assert ledger["re-read"] / ledger.total > 0.59
     (found,) = (one for one in measurement.verdict if one.cause == "re-read")
-    assert f"were read before, as {pieces} span chunk boundaries." in found.what
+    assert f"were read before because {pieces} span chunk boundaries." in found.what
     assert found.remedy == remedy
     assert ("baskets" in found.text) == (pieces == "baskets")
     assert not measurement.verdict.healthy

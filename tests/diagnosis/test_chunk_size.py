@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from made_runs import Plan, made_run, plan, savings_of, with_call
 
-from roastcoffea.diagnosis.chunk_size import FILLED, ChunkSize, Memory, largest_file, recommended, text_of
+from roastcoffea.diagnosis.chunk_size import FILLED, ChunkSize, Memory, largest_file, recommended
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Run
 
@@ -36,8 +36,6 @@ def test_openings_of_small_chunks() -> None:
     assert size.saving.high > (size.saving.seconds or 0.0)  # process() may have a fixed cost as well
     assert size.fixed == pytest.approx(0.3, rel=0.01)
     assert size.in_process is None
-    assert "about 500 events each" in str(size.saving.reason)
-    assert text_of(size) == f"chunksize={size.size} instead of about 500"
 
 
 def test_the_fixed_cost_in_process_is_told_from_chunks_that_vary() -> None:
@@ -47,7 +45,6 @@ def test_the_fixed_cost_in_process_is_told_from_chunks_that_vary() -> None:
     assert size.size > 2 * size.now
     number = 128 * size.now / size.size
     assert size.saving.seconds == pytest.approx(0.15 * (128 - number) / 2, rel=0.05)
-    assert size.saving.reason is None
 
 
 def test_few_long_chunks_are_cut() -> None:
@@ -61,7 +58,7 @@ def test_few_long_chunks_are_cut() -> None:
 def test_good_chunks_are_kept() -> None:
     size = found(equal(3.0, 50_000, 32, opening=0.01))
     assert (size.size, size.line) == (None, None)
-    assert text_of(size) == "keep the chunk size: no other size saves more than the error of the prediction"
+    assert size.reason == "no other size saves more than the error of the prediction"
 
 
 def test_no_size_is_beyond_the_largest_file_or_the_memory() -> None:

@@ -67,7 +67,7 @@ def test_a_good_run_lacks_nothing(good: Path) -> None:
         runner_with(True)(files(good), processor_instance=COUNT_EVENTS)
     found = found_in(collector.measurement)
     assert found.complete
-    assert (found.files, found.chunks, found.events, found.remedy, found.culprits()) == ([], [], 0, None, [])
+    assert (found.files, found.chunks, found.events, found.remedy, found.names) == ([], [], 0, None, [])
 
 
 @pytest.mark.parametrize("on_dask", [False, True])
@@ -83,7 +83,7 @@ def test_a_missing_file_that_was_skipped(good: Path, on_dask: bool, client: Clie
     assert (found.events, found.chunks, found.asked_events) == (0, [], report["entries"])
     # the file would have been as long as the other one
     assert (found.events_of_files, found.share) == (EVENTS, 0.5)
-    assert found.culprits() == [("file", str(missing), 0.0, None)]
+    assert found.names == [str(missing)]
     assert "1 file that could not be opened is missing from the output" in found.what
     assert found.what.count(missing.name) == 1  # the error names it as well
     assert "FileNotFoundError" in found.what
@@ -106,7 +106,7 @@ def test_skipped_chunks_of_a_file_of_which_others_came(good: Path, tmp_path: Pat
     assert found.asked_events - found.events == report["entries"]
     assert found.failed_for_good >= 2
     assert "1 chunk" in found.what
-    assert [name for _, name, *_ in found.culprits()] == [str(missing), str(bad)]
+    assert found.names == [str(missing), str(bad)]
     write_tree(missing, baskets=2)
     assert found.remedy is not None
     rest = lines_run(found.remedy, collector.measurement, fileset, runner_with(False))
@@ -159,7 +159,7 @@ def test_an_interrupted_run(good: Path, tmp_path: Path, capsys: pytest.CaptureFi
     found = found_in(measurement)
     assert (len(found.chunks), found.run_error) == (4, "KeyboardInterrupt")
     assert found.what.startswith("The run was interrupted: 4 chunks are missing from the output")
-    assert found.advice.startswith("Process the rest: rest = runner(measurement.missing_fileset(fileset)")
+    assert str(found.line).startswith("rest = runner(measurement.missing_fileset(fileset)")
     assert measurement.metrics["num_failed_attempts"] == len(measurement.failed)
     collector.print_summary()
     shown = capsys.readouterr().out

@@ -9,31 +9,18 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 from distributed.cli.dask_worker import main as dask_worker
-from handmade import LIFETIMES, evidence_of, handmade_run
+from handmade import evidence_of, handmade_run
 from made_runs import made_run, plan
 
-from roastcoffea.diagnosis.culprits import (
-    NAMED,
-    blocked_sections,
-    by_part,
-    contended,
-    crowded_hosts,
-    endpoints,
-    functions,
-    hosts_of,
-    processes,
-    rate_of_stream,
-    started_with,
-    task_length,
-    worst_straggler,
-)
-from roastcoffea.diagnosis.evidence import Evidence
-from roastcoffea.diagnosis.finding import Culprit
+from roastcoffea.diagnosis.evidence import NAMED, Evidence, by_part
+from roastcoffea.diagnosis.finding import CAUSES, Culprit
+from roastcoffea.diagnosis.findings.computing import blocked_sections
+from roastcoffea.diagnosis.findings.reading import endpoints, rate_of_stream
+from roastcoffea.diagnosis.findings.scheduling import straggler
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import HOT_COLUMNS
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import SECTION_COLUMNS
-from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 FILES = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]
@@ -56,19 +43,19 @@ def test_sums_by_a_key_are_ordered() -> None:
     ("rows", "names"), [(["read"], ["near"]), (["blocked"], ["slow"]), (["checkpoint"], []), (["idle: tail"], [])]
 )
 def test_endpoints_are_those_of_the_files_that_took_the_time(rows: list[str], names: list[str]) -> None:
-    assert [culprit.name for culprit in endpoints(evidence_of(made_run(FILES, 1)), rows)] == names
+    assert [culprit.name for culprit in endpoints(evidence_of(made_run(FILES, 1)), dict.fromkeys(rows, 1.0))] == names
 
 
 def test_endpoints_have_their_seconds_and_the_most_come_first() -> None:
-    found = endpoints(evidence_of(made_run(FILES, 1)), ["read", "blocked"])
+    found = endpoints(evidence_of(made_run(FILES, 1)), {"read": 1.0, "blocked": 1.0})
     assert found == [Culprit("endpoint", "slow", 3.0), Culprit("endpoint", "near", 2.0)]
     many = [plan(1.0, read=1.0 + place, file=f"root://host{place}//a.root") for place in range(NAMED + 2)]
-    assert len(endpoints(evidence_of(made_run(many, 1)), ["read"])) == NAMED
+    assert len(endpoints(evidence_of(made_run(many, 1)), {"read": 1.0})) == NAMED
 
 
 @pytest.mark.parametrize("file", ["/data/a.root", "a.root", "http://[broken/a.root"])
 def test_local_and_unknown_places_are_no_endpoints(file: str) -> None:
-    assert endpoints(evidence_of(made_run([plan(1.0, read=2.0, file=file)], 1)), ["read"]) == []
+    assert endpoints(evidence_of(made_run([plan(1.0, read=2.0, file=file)], 1)), {"read": 1.0}) == []
 
 
 def test_the_rate_of_a_stream_is_bytes_by_time_of_opening_and_reading() -> None:
@@ -123,45 +110,31 @@ def hot(*rows: tuple[str, int, str | None, float, float]) -> Any:
 
 def test_functions_are_named_with_the_line_that_took_the_most() -> None:
     seen = evidence_of(hot=hot(("f", 3, None, 1.0, 0.0), ("f", 7, "sqrt", 4.0, 0.0), ("g", 9, None, 2.0, 6.0)))
-    assert functions(seen, "core") == [Culprit("function", "f (my.py:7)", 5.0), Culprit("function", "g (my.py:9)", 2.0)]
-    assert functions(seen, "blocked") == [Culprit("function", "g (my.py:9)", 6.0)]
+    assert seen.functions("core") == [Culprit("function", "f (my.py:7)", 5.0), Culprit("function", "g (my.py:9)", 2.0)]
+    assert seen.functions("blocked") == [Culprit("function", "g (my.py:9)", 6.0)]
 
 
 def test_own_time_of_a_function_is_not_what_it_calls() -> None:
     seen = evidence_of(hot=hot(("f", 3, None, 1.0, 0.0), ("f", 7, "sqrt", 4.0, 0.0), ("g", 9, None, 2.0, 6.0)))
-    own = functions(seen, "core", own=True)
+    own = seen.functions("core", own=True)
     assert own == [Culprit("function", "g (my.py:9)", 2.0), Culprit("function", "f (my.py:3)", 1.0)]
-    assert functions(evidence_of(), "core") == []
-
-
-@pytest.mark.parametrize(("cores", "found"), [(4, []), (2, [("h", 1, 4, 2)]), (None, [])])
-def test_a_host_with_more_threads_than_cores(cores: int | None, found: list[tuple[str, int, int, int]]) -> None:
-    lives = table_of_rows(LIFETIME_COLUMNS, [row | {"host": "h"} for row in LIFETIMES[1:2]])
-    environment = Environment(versions={}, client_host="here", hosts=(Host(name="h", cores=cores, memory=None),))
-    run = handmade_run(lifetimes=lives, environment=environment)
-    assert [one[:4] for one in crowded_hosts(evidence_of(run))] == found
+    assert evidence_of().functions("core") == []
 
 
 def test_hosts_that_waited_for_cores_else_their_workers() -> None:
     run = made_run([plan(1.0, core_wait=2.0), plan(1.0, core_wait=1.0)], 2)
     seen = evidence_of(run)
-    assert hosts_of(seen) == {"w0": "10.0.0.1", "w1": "10.0.0.1"}
-    assert contended(seen) == [Culprit("host", "10.0.0.1", 3.0)]
-    unknown = dataclasses.replace(seen, run=dataclasses.replace(run, lifetimes=None))
-    assert hosts_of(unknown) == {}
-    assert contended(unknown) == [Culprit("host", "w0", 2.0), Culprit("host", "w1", 1.0)]
-
-
-def test_tasks_have_a_length() -> None:
-    seen = evidence_of()
-    assert task_length(seen) == "10 tasks of 1.98 s"
-    assert task_length(NOTHING) == "tasks"
+    (known,) = CAUSES["contention"].findings(seen)
+    assert known.culprits == (Culprit("host", "10.0.0.1", 3.0),)
+    without = dataclasses.replace(seen, run=dataclasses.replace(run, lifetimes=None))
+    (unknown,) = CAUSES["contention"].findings(without)
+    assert unknown.culprits == (Culprit("host", "w0", 2.0), Culprit("host", "w1", 1.0))
 
 
 def test_the_worst_straggler_is_a_file_with_its_entries() -> None:
-    assert worst_straggler(evidence_of()) is None
+    assert straggler(evidence_of()) is None
     run = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)
-    found = worst_straggler(evidence_of(run, stragglers=Measurement(run).metrics.evaluator.value("stragglers")))
+    found = straggler(evidence_of(run, stragglers=Measurement(run).metrics.evaluator.value("stragglers")))
     assert found is not None
     assert (found.kind, found.name) == ("file", "a.root, entries 1900 to 2000")
     assert found.factor == pytest.approx(20.0)
@@ -182,16 +155,15 @@ def with_addresses(addresses: list[str], threads: int) -> Evidence:
 def test_lines_that_start_workers_give_them_their_threads() -> None:
     """Dask's own cluster gets what the line says: it makes `nthreads` of other options, whatever that is set to."""
     local, far = (with_addresses([f"tcp://{host}:{port}" for port in (4000, 4001)], 2) for host in ("127.0.0.1", "n-1"))
-    assert started_with(far, 2) == "dask worker ... --nthreads 2"
-    assert processes(far) == "dask worker ... --nworkers 4 --nthreads 1"
-    for line, threads in ((started_with(local, 2), [2, 2]), (processes(local), [1] * 4)):
+    assert far.started_with(2) == "dask worker ... --nthreads 2"
+    for line, threads in ((local.started_with(2), [2, 2]), (local.started_with(1, 4), [1] * 4)):
         options = {"processes": False, "dashboard_address": ":0", "silence_logs": 50}
         with eval(line, {"LocalCluster": partial(LocalCluster, **options)}) as cluster:
             assert [worker.state.nthreads for worker in cluster.workers.values()] == threads
 
 
 def test_lines_for_dask_worker_are_options_of_it() -> None:
-    words = processes(with_addresses(["tcp://n-1:4000"], 4)).split()
+    words = with_addresses(["tcp://n-1:4000"], 4).started_with(1, 4).split()
     given = dict(zip(words[3::2], words[4::2], strict=True))
     known = {name: each.type for each in dask_worker.params for name in each.opts}
     assert {name: known[name].convert(value, None, None) for name, value in given.items() if known[name]}

@@ -6,9 +6,9 @@ import pytest
 from handmade import evidence_of, memory_of
 from made_runs import made_run, plan
 
-from roastcoffea.diagnosis.causes import CAUSES
 from roastcoffea.diagnosis.chunk_size import recommended
-from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF, SHORTEST, WORDS
+from roastcoffea.diagnosis.evidence import SHORTEST, WORDS
+from roastcoffea.diagnosis.finding import CAUSES, LEAST
 from roastcoffea.metrics.phases import TIME_NAMES
 
 SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
@@ -31,14 +31,13 @@ def test_times_of_the_run() -> None:
 def test_every_class_has_a_word_and_every_threshold_a_cause() -> None:
     assert {*WORDS} == {*TIME_NAMES} - {"residual", "not recorded"}
     assert {*WORDS.values()} <= {*CAUSES}
-    assert LEAST_OF.keys() <= CAUSES.keys()
-    assert all(least >= LEAST for least in LEAST_OF.values())
+    assert all(one.least >= LEAST for one in CAUSES.values())
 
 
 def test_what_a_finding_must_save_depends_on_its_cause_and_is_never_next_to_nothing() -> None:
     evidence = evidence_of()
     assert evidence.least("storage") == pytest.approx(100 * LEAST)
-    assert evidence.least("blocked") == pytest.approx(100 * LEAST_OF["blocked"])
+    assert evidence.least("blocked") == pytest.approx(100 * CAUSES["blocked"].least)
     assert evidence_of(made_run([plan(0.1)] * 2, 1)).least("storage") == SHORTEST
 
 
@@ -77,15 +76,6 @@ def test_memory_that_nobody_lacked_changes_nothing() -> None:
     enough = evidence_of(SMALL, memory=memory_of(None, 100.0, paused=0.0))
     assert (enough.lacks_memory, enough.fitting) == (False, None)
     assert enough.larger == evidence_of(SMALL).larger
-
-
-@pytest.mark.parametrize(
-    ("of_a_chunk", "scarce"), [({}, False), ({"core_wait": 0.05}, False), ({"core_wait": 0.5}, True)]
-)
-def test_threads_are_scarce_where_they_wait_for_cores(of_a_chunk: dict[str, float], scarce: bool) -> None:
-    run = made_run([plan(1.0, **of_a_chunk)] * 20, 2)
-    assert evidence_of(run).threads_are_scarce is scarce
-    assert evidence_of(run, memory=memory_of(None, 100.0)).threads_are_scarce
 
 
 def test_a_straggler_is_no_reason_for_larger_chunks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from distributed import Client
 from handmade import T, chunk, handmade_run, with_chunks
 
 from roastcoffea import MetricsCollector
-from roastcoffea.diagnosis.failures import FailureEvidence
+from roastcoffea.diagnosis.completeness import FailureEvidence
+from roastcoffea.diagnosis.finding import CAUSES, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -26,6 +28,13 @@ FILES = tuple(f"f{number}.root" for number in range(6))
 def evidence_of(measurement: Measurement) -> FailureEvidence:
     found: FailureEvidence = measurement.metrics.evaluator.value("failure_evidence")
     return found
+
+
+def said(evidence: FailureEvidence) -> Finding:
+    """What is said of it."""
+    seen: Any = SimpleNamespace(failures=evidence)
+    (one,) = CAUSES["failures"].findings(seen)
+    return one
 
 
 def run_in_which(fails: Any, chunks: int = 120, seed: int = 1) -> FailureEvidence:
@@ -55,19 +64,19 @@ def test_failures_of_one_worker_are_its_own() -> None:
     assert evidence.cluster[:2] == ("worker", "w3")
     assert evidence.cluster.failed == evidence.attempts == evidence.chunks == evidence.repeated
     assert evidence.seconds == 2.0 * evidence.attempts
-    ((kind, name, seconds, factor),) = evidence.culprits()
+    ((kind, name, seconds, factor, _),) = said(evidence).culprits
     assert (kind, name, seconds) == ("worker", "w3", evidence.seconds)
     assert factor is not None
     assert factor > 2
-    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded in another attempt." in evidence.what
-    assert "Check worker w3" in evidence.remedy
+    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded in another attempt." in said(evidence).what
+    assert "Check worker w3" in said(evidence).advice
 
 
 def test_failures_of_one_file_are_its_own() -> None:
     evidence = run_in_which(lambda drawn, worker, file: file == "f2.root" and drawn.random() < 0.6)
     assert evidence.cluster is not None
     assert evidence.cluster[:2] == ("file", "f2.root")
-    assert "Check file f2.root" in evidence.remedy
+    assert "Check file f2.root" in said(evidence).advice
 
 
 @pytest.mark.slow
@@ -77,26 +86,25 @@ def test_nobody_is_blamed_for_failures_that_fall_anywhere() -> None:
         for seed in range(40)
     ]
     assert sum(blamed) <= 1
-    assert (
-        "not specific to a worker, host, file or dataset" in run_in_which(lambda drawn, *_: drawn.random() < 0.2).remedy
-    )
+    anywhere = run_in_which(lambda drawn, *_: drawn.random() < 0.2)
+    assert "not specific to a worker, host, file or dataset" in said(anywhere).advice
 
 
 def test_few_failures_in_one_place_are_said_to_be_there() -> None:
     fails = iter([True, False, False, False, False, False, True] + [False] * 200)
     evidence = run_in_which(lambda *_: next(fails))
     assert evidence.cluster is None
-    assert evidence.what.startswith("2 attempts failed, all on file f0.root;")
-    assert evidence.remedy.startswith("Fix the error, but so few may be on file f0.root by chance;")
+    assert said(evidence).what.startswith("2 attempts failed, all on file f0.root;")
+    assert said(evidence).advice.startswith("Fix the error, but so few may be on file f0.root by chance;")
 
 
 def test_a_single_failure_is_no_cluster() -> None:
     evidence = run_in_which(lambda drawn, worker, file: False)
-    assert (evidence.attempts, evidence.cluster, evidence.culprits()) == (0, None, [])
+    assert (evidence.attempts, evidence.cluster) == (0, None)
     once = iter([True] + [False] * 200)
     single = run_in_which(lambda *_: next(once))
     assert (single.cluster, single.common) == (None, None)
-    assert single.remedy == "Fix the error; `measurement.failed` lists them"
+    assert said(single).advice == "Fix the error; `measurement.failed` lists them."
 
 
 def test_an_interrupt_is_no_failure() -> None:
@@ -106,7 +114,7 @@ def test_an_interrupt_is_no_failure() -> None:
     evidence = evidence_of(Measurement(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, ended))))
     assert evidence.attempts == 1
     assert set(evidence.by_reason) == {"repeated"}
-    assert evidence.how_much.startswith("It took ")
+    assert "It took " in said(evidence).what
 
 
 def test_the_run_by_hand() -> None:
@@ -131,8 +139,7 @@ def test_first_attempts_that_raise(client: Client, sample: Any, tmp_path: Path) 
     assert (str(evidence.error), evidence.cluster) == ("OSError: planted, once (4 times)", None)
     chunks = collector.measurement.chunks
     assert evidence.seconds == pytest.approx(chunks["wall_seconds"][chunks["outcome"] == "error"].sum())
-    assert evidence.what.startswith("4 attempts failed")
-    assert evidence.what.endswith("; 4 of 4 chunks succeeded in another attempt.")
-    assert "Most common error (4 times): OSError: planted, once." in evidence.how_much
+    assert said(evidence).what.startswith("4 attempts failed; 4 of 4 chunks succeeded in another attempt.")
+    assert "Most common error (4 times): OSError: planted, once." in said(evidence).what
     assert collector.measurement.metrics.evaluator.value("incompleteness").complete
     assert collector.measurement.metrics["num_failed_attempts"] == 4

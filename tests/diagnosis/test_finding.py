@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.diagnosis.evidence import HIGH
-from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
+from roastcoffea.diagnosis.finding import HIGH, Culprit, Finding, Verdict
 
 
 def finding(**changes: Any) -> Finding:

@@ -17,6 +17,7 @@ from handmade import MIB, handmade_run, run_with
 from planted_work import Hungry
 
 from roastcoffea import MetricsCollector
+from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.diagnosis.memory import TARGET, Fit, MemoryEvidence
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.memory import BY_NANNY
@@ -29,6 +30,12 @@ EACH = 50_000
 def evidence_of(measurement: Measurement) -> MemoryEvidence:
     found: MemoryEvidence = measurement.metrics.evaluator.value("memory_evidence")
     return found
+
+
+def said(measurement: Measurement) -> Finding:
+    """What is said of it."""
+    (one,) = (each for each in measurement.verdict if each.cause == "memory")
+    return one
 
 
 # Computed by hand
@@ -47,16 +54,16 @@ def test_the_size_that_fits_is_what_its_arithmetic_says() -> None:
 
 
 def test_without_a_limit_or_a_need_no_size_is_told() -> None:
-    without_limit = evidence_of(run_with("B", samples={"B": 810}, limit=None))
+    run = run_with("B", samples={"B": 810}, limit=None)
+    without_limit = evidence_of(run)
     assert (without_limit.fit, without_limit.fit_absent) == (None, "no worker has a memory limit")
-    assert "which size fits is unknown: no worker has a memory limit" in without_limit.remedy
+    assert "which size fits is unknown: no worker has a memory limit" in said(run).advice
 
 
 def test_a_run_without_trouble_says_so() -> None:
     run = handmade_run()
     evidence = evidence_of(Measurement(dataclasses.replace(run, pauses=run.pauses and run.pauses.slice(0, 0))))
-    assert (evidence.killed, evidence.paused, evidence.spilled, evidence.culprits()) == ([], [], [], [])
-    assert evidence.what == "No worker was killed or paused for lack of memory, and none spilled."
+    assert (evidence.killed, evidence.paused, evidence.spilled) == ([], [], [])
 
 
 # Planted on a real cluster
@@ -130,15 +137,16 @@ def test_a_worker_that_its_nanny_kills(small: Client, fileset: Any, tmp_path: Pa
     }
     assert (lost["entry_stop"] - lost["entry_start"] == 1000).all()
     evidence = evidence_of(measurement)
-    assert [row["worker"] for row in evidence.killed] == [name for _, name, *_ in evidence.culprits()][: len(killed)]
-    assert "killed" in evidence.what
-    assert BY_NANNY in evidence.what
+    assert [row["worker"] for row in evidence.killed] == [culprit.name for culprit in said(measurement).culprits][
+        : len(killed)
+    ]
+    assert "killed" in said(measurement).what
+    assert BY_NANNY in said(measurement).what
     assert evidence.fit is not None
     assert evidence.fit.at_most
     # a chunk of that size would have fitted, had it needed as much for each event as those that were killed
     assert evidence.fit.events * 0.7 * LIMIT / 1000 < LIMIT
-    assert f"Use chunksize={evidence.fit.events} or less" in evidence.remedy
-    assert evidence.remedy.count("chunksize=") == 1
+    assert said(measurement).remedy == f"chunksize={evidence.fit.events}"
     assert measurement.metrics["total_events"] == 8000
     assert measurement.metrics.evaluator.value("incompleteness").complete
     assert measurement.metrics.evaluator.value("failure_evidence").attempts == 0
@@ -180,7 +188,7 @@ def test_a_worker_that_is_only_paused(small: Client, fileset: Any, tmp_path: Pat
         .sum()
         .max()
     )
-    assert "paused" in evidence.what
+    assert "paused" in said(measurement).what
 
 
 @pytest.mark.slow

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from handmade import TASKS, handmade_run
 from limited_runs import merged
 
-from roastcoffea.diagnosis.causes_of_cluster import large_output, mean_output, merged_output, mostly_moved, thread_time
+from roastcoffea.diagnosis.findings.scheduling import large_output, merged_output, mostly_moved, thread_time
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.tasks import TASK_COLUMNS
 
 
 def test_the_mean_output_is_that_of_chunks() -> None:
-    assert mean_output(handmade_run()) is None
-    tasks = [row | {"nbytes": 100 + 100 * place} for place, row in enumerate(TASKS[:5])]
-    sized = handmade_run(tasks=table_of_rows(TASK_COLUMNS, tasks))
-    assert (mean_output(sized), large_output(sized)) == (pytest.approx(300.0), 0.0)
-    for lacking in (table_of_rows(TASK_COLUMNS, []), None):
-        assert mean_output(replace(handmade_run(), tasks=lacking)) is None
+    sizes = [1_000_000 + 1_000_000 * place for place in range(5)]
+    tasks = [row | {"nbytes": size} for row, size in zip(TASKS, sizes, strict=False)]
+    assert large_output(handmade_run(tasks=table_of_rows(TASK_COLUMNS, tasks))) == pytest.approx(3e6)
+    small = [row | {"nbytes": 999_999} for row in TASKS]
+    for lacking in (table_of_rows(TASK_COLUMNS, small), table_of_rows(TASK_COLUMNS, []), None):
+        assert large_output(handmade_run(tasks=lacking)) == 0.0
 
 
 @pytest.mark.parametrize(("each", "fetched", "moved"), [(20.0, 0.1, False), (5.0, 25.0, True)])

@@ -16,7 +16,7 @@ from handmade import evidence_of
 from planted_work import Analysis, Calibrated
 from plants import Ground, measured
 
-from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.finding import CAUSES
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_attempts_that_raise(client: Any, fileset: Any, tmp_path: Path) -> None:
 def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> None:
     measurement = measured(client, fileset, Analysis(cpu=0.01, function=0.06))
     # on a host without free cores contention comes first, and then less is left to be saved
-    (draft,) = CAUSES["compute"].drafts(evidence_of(measurement.run, profile=measurement.profile))
+    (draft,) = CAUSES["compute"].findings(evidence_of(measurement.run, profile=measurement.profile))
     (function,) = draft.culprits
     assert "reweighted" in function.name
     assert {finding.cause for finding in measurement.verdict} & {"compute", "contention"}

@@ -12,7 +12,7 @@ from handmade import evidence_of, memory_of
 from limited_runs import LIMITED, edited, with_rows
 from made_runs import in_two_calls, made_run, plan, with_call
 
-from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.finding import CAUSES
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
@@ -81,7 +81,7 @@ def client_between() -> Run:
 
 def advice(cause: str, run: Run, **facts: Any) -> str:
     """All that a cause says of a run, with the lines to copy."""
-    drafts = list(CAUSES[cause].drafts(evidence_of(run, **facts)))
+    drafts = list(CAUSES[cause].findings(evidence_of(run, **facts)))
     assert drafts, f"{cause} is not found"
     return " ".join(f"{draft.what} {draft.advice} {draft.remedy}" for draft in drafts)
 
@@ -152,7 +152,7 @@ def test_a_remedy_that_does_not_apply_is_not_given(
         ("metadata", of_schema("NanoAODSchema"), "schema with fewer collections"),
         ("interpretation", lambda run: run, "Read fewer branches"),
         ("interpreter lock", lambda run: run, "processes with one thread each"),
-        ("tail", lambda run: run, "Use chunksize=25000"),
+        ("tail", lambda run: run, "chunksize=25000"),
         ("merge", lambda run: run, "treereduction"),
         ("start-up", with_pool("ProcessPoolExecutor"), "pool=loky.get_reusable_executor(max_workers=1)"),
         ("start-up", lambda run: run, "preload of the workers"),
@@ -228,7 +228,7 @@ FOR_ANY_RUN: Final = {
     "preprocessing": "only found with preprocessing",
     "repeated work": "names the line of the run that loads",
     "slow chunk": "names a chunk of the run, and its line",
-    "slow dataset": "tests/diagnosis/test_causes_of_slowness.py",
+    "slow dataset": "tests/diagnosis/findings/test_slow_places.py",
     "slow endpoint": "only found with several servers",
     "slow host": "only found with several hosts",
     "time limit": "only found for workers that a limit ended",

@@ -6,15 +6,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+from handmade import evidence_of
+from limited_runs import edited
 from made_runs import made_run, plan, savings_of
 
-from roastcoffea.diagnosis.savings import PARTS, Taken
+from roastcoffea.diagnosis.finding import CAUSES
+from roastcoffea.diagnosis.savings import Taken, without_excess
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.cluster import Merging
-from roastcoffea.replay.engine import Costs
 
 
 def with_overhead(run: Run, seconds: float) -> Run:
@@ -28,34 +29,23 @@ RUN = with_overhead(made_run([plan(2.0, open_cpu=0.5, open_wait=0.5)] * 8, 2), 0
 """Eight chunks of one file, that take 0.25 s of overhead each."""
 
 
-def parts_after(removal: Removal, name: str) -> float:
-    """Seconds of a part of all chunks when something is taken out."""
-    replay = savings_of(RUN).replay
-    assert not isinstance(replay, str)
-    (chunks,) = replay.chunks
-    return float(np.sum(getattr(removal.scenario.chunks(chunks).parts, name)))
-
-
-def test_openings_of_all_chunks_are_taken_out_only_where_that_is_a_bound() -> None:
-    once, never = (PARTS["metadata"].removal(Taken("metadata", all_of_it=every)) for every in (False, True))
-    assert parts_after(once, "open_cpu") == pytest.approx(0.5)
-    assert parts_after(never, "open_cpu") == parts_after(never, "open_wait") == 0.0
-
-
 def test_compressing_large_outputs_is_taken_out_with_merging_and_not_with_scheduling() -> None:
+    """Where they take longer than Dask's own handling of the tasks."""
     merging = Merging(fan_in=4, cpu=1.0, wait=1.0, fetch=1.0)
-    for cause, outputs, overhead, left in (
-        ("scheduler", False, 0.0, (1.0, 1.0, 0.0)),
-        ("scheduler", True, 2.0, (1.0, 1.0, 1.0)),
-        ("merge", False, 2.0, (0.0, 0.0, 1.0)),
-        ("merge", True, 0.0, (0.0, 0.0, 0.0)),
+    for cause, size, overhead, left in (
+        ("scheduler", 0, 0.0, (1.0, 1.0, 0.0)),
+        ("merge", 2_000_000, 0.0, (0.0, 0.0, 0.0)),
     ):
-        removal = PARTS[cause].removal(Taken(cause, outputs=outputs))
-        assert parts_after(removal, "overhead") == pytest.approx(overhead)
-        after = removal.scenario.merging(merging)
+        run = edited(RUN, tasks=lambda row, size=size: {"nbytes": size})
+        (found,) = CAUSES[cause].findings(evidence_of(run))
+        assert found.taken is not None
+        assert found.taken.removal is not None
+        scenario, replay = found.taken.removal.scenario, savings_of(run).replay
+        assert not isinstance(replay, str)
+        (chunks,) = replay.chunks
+        assert float(np.sum(scenario.chunks(chunks).parts.overhead)) == pytest.approx(overhead)
+        after = scenario.merging(merging)
         assert (after.cpu, after.wait, after.fetch) == left
-    costs = Costs(gap=1.0, latency=1.0, scheduler=1.0, own=1.0)
-    assert PARTS["scheduler"].removal(Taken("scheduler", outputs=True)).scenario.costs(costs).latency == 0.0
 
 
 def slow_file(phase: str, core_wait: float, times: float = 10.0) -> tuple[Run, Run]:
@@ -68,13 +58,12 @@ def slow_file(phase: str, core_wait: float, times: float = 10.0) -> tuple[Run, R
 @pytest.mark.parametrize("core_wait", [0.0, 2.0, 4.0])
 def test_contention_of_a_file_that_is_slow_to_read_is_left(core_wait: float) -> None:
     slow, others = slow_file("read", core_wait)
-    counted = savings_of(slow).counted
-    assert counted is not None
-    is_slow = [file == "3" for file in counted["file"].to_pylist()]
+    assert slow.chunks is not None
+    is_slow = [file == "3" for file in slow.chunks["file"].to_pylist()]
     # 6.25 s and 1.75 s of what is no contention
     factors = np.where(is_slow, 1.75 / 6.25, 1.0)
     phases = ["read" if one else None for one in is_slow]
-    found = savings_of(slow).of(Taken("slow file", factors=factors, phases=phases))
+    found = savings_of(slow).of(Taken(without_excess(factors, phases)))
     assert found.seconds == pytest.approx((slow.stop - slow.start) - (others.stop - others.start), rel=0.02)
 
 
@@ -84,8 +73,8 @@ def test_contention_of_a_worker_that_computes_slowly_goes_with_its_cpu_time() ->
     replay = savings.replay
     assert not isinstance(replay, str)
     (chunks,) = replay.chunks
-    for phases in (["compute"] * 40, None):
-        change = PARTS["slow worker"].removal(Taken("slow worker", factors=np.full(40, 0.5), phases=phases)).scenario
+    for phase in ("compute", None):
+        change = without_excess(np.full(40, 0.5), [phase] * 40).scenario
         after, before = change.chunks(chunks).parts, chunks.parts
         worked = [one.total - one.contention for one in (after, before)]
         assert worked[0] == pytest.approx(worked[1] / 2)

@@ -10,9 +10,9 @@ import pytest
 from handmade import handmade_run, one_kind_of_time, run_without_tables
 from made_runs import made_run, plan
 
-from roastcoffea.diagnosis.causes import CAUSES
-from roastcoffea.diagnosis.causes_of_cluster import thread_time
 from roastcoffea.diagnosis.evidence import WORDS
+from roastcoffea.diagnosis.finding import CAUSES
+from roastcoffea.diagnosis.findings.scheduling import thread_time
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 

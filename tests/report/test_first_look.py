@@ -56,13 +56,11 @@ def test_a_card_has_saving_remedy_and_the_colour_of_its_time(digest: Digest) -> 
         "fixing it saves about 2 s",
         "nthreads=2",
     )
-    assert found.advice == ""  # it says no more than the remedy
     assert found.family is READING
     assert card(digest, finding(rows={"compute": 1.0})).family is COMPUTING
     assert card(digest, finding(rows={})).family is TROUBLE
     assert card(digest, finding(at_most=True)).saving == "fixing it saves at most 2 s"
     assert card(digest, finding(incomplete=True)).saving == ""  # its title says so
-    assert card(digest, finding(remedy="x=1", advice="Do that: x=1.")).advice == "Do that."
 
 
 def test_the_first_culprit_stands_out_by_the_name_that_the_sentence_has(digest: Digest) -> None:

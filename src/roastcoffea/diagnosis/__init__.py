@@ -1,16 +1,7 @@
 """What is concluded from metrics: verdict, advice, stragglers, balance of workers."""
 
-from __future__ import annotations
-
-import importlib
-from typing import Final
-
-WITH_METRICS: Final = ("stragglers", "completeness", "evidence", "memory", "failures", "savings", "verdict")
-"""Modules that add to the catalogue of metrics, in its order."""
-
-for module in WITH_METRICS:
-    importlib.import_module(f"{__name__}.{module}")
-
-from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict  # noqa: E402
+# these add to the catalogue of metrics, in its order
+from roastcoffea.diagnosis import stragglers, memory, completeness, findings, verdict  # noqa: F401, I001
+from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
 
 __all__ = ["Culprit", "Finding", "Verdict"]

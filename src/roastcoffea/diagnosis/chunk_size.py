@@ -11,36 +11,16 @@ import numpy as np
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.savings import Saving, Savings
+from roastcoffea.metrics.statistics import Integers
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.replay.calibrated import Calibrated, Removal
-from roastcoffea.replay.changes import ChunkLaw, Chunks, Parts, Scenario, by_law, cut, law_of
-from roastcoffea.replay.engine import Costs
-from roastcoffea.units import number
-
-GRID: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)
-"""Chunk sizes to try, relative to the present one."""
-
-MANY: Final = 100_000
-NEAR: Final = 8
-"""Above this many chunks only sizes that differ by this factor are tried: each takes half a second."""
-
-OVERLAP: Final = 0.1
-"""Relative difference between the events of all files and of all chunks up to which the chunks cover the files."""
-
-AS_GOOD: Final = 0.01
-"""Share of the wall time within which sizes are equally good: the one nearest to the present size is taken."""
+from roastcoffea.replay.changes import ChunkLaw, Chunks, Parts, Pieces, Scenario, by_law, cut, law_of
 
 FILLED: Final = 0.6
 """Share of a worker's memory up to which Dask does not spill."""
 
-MOST_CHUNKS: Final = 2_000_000
-"""Number of chunks above which no size is tried: a scheduler would not cope."""
-
 FIXED: Final = ("open_cpu", "open_wait", "overhead")
 """Parts of a chunk's time that do not depend on its size."""
-
-OF_BASKETS: Final = ("read", "decompress")
-"""Parts that grow with baskets that span two chunks."""
 
 IN_PROCESS: Final = ("read", "decompress", "cpu", "lock", "wait")
 
@@ -93,23 +73,19 @@ class ChunkSize(NamedTuple):
 
     @property
     def _present(self) -> float:
-        if self.asked is not None:
-            return self.asked
-        return self.now if np.isnan(self.largest) else self.largest
+        return self.asked or (self.now if np.isnan(self.largest) else self.largest)
 
     @property
     def usual(self) -> int:
         """The chunk size that the Runner was given, as far as its chunks have it; else their events on average."""
-        given = self.asked is not None and self.now / 2 < self.asked < 2 * self.now
-        return self.asked if given and self.asked is not None else round(self.now)
+        given = self.asked or 0
+        return given if self.now / 2 < given < 2 * self.now else round(self.now)
 
     @property
     def line(self) -> str | None:
         """Argument for the Runner."""
         return None if self.size is None else f"chunksize={self.size}"
 
-
-Change = Callable[[Chunks], Chunks]
 
 NOTHING: Final = Saving(0.0, 0.0, 0.0)
 
@@ -125,16 +101,10 @@ def recommended(savings: Savings, memory: Memory | None = None, reread: float = 
         Share of basket bytes read again because baskets span two chunks.
     """
     replay = savings.replay
-    if isinstance(replay, str):
-        return ChunkSize(None, np.nan, NOTHING, np.nan, None, reason=replay)
-    if not any(chunks.events.sum() for chunks in replay.chunks):
-        return ChunkSize(None, np.nan, NOTHING, np.nan, None, reason="no chunk has events")
+    reason = replay if isinstance(replay, str) else "no chunk has events"
+    if isinstance(replay, str) or not any(chunks.events.sum() for chunks in replay.chunks):
+        return ChunkSize(None, np.nan, NOTHING, np.nan, None, reason=reason)
     return _Weighed(savings, replay, memory, reread).best()
-
-
-class _Candidate(NamedTuple):
-    size: int
-    saving: Saving
 
 
 @dataclass(frozen=True)
@@ -152,119 +122,100 @@ class _Weighed:
         return [_counted(chunks) for chunks in self.replay.chunks]
 
     @cached_property
+    def number(self) -> int:
+        """Number of these chunks."""
+        return sum(map(len, self.chunks))
+
+    @cached_property
+    def events(self) -> Integers:
+        """Events of each chunk."""
+        return np.concatenate([chunks.events for chunks in self.chunks])
+
+    @cached_property
     def now(self) -> float:
         """Events per chunk."""
-        return float(sum(chunks.events.sum() for chunks in self.chunks) / sum(map(len, self.chunks)))
+        return float(self.events.mean())
 
     @cached_property
     def law(self) -> ChunkLaw | str:
         """Law of a chunk's duration by its number of events, or why it is unknown."""
         return law_of(self.chunks)
 
-    @cached_property
-    def fixed(self) -> float:
-        """Known seconds of each chunk that do not depend on its events."""
-        total = sum(float(getattr(chunks.parts, name).sum()) for chunks in self.chunks for name in FIXED)
-        return total / sum(map(len, self.chunks))
-
-    @cached_property
-    def in_process(self) -> float | None:
-        """Seconds of each chunk in process() that do not depend on its events."""
-        if isinstance(self.law, str):
-            return None
-        places = [Parts._fields.index(name) for name in IN_PROCESS]
-        sums = [
-            float(self.law[name][places, 0].sum()) * np.count_nonzero(chunks.dataset == place)
-            for chunks in self.chunks
-            for place, name in enumerate(chunks.datasets)
-        ]
-        return float(sum(sums) / sum(map(len, self.chunks)))
-
     def best(self) -> ChunkSize:
         """The size that saves most; among equally good ones, the nearest."""
-        if self._overlap() > OVERLAP:
+        whole = sum(float((piece.stop - piece.start).sum()) for piece in map(_whole_files, self.chunks))
+        if abs(whole / self.events.sum() - 1) > 0.1:
             return self._none("chunks of its files overlap, or many were left out")
-        found = [self._candidate(size) for size in self._sizes()]
+        too_large = not self._fits(self.now)
+        found = {size: self._saving(size, even_if=too_large) for size in self._sizes()}
         if not found:
             return self._none("each file is already one chunk, or chunks of other sizes need too much memory")
-        most = max(one.saving.seconds or 0.0 for one in found)
-        good = [one for one in found if (one.saving.seconds or 0.0) >= most - AS_GOOD * self.replay.measured]
-        size, saving = min(good, key=lambda one: abs(np.log(one.size / self.now)))
-        if not saving.certain and not self._is_too_large:
+        least = max(one.seconds or 0.0 for one in found.values()) - 0.01 * self.replay.measured
+        good = [size for size, one in found.items() if (one.seconds or 0.0) >= least]
+        size = min(good, key=lambda one: abs(np.log(one / self.now)))
+        saving = found[size]
+        if saving.low <= 0 and not too_large:
             return self._none("no other size saves more than the error of the prediction")
-        peak = None if self.memory is None else self.memory.peak(size)
-        reason = "workers already lack memory with the present chunks" if self._is_too_large else None
-        saving = self._bracketed(size, saving)
-        return self._none(reason)._replace(size=size, saving=saving, memory=peak, removal=self._removal(size))
-
-    @cached_property
-    def largest(self) -> float:
-        """Events of the largest chunk."""
-        return float(max(chunks.events.max() for chunks in self.chunks))
-
-    @cached_property
-    def asked(self) -> int | None:
-        """The chunk size that was asked for, where the largest chunk shows it.
-
-        coffea cuts a file into chunks of equal size, which lie between half of that and twice as much.
-        """
-        given = {call.options.get("chunksize") for call in self.savings.run.calls}
-        only = given.pop() if len(given) == 1 else None
-        return only if isinstance(only, int) and only / 2 <= self.largest <= 2 * only else None
-
-    def _overlap(self) -> float:
-        """Relative difference between the events of all chunks and of their files."""
-        events = sum(float(chunks.events.sum()) for chunks in self.chunks)
-        pieces = [cut(chunks, int(chunks.stop.max())) for chunks in self.chunks]
-        return abs(sum(int((piece.stop - piece.start).sum()) for piece in pieces) / events - 1)
+        if isinstance(self.law, str):
+            # nothing measured it: process() may be all fixed cost
+            removal = self._removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS))
+            other = self.savings.changed(removal)
+            saving = saving._replace(low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0))
+        return self._none("workers already lack memory with the present chunks" if too_large else None)._replace(
+            size=size,
+            saving=saving,
+            memory=None if self.memory is None else self.memory.peak(size),
+            removal=self._cut_to(size),
+        )
 
     def _none(self, reason: str | None) -> ChunkSize:
+        """No size, with what is known of the present one."""
+        fixed = sum(float(getattr(chunks.parts, name).sum()) for chunks in self.chunks for name in FIXED)
+        in_process, largest = None, float(self.events.max())
+        if not isinstance(self.law, str):
+            places = [Parts._fields.index(name) for name in IN_PROCESS]
+            sums = [
+                float(self.law[name][places, 0].sum()) * np.count_nonzero(chunks.dataset == place)
+                for chunks in self.chunks
+                for place, name in enumerate(chunks.datasets)
+            ]
+            in_process = float(sum(sums) / self.number)
+        # coffea cuts a file into chunks of equal size, which lie between half of what was asked for and twice as much
+        given = {call.options.get("chunksize") for call in self.savings.run.calls}
+        asked = given.pop() if len(given) == 1 else None
+        asked = asked if isinstance(asked, int) and asked / 2 <= largest <= 2 * asked else None
         return ChunkSize(
-            None,
-            self.now,
-            NOTHING,
-            self.fixed,
-            self.in_process,
-            reason=reason,
-            asked=self.asked,
-            largest=self.largest,
+            None, self.now, NOTHING, fixed / self.number, in_process, reason=reason, asked=asked, largest=largest
         )
 
     def _sizes(self) -> list[int]:
         """Sizes to try: not above the largest file, and within the available memory."""
-        largest = largest_file(self.savings.run)
-        events = sum(float(chunks.events.sum()) for chunks in self.chunks)
-        known = max(int(chunks.stop.max()) for chunks in self.chunks)
-        near = NEAR if sum(map(len, self.chunks)) > MANY else max(GRID)
-        sizes = {_rounded(self.now * factor) for factor in GRID if 2 / near <= factor <= near}
+        longest, known = largest_file(self.savings.run), max(int(chunks.stop.max()) for chunks in self.chunks)
+        # of many chunks only sizes that are not far from the present one: each takes half a second
+        powers = range(-2, 4) if self.number > 100_000 else range(-4, 6)
+        sizes = {max(int(float(f"{self.now * 2.0**power:.2g}")), 1) for power in powers if power}
         # if chunks were left out, files may be longer than recorded, so their size is unknown
-        within = {size for size in sizes if size < known} if largest is None else {min(size, largest) for size in sizes}
-        return [_floor(size) for size in sorted(within) if events / size <= MOST_CHUNKS and self._fits(size)]
+        sizes = {one for one in sizes if one < known} if longest is None else {min(one, longest) for one in sizes}
+        # a scheduler would not cope with more chunks
+        most = self.events.sum() / 2_000_000
+        return [rounded_down(size) for size in sorted(sizes) if size >= most and self._fits(size)]
 
     def _fits(self, size: float) -> bool:
         return self.memory is None or self.memory.peak(size) <= FILLED * self.memory.limit
 
-    @property
-    def _is_too_large(self) -> bool:
-        """Whether workers lack memory with the present chunks."""
-        return self.memory is not None and not self._fits(self.now)
-
-    def _candidate(self, size: int) -> _Candidate:
-        removal = self._removal(size)
+    def _saving(self, size: int, *, even_if: bool) -> Saving:
+        removal = self._cut_to(size)
         # many small chunks take longest to replay, and seldom save anything
-        if not self._is_too_large and self.replay.saves_nothing(removal):
-            return _Candidate(size, NOTHING)
-        return _Candidate(size, self.savings.changed(removal))
+        if not even_if and self.replay.saves_nothing(removal):
+            return NOTHING
+        return self.savings.changed(removal)
 
-    def _removal(self, size: int) -> Removal:
+    def _cut_to(self, size: int) -> Removal:
+        """Chunks of another size, by the law of their duration, if that is known."""
         law = self.law
-
-        def made(chunks: Chunks) -> Chunks:
-            if isinstance(law, str):
-                return _scaled(chunks, size, self.reread)
-            return _less(by_law(chunks, law, size), self._left(chunks))
-
-        return _removal(made, self.replay.workers)
+        if isinstance(law, str):
+            return self._removal(lambda chunks: _scaled(chunks, size, self.reread))
+        return self._removal(lambda chunks: _less(by_law(chunks, law, size), self._left(chunks)))
 
     def _left(self, chunks: Chunks) -> dict[str, float]:
         """What remains of each part of the chunks after earlier changes, which the law does not know."""
@@ -273,15 +224,18 @@ class _Weighed:
         pairs = zip(Parts._fields, before.parts, chunks.parts, strict=True)
         return {name: float(now.sum() / old.sum()) for name, old, now in pairs if name != "first" and old.any()}
 
-    def _bracketed(self, size: int, saving: Saving) -> Saving:
-        """A saving with an interval wide enough for process() being all fixed cost, if nothing measured it."""
-        if not isinstance(self.law, str):
-            return saving
-        removal = _removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS), self.replay.workers)
-        other = self.savings.changed(removal)
-        reason = f"between no fixed cost and only fixed cost in process(): {self.law}"
-        return saving._replace(
-            low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0), reason=reason
+    def _removal(self, made: Callable[[Chunks], Chunks]) -> Removal:
+        """Chunks of another size; start-up belongs to processes, and failures happen, however many chunks there are."""
+        first = [0.0]
+
+        def change(chunks: Chunks) -> Chunks:
+            counted = _counted(chunks)
+            first.append(float(counted.parts.first.sum()) / self.replay.workers)
+            found = made(counted.with_parts(first=np.zeros(len(counted))))
+            return found.with_parts(failed=np.full(len(found), float(chunks.parts.failed.sum()) / len(found)))
+
+        return Removal(
+            Scenario(chunks=change, costs=lambda old: old._replace(cold_wait=old.cold_wait + first[-1])),
         )
 
 
@@ -299,21 +253,8 @@ def _counted(chunks: Chunks) -> Chunks:
     return chunks if (chunks.row >= 0).all() else chunks.take(np.flatnonzero(chunks.row >= 0))
 
 
-def _removal(made: Change, workers: int) -> Removal:
-    """Chunks of another size; start-up belongs to processes, however many chunks there are."""
-    first: list[float] = []
-
-    def change(chunks: Chunks) -> Chunks:
-        counted = _counted(chunks)
-        first.append(float(counted.parts.first.sum()) / workers)
-        found = made(counted.with_parts(first=np.zeros(len(counted))))
-        # failures do not depend on the size
-        return found.with_parts(failed=np.full(len(found), float(chunks.parts.failed.sum()) / len(found)))
-
-    def costs(old: Costs) -> Costs:
-        return old._replace(cold_wait=old.cold_wait + (first[-1] if first else 0.0))
-
-    return Removal(Scenario(chunks=change, costs=costs))
+def _whole_files(chunks: Chunks) -> Pieces:
+    return cut(chunks, int(chunks.stop.max()))
 
 
 def _less(chunks: Chunks, left: Mapping[str, float]) -> Chunks:
@@ -325,30 +266,19 @@ def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = (
     """Chunks of another size: the same time per event, plus the fixed cost."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
-    more = len(share) / len(chunks)
-    parts = {}
+    more, parts = len(share) / len(chunks), {}
+    # baskets that span two chunks are read by both
+    always = dict.fromkeys(("read", "decompress"), reread) | dict.fromkeys((*FIXED, *fixed), 1.0)
     for name, seconds in chunks.parts._asdict().items():
-        always = 1.0 if name in FIXED or name in fixed else reread if name in OF_BASKETS else 0.0
-        made = seconds[pieces.row] * (always + (1 - always) * share)
+        part = always.get(name, 0.0)
+        made = seconds[pieces.row] * (part + (1 - part) * share)
         # pieces stand for some chunks: together they take as long as all chunks
-        total, expected = float(made.sum()), float(seconds.sum()) * (always * more + 1 - always)
+        total, expected = float(made.sum()), float(seconds.sum()) * (part * more + 1 - part)
         parts[name] = made * (expected / total) if total else made
     return chunks.recut(*pieces, Parts(**parts))
 
 
-def _rounded(size: float) -> int:
-    """Number of events, rounded to two digits."""
-    return max(int(float(f"{size:.2g}")), 1)
-
-
-def _floor(size: int) -> int:
-    """Number rounded down to two digits, so that a slightly longer file is still one chunk."""
-    unit = 10 ** max(len(str(size)) - 2, 0)
-    return int(size // unit * unit)
-
-
-def text_of(found: ChunkSize) -> str:
-    """Advice, with the present size."""
-    if found.size is None:
-        return f"keep the chunk size: {found.reason}"
-    return f"{found.line} instead of about {number(_rounded(found.now))}"
+def rounded_down(size: float) -> int:
+    """Number of events, rounded down to two digits, so that a slightly longer file is still one chunk."""
+    unit = int(10 ** max(len(str(int(size))) - 2, 0))
+    return max(int(size) // unit * unit, 1)

@@ -1,4 +1,4 @@
-"""Missing data: skipped files, chunks without a result, a failed run; and the line that processes the rest."""
+"""Missing data and failed attempts: what a run lacks, why, and the line that processes the rest."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 
+from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.errors import root_cause
+from roastcoffea.metrics.busy import REPEATED
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import known_sum, of_finished_calls, with_outcome
 from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_output
-from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall
@@ -24,9 +27,6 @@ from roastcoffea.units import FRACTION, are, counted, number
 
 MOST_NAMED: Final = 3
 """Number of files that a text names."""
-
-LONGEST_ERROR: Final = 120
-"""Length of an error in a text."""
 
 INTERRUPT: Final = "KeyboardInterrupt"
 
@@ -38,8 +38,6 @@ NOTHING: Final = "nothing was run"
 NO_RUNNER: Final = "no Runner was called"
 
 Row = dict[str, Any]
-CulpritParts = tuple[str, str, float, float | None]
-"""Kind, name, thread seconds and factor of a culprit."""
 
 
 class CommonError(NamedTuple):
@@ -60,7 +58,7 @@ class CommonError(NamedTuple):
 def shortened(error: str) -> str:
     """The root cause of an error, shortened to one line."""
     cause = root_cause(error).strip()
-    return cause if len(cause) <= LONGEST_ERROR else f"{cause[: LONGEST_ERROR - 3]}..."
+    return cause if len(cause) <= 120 else f"{cause[:117]}..."
 
 
 def is_interrupt(error: str | None) -> bool:
@@ -202,22 +200,22 @@ class Incompleteness:
     def advice(self) -> str:
         """What to do about it."""
         if self.to_fix is not None:
-            others = " `measurement.missing` lists the other files." if len(self.culprits()) > MOST_NAMED else ""
+            others = " `measurement.missing` lists the other files." if len(self.names) > MOST_NAMED else ""
             return f"Fix this first, or it will fail again: {self._without_names(self.to_fix.text)}.{others}"
-        return "Run it again." if self.remedy is None else f"Process the rest: {self.remedy}"
+        return "Run it again." if self.remedy is None else "Process the rest."
 
     @property
     def line(self) -> str | None:
         """Line to copy that processes the rest, if nothing has to be fixed first."""
         return self.remedy if self.to_fix is None else None
 
-    def culprits(self) -> list[CulpritParts]:
-        """Files that lack data, most events first."""
-        events: dict[str, int] = {row["file"]: 0 for row in self.files}
+    @property
+    def names(self) -> list[str]:
+        """Files that lack data: those without chunks, then the ones that lack most events."""
+        events = dict.fromkeys((row["file"] for row in self.files), 0)
         for row in self.chunks:
             events[row["file"]] = events.get(row["file"], 0) + row["entry_stop"] - row["entry_start"]
-        opened = sorted(events, key=lambda file: (events[file] > 0, -events[file]))
-        return [("file", file, 0.0, None) for file in opened]
+        return sorted(events, key=lambda file: (events[file] > 0, -events[file]))
 
     def _unread(self) -> str:
         """Files without chunks: files that could not be opened, and files that a failed run did not reach."""
@@ -233,12 +231,11 @@ class Incompleteness:
         return f"The run {self.ending} ({shortened(self.run_error or '')})"
 
     def _names(self) -> str:
-        return named([name for _, name, *_ in self.culprits()])
+        return named(self.names)
 
     def _without_names(self, error: str) -> str:
         """An error without the file that is named before it."""
-        files = [name for _, name, *_ in self.culprits()][:MOST_NAMED]
-        for name in files:
+        for name in self.names[:MOST_NAMED]:
             error = error.replace(f": '{name}'", "").replace(f": {name}", "")
         return error
 
@@ -270,7 +267,9 @@ def incompleteness(
     errors = _errors_of_files(run)
     files = [{name: row[name] for name in PLACE} | {"error": errors.get(_file(row))} for row in files]
     failed = _failed_of(failed_work, chunks, files)
-    ended = _error_of(run)
+    # an error after the last call leaves the output whole
+    inside = run.ended_early and any(call.outcome != FINISHED for call in run.calls)
+    ended = (run.error or "no error text was kept") if inside else None
     return Incompleteness(
         files=files,
         chunks=[{name: row[name] for name in (*PLACE, *RANGE)} for row in chunks],
@@ -281,7 +280,7 @@ def incompleteness(
         uncertain=sum(_key(row) in unknown for row in chunks),
         failed_for_good=len(failed),
         error=commonest(row["error"] for row in failed) or commonest([ended]),
-        run_error=None if ended is None else _without_interrupt(ended),
+        run_error=INTERRUPT if ended is not None and is_interrupt(ended) else ended,
         partial=_only_partial(run),
         ending=run.ending,
         remedy=_line(chunks, files, files_to_repeat),
@@ -412,54 +411,35 @@ def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | N
     """Events of files that were not opened: the mean over opened files of the dataset, else over all."""
     if asked is None or not files:
         return 0.0 if not files else None
-    chunks = asked.filter(asked["entry_start"].is_valid()).group_by(["dataset", "file"])
-    sizes: dict[str, list[int]] = {}
-    for row in chunks.aggregate([("entry_stop", "max")]).to_pylist():
-        sizes.setdefault(row["dataset"], []).append(row["entry_stop_max"])
-    every = [size for of_dataset in sizes.values() for size in of_dataset]
-    if not every:
-        return None
-    return float(sum(np.mean(sizes.get(row["dataset"], every)) for row in files))
+    chunks = asked.filter(asked["entry_start"].is_valid()).select(["dataset", "file", "entry_stop"]).to_pandas()
+    sizes = chunks.groupby(["dataset", "file"])["entry_stop"].max()
+    means = sizes.groupby(level="dataset").mean()
+    return float(sum(means.get(row["dataset"], sizes.mean()) for row in files)) if len(sizes) else None
 
 
 def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
     """Last error of each file that preprocessing could not open."""
-    if run.preprocessing is None:
-        return {}
-    failed = run.preprocessing.filter(pc.equal(run.preprocessing["outcome"], ERROR))
-    return {_file(row): row["error"] for row in failed.to_pylist()}
+    rows = [] if run.preprocessing is None else run.preprocessing.to_pylist()
+    return {_file(row): row["error"] for row in rows if row["outcome"] == ERROR}
 
 
 def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
     """Failed attempts of missing chunks and files, without those that never began, or were cut off or interrupted."""
     if failed is None:
         return []
-    ranges = {tuple(row[name] for name in ("dataset", "file", *RANGE)) for row in chunks}
-    unopened = set(map(_file, files))
-    wanted = one_of(failed["reason"], pa.array([ERROR, SKIPPED, task_records.LOST]))
+    names = ["dataset", "file", *RANGE]
+    ranges, unopened = {tuple(row[name] for name in names) for row in chunks}, set(map(_file, files))
     return [
         row
-        for row in failed.filter(pa.array(wanted)).to_pylist()
+        for row in failed.filter(pc.is_in(failed["reason"], pa.array([ERROR, SKIPPED, task_records.LOST]))).to_pylist()
         if row["seconds"] != 0
         and not is_interrupt(row["error"])
         and (
             _file(row) in unopened
             if row["kind"] == task_records.PREPROCESSING
-            else tuple(row[name] for name in ("dataset", "file", *RANGE)) in ranges
+            else tuple(row[name] for name in names) in ranges
         )
     ]
-
-
-def _error_of(run: Run) -> str | None:
-    """Error that ended the run inside a Runner call; an error after the last call leaves the output whole."""
-    if run.ended_early and any(call.outcome != FINISHED for call in run.calls):
-        return run.error or "no error text was kept"
-    return None
-
-
-def _without_interrupt(error: str) -> str:
-    """`INTERRUPT` for an interrupt, with or without text; else the error."""
-    return INTERRUPT if is_interrupt(error) else error
 
 
 RUN_THE_REST: Final = "rest = runner({what}{tree}, processor_instance=processor)"
@@ -477,3 +457,132 @@ def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: MissingFiles) ->
     what = ["measurement.missing_items(fileset)"]
     what += ["measurement.missing_fileset(fileset, unopened=True)"] if files else []
     return "; ".join(RUN_THE_REST.format(what=one, tree=tree) for one in what)
+
+
+# Failed attempts
+
+FEWEST: Final = 2
+"""Chunks that must have failed before anything is said of where."""
+
+
+class Cluster(NamedTuple):
+    """A name shared by most failures, far more often than by all attempts.
+
+    Tested with the hypergeometric distribution over chunks: attempts of one chunk on one worker count once.
+    """
+
+    kind: str
+    name: str
+    failed: int
+    tried: int
+    all_failed: int
+    all_tried: int
+    probability: float
+    """Chance of as many failures under this name, times the number of names tested."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureEvidence:
+    """Failed attempts, except those whose worker was killed for its memory.
+
+    Attributes
+    ----------
+    attempts : int
+        Attempts of chunks that raised an error or were lost with their worker.
+    chunks : int
+        Number of their chunks.
+    repeated : int
+        Chunks of these that succeeded in another attempt.
+    seconds : float
+        Thread seconds of the attempts.
+    by_reason : mapping
+        Thread seconds by reason.
+    error : CommonError or None
+        The most common error.
+    cluster : Cluster or None
+        Name on which they cluster; None if they do not.
+    common : Cluster or None
+        Name that all of them share, and not all attempts, where they are too few for a cluster.
+    """
+
+    attempts: int
+    chunks: int
+    repeated: int
+    seconds: float
+    by_reason: Mapping[str, float]
+    error: CommonError | None
+    cluster: Cluster | None
+    common: Cluster | None = None
+
+
+@fact
+def failure_evidence(
+    chunks: pa.Table,
+    counted_chunks: pa.Table,
+    failed_work: pa.Table,
+    lifetimes: pa.Table | None = None,
+    memory_evidence: MemoryEvidence | None = None,
+) -> FailureEvidence:
+    """Attempts that failed for reasons other than memory."""
+    killed = [] if memory_evidence is None else [row["worker"] for row in memory_evidence.killed]
+    failed, place = _not_for_memory(failed_work.to_pandas(), killed), ["dataset", "file", *RANGE]
+    tested = _tested(chunks, failed, place, lifetimes) if len(failed) else []
+    cluster = min((one for one in tested if one.failed >= 0.5 * one.all_failed), key=by_chance, default=None)
+    if cluster is not None and cluster.probability >= 0.01:
+        cluster = None
+    # the name with the fewest attempts that has all failures, but not all attempts
+    shared = [one for one in tested if FEWEST <= one.failed == one.all_failed and one.tried < one.all_tried]
+    places = failed[place].drop_duplicates()
+    done = places.merge(counted_chunks.select(place).to_pandas().drop_duplicates()) if len(failed) else places
+    by_reason: dict[str, float] = dict(failed.groupby("reason", sort=False)["seconds"].sum())
+    return FailureEvidence(
+        attempts=len(failed),
+        chunks=len(places),
+        repeated=len(done),
+        seconds=sum(by_reason.values()),
+        by_reason=by_reason,
+        error=commonest(failed["error"].dropna()),
+        cluster=cluster,
+        common=min(shared, key=attrgetter("tried"), default=None) if cluster is None else None,
+    )
+
+
+by_chance = attrgetter("probability")
+
+
+def _not_for_memory(failed: pd.DataFrame, killed: list[str]) -> pd.DataFrame:
+    """Failed attempts of chunks that took time, but not by Ctrl-C or with a worker that was killed for its memory."""
+    with_worker = failed["worker"].isin(killed) & failed["reason"].isin([task_records.LOST, REPEATED])
+    own = (
+        failed["kind"].eq(task_records.PROCESSOR)
+        & failed["reason"].isin([ERROR, task_records.LOST, REPEATED])
+        & failed["seconds"].ne(0)
+    )
+    return failed[own & ~with_worker & ~failed["error"].map(is_interrupt, na_action="ignore").eq(True)]
+
+
+def _tested(chunks: pa.Table, failed: pd.DataFrame, place: list[str], lifetimes: pa.Table | None) -> list[Cluster]:
+    """Names with failures, each with the chance of as many, corrected for all names.
+
+    Of two equally unlikely ones the first is reported.
+    """
+    names = [*place, "worker"]
+    bad = failed.loc[failed["reason"] != REPEATED, names]
+    every = pd.concat([chunks.select(names).to_pandas(), bad], ignore_index=True)
+    every["bad"] = every.index >= len(chunks)
+    every["chunk"] = every.groupby(place, dropna=False).ngroup()
+    if lifetimes is not None:
+        # a worker that came back has several lifetimes
+        every["host"] = every["worker"].map(
+            lifetimes.select(["worker", "host"]).to_pandas().groupby("worker").max()["host"]
+        )
+    found = []
+    for kind in ("worker", "host", "file", "dataset"):
+        if kind in every:
+            pairs = every.groupby([kind, "chunk"])["bad"].max().groupby(level=0).agg(["sum", "size"])
+            wrong, tried = pairs.sum()
+            pairs = pairs[pairs["sum"] > 0]
+            chance = scipy.stats.hypergeom.sf(pairs["sum"] - 1, tried, wrong, pairs["size"])
+            rows = zip(pairs.index, pairs["sum"].tolist(), pairs["size"].tolist(), chance.tolist(), strict=True)
+            found += [Cluster(kind, name, own, size, int(wrong), int(tried), each) for name, own, size, each in rows]
+    return [one._replace(probability=min(one.probability * len(found), 1.0)) for one in found]

@@ -1,68 +1,23 @@
-"""Findings with their headlines, and the verdict that ranks them."""
+"""A finding, how a function becomes one, and the verdict that ranks them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, NamedTuple
 
-from roastcoffea.diagnosis.evidence import HIGH
-from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE, Family
+from roastcoffea.diagnosis.savings import Taken
+from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE
 from roastcoffea.records.run import NO_FILE
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Card, Sheet, absence
 from roastcoffea.units import FRACTION, SECOND
 
-HEADLINES: Final = {
-    "re-read": "Much was read more than once",
-    "storage": "Reading waits for storage",
-    "decompression": "Decompression is slow",
-    "metadata": "Opening files is slow",
-    "start-up": "New workers are slow to start",
-    "contention": "Threads wait for a free core",
-    "interpreter lock": "Threads wait for the interpreter lock (GIL)",
-    "blocked": "process() waits instead of computing",
-    "compute": "One function dominates process()",
-    "repeated work": "Loading is repeated from chunk to chunk",
-    "interpretation": "Building arrays is slow",
-    "checkpoint": "Checkpoints are slow",
-    "chunk size": "Small chunks repeat fixed work",
-    "scheduler": "Task scheduling is slow",
-    "transfer": "Tasks wait for results from other workers",
-    "merge": "Merging results is slow",
-    "preprocessing": "Preprocessing delays the run",
-    "tail": "Threads sit idle while the last chunks run",
-    "client": "Workers sit idle while the client is busy",
-    "memory": "Workers run out of memory",
-    "time limit": "A time limit ends workers",
-    "failures": "Failed attempts waste time",
-    "missing data": "The result is incomplete",
-    "serialization": "Serialization is slow",
-    "compression": "Dask's compression is slow",
-    "other tasks": "Other tasks occupy the workers",
-    "slow worker": "Slow worker",
-    "slow host": "Slow host",
-    "slow endpoint": "Slow storage server",
-    "slow file": "Slow file",
-    "slow dataset": "Slow dataset",
-    "slow chunk": "One chunk takes much longer than the others",
-}
-"""Headlines by cause."""
+LEAST: Final = 0.05
+"""Share of the wall time that a finding must save: repeated runs differ by about as much."""
 
-
-def headline_of(cause: str) -> str:
-    """Headline of a cause; one without gets its own name."""
-    return HEADLINES.get(cause) or f"{cause[:1].upper()}{cause[1:]}"
-
-
-Severity = Literal["incomplete result", "high", "medium"]
-
-IDLE_SHARE: Final = 0.1
-"""Smallest share of a finding's time that is mentioned as idle time which it causes."""
-
-Rows = Mapping[str, float]
-"""Thread seconds by class of the time ledger, or by part of a class."""
-
+HIGH: Final = 0.2
+"""Smallest share of the wall time whose saving makes a finding severe."""
 
 CAUSED_IDLE: Final = "idle until it is done"
 """Row of idle time that a finding's other rows cause."""
@@ -95,17 +50,6 @@ class Culprit(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
-def _without_unit(low: str, high: str) -> str:
-    """The lower end of an interval without its unit, if both ends have the same."""
-    amount, _, unit = low.rpartition(" ")
-    return amount if high.endswith(f" {unit}") and " " not in amount else low
-
-
-def page_of(cause: str) -> str:
-    """Page of the documentation on a cause."""
-    return f"limited/{cause.replace(' ', '-')}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A bottleneck: what is slow and where, how much time it costs, and what to do about it.
@@ -117,7 +61,7 @@ class Finding:
     what : str
         What is slow and where: one sentence.
     advice : str
-        What to do: one sentence.
+        What to do: one sentence, without the remedy.
     seconds : float or None
         Wall time that fixing the cause would save, by a replay of the run; None if unknown.
     interval : tuple of float or None
@@ -132,9 +76,17 @@ class Finding:
         Evidence: thread seconds by class of the time ledger, or by part of one.
     elapsed : float
         Wall time of the run, in seconds.
+    incomplete : bool
+        Whether the output lacks data.
+    taken : Taken or None
+        How a replay removes the cause; None if all threads share the time of its rows.
+    outranks : bool
+        Whether its culprit, or event, enlarges classes of time that are findings too.
+    always : bool
+        Whether it is a finding whatever time it saves.
     """
 
-    cause: str
+    cause: str = ""
     what: str
     advice: str
     seconds: float | None = None
@@ -142,13 +94,16 @@ class Finding:
     at_most: bool = False
     culprits: tuple[Culprit, ...] = ()
     remedy: str | None = None
-    rows: Rows
-    elapsed: float
+    rows: Mapping[str, float]
+    elapsed: float = 0.0
     incomplete: bool = False
+    taken: Taken | None = None
+    outranks: bool = False
+    always: bool = False
 
     @property
-    def severity(self) -> Severity:
-        """How severe it is: "incomplete result", "high" or "medium"."""
+    def severity(self) -> Literal["incomplete result", "high", "medium"]:
+        """How severe it is."""
         if self.incomplete:
             return "incomplete result"
         return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
@@ -156,7 +111,7 @@ class Finding:
     @property
     def headline(self) -> str:
         """What is wrong, in a few words."""
-        return headline_of(self.cause)
+        return CAUSES[self.cause].headline if self.cause in CAUSES else self.cause.capitalize()
 
     @property
     def saves(self) -> str:
@@ -167,55 +122,45 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """What is slow and where, what it costs, and what to do."""
-        return " ".join(part for part in (self.what, self.saving, self.advice) if part)
+        """What is slow and where, what it costs, and what to do, with the remedy."""
+        advice = f"{self.advice.removesuffix('.')}: {self.remedy}." if self.remedy else self.advice
+        return " ".join(filter(None, (self.what, self.saving, advice)))
 
     @property
     def saving(self) -> str:
         """The saving as a sentence; empty if unknown."""
         if self.seconds is None:
             return ""
-        of = f"of {SECOND.text(self.elapsed)}"
-        idle = self.rows.get(CAUSED_IDLE, 0.0)
-        if idle >= IDLE_SHARE * sum(self.rows.values()):
-            of += f": threads sit idle for another {SECOND.text(idle)} of thread time until it is done"
-        if self.at_most or self.interval is None:
-            return f"Fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)} {of}."
-        low, high = map(SECOND.text, self.interval)
-        between = f" ({_without_unit(low, high)} to {high})" if low != high else ""
-        return f"Fixing it saves about {SECOND.text(self.seconds)}{between} {of}."
+        between, idle = "", self.rows.get(CAUSED_IDLE, 0.0)
+        if not self.at_most and self.interval is not None:
+            low, high = map(SECOND.text, self.interval)
+            unit = f" {high.rpartition(' ')[2]}"
+            between = f" ({low.removesuffix(unit) if low.count(' ') == 1 else low} to {high})" if low != high else ""
+        caused = f": threads sit idle for another {SECOND.text(idle)} of thread time until it is done"
+        caused = caused if idle >= 0.1 * sum(self.rows.values()) else ""
+        return f"{self.saves[0].upper()}{self.saves[1:]}{between} of {SECOND.text(self.elapsed)}{caused}."
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain data, for other programs."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "incomplete"}
+        hidden = ("incomplete", "taken", "outranks", "always")
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in hidden}
         culprits = [culprit._asdict() for culprit in self.culprits]
         return own | {"culprits": culprits, "severity": self.severity, "text": self.text, "page": self.page}
 
     @property
     def card(self) -> Card:
         """The finding as a card, with its first culprit's name to stand out."""
+        known = {name: seconds for name, seconds in self.rows.items() if name in FAMILY_OF}
         first = self.culprits[0].label or self.culprits[0].name if self.culprits else ""
         return Card(
             title=self.headline,
             saving="" if self.incomplete else self.saves,
             what=self.what,
-            advice=self._advice_without_remedy(),
+            advice=self.advice,
             culprit=first if first in self.what else "",
             remedy=self.remedy,
-            family=self._family(),
+            family=FAMILY_OF[max(known, key=lambda name: known[name])] if known else TROUBLE,
         )
-
-    def _advice_without_remedy(self) -> str:
-        """What to do, without the line to copy: that stands below it."""
-        if not self.remedy or self.remedy not in self.advice:
-            return self.advice
-        advice = self.advice.replace(f": {self.remedy}", "")
-        return "" if advice == f"Use {self.remedy}." else f"{advice.rstrip('.')}."
-
-    def _family(self) -> Family:
-        """Family of the class with most of its time."""
-        known = {name: seconds for name, seconds in self.rows.items() if name in FAMILY_OF}
-        return FAMILY_OF[max(known, key=lambda name: known[name])] if known else TROUBLE
 
     @property
     def page(self) -> str:
@@ -229,12 +174,83 @@ class Finding:
         return str(self)
 
 
-UNMEASURED = (
+def page_of(cause: str) -> str:
+    """Page of the documentation on a cause."""
+    return f"limited/{cause.replace(' ', '-')}"
+
+
+Rule = Callable[[Any], Finding | Iterable[Finding] | None]
+"""What a rule gets is `Evidence`, which lies above this module."""
+
+
+class Cause(NamedTuple):
+    """A cause of lost time: see `finding`."""
+
+    name: str
+    headline: str
+    rule: Rule
+    part: str
+    shows: str
+    first: str
+    least: float
+    looks_idle: bool
+    outranks: bool
+
+    def findings(self, evidence: Any) -> Iterator[Finding]:
+        """Findings about this cause in a run, before their savings are known."""
+        found = self.rule(evidence)
+        for one in [found] if isinstance(found, Finding) else found or ():
+            yield replace(one, cause=self.name, outranks=one.outranks or self.outranks)
+
+
+CAUSES: Final[dict[str, Cause]] = {}
+
+
+def finding(
+    name: str,
+    headline: str,
+    *,
+    part: str,
+    shows: str,
+    first: str,
+    least: float = LEAST,
+    looks_idle: bool = False,
+    outranks: bool = False,
+) -> Callable[[Rule], Rule]:
+    """Register a function that finds a cause of lost time; its docstring is the cause's page of the documentation.
+
+    The first line of the docstring is the title, the first paragraph says what it is, and what follows how to make
+    sure and what to do. `docs/write_limited.py` puts what is printed for a run with this cause between them.
+
+    Parameters
+    ----------
+    name
+        The cause in one or two words, which a class of the time ledger may have as its `word`.
+    headline
+        What is wrong, in a few words.
+    part, shows, first
+        Where the index of these pages has it, how it shows in the time ledger, and what to try first.
+    least
+        Share of the wall time that it must save: more than `LEAST` for what healthy runs have, too.
+    looks_idle
+        Whether missing task rows would look like this cause.
+    outranks
+        Whether a named culprit or an event enlarges other classes of time.
+    """
+
+    def add(rule: Rule) -> Rule:
+        CAUSES[name] = Cause(name, headline, rule, part, shows, first, least, looks_idle, outranks)
+        return rule
+
+    return add
+
+
+UNMEASURED: Final = (
     "What tasks did was not measured, as no Runner called them: use MetricsCollector(client, everything=True), or "
     "submit roastcoffea.measured(function)."
 )
 
-NOTHING_READ = f"{NO_FILE.capitalize()}: sections (track_time) show what tasks do."
+NOTHING_READ: Final = f"{NO_FILE.capitalize()}: sections (track_time) show what tasks do."
 
 
 class Verdict(list[Finding], Presented):
@@ -280,8 +296,7 @@ class Verdict(list[Finding], Presented):
         return " ".join(filter(None, [self._outcome(), self._unmeasured]))
 
     def _outcome(self) -> str:
-        """What fixing all findings saves, or that there is nothing to fix; empty for a single finding."""
-        saving = [one for one in self if one.severity != "incomplete result"]
+        saving = [one for one in self if not one.incomplete]
         if self.together is not None and len(saving) > 1:
             about = "at most" if any(one.at_most for one in saving) else "about"
             which = "all of them" if len(saving) == len(self) else "the others"
@@ -300,16 +315,13 @@ class Verdict(list[Finding], Presented):
         """The bottleneck, and the findings."""
         if self.absent is not None:
             return [Sheet(title="verdict", lead=[absence(self.absent)])]
-        before, after = self.not_interpreted, self.conclusion
-        lines = [*filter(None, [before, *map(str, self), after])]
-        caption = " ".join(filter(None, [before, after]))
-        return [Sheet(title=self._title(), items=lines, cards=[one.card for one in self], caption=caption)]
-
-    def _title(self) -> str:
-        if self._bound is None:
-            return "verdict: the measurement is incomplete" if self.incomplete else "verdict"
-        share = "" if self._share is None else f" ({FRACTION.text(self._share)} of thread time)"
-        return f"bottleneck: {self._bound}{share}"
+        around = [*filter(None, [self.not_interpreted]), *map(str, self), *filter(None, [self.conclusion])]
+        title = "verdict: the measurement is incomplete" if self.incomplete else "verdict"
+        if self._bound is not None:
+            share = "" if self._share is None else f" ({FRACTION.text(self._share)} of thread time)"
+            title = f"bottleneck: {self._bound}{share}"
+        caption = " ".join(filter(None, [self.not_interpreted, self.conclusion]))
+        return [Sheet(title=title, items=around, cards=[one.card for one in self], caption=caption)]
 
     @property
     def not_interpreted(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import scipy
@@ -94,7 +94,6 @@ CORE_WAIT: Final = ("contention_seconds", "core_wait_seconds")
 """Columns for time without a free core, the better one first."""
 
 LOCK: Final = "lock_seconds"
-COLLECTED: Final = "gc_seconds"
 
 BY_CHANCE: Final = (*CORE_WAIT, LOCK)
 """Columns of time that a chunk loses to other activity, which is nobody's slowness."""
@@ -157,35 +156,18 @@ class _Coded:
     """Seconds without a core or the interpreter, or in garbage collection, which `seconds` excludes."""
     levels: Mapping[str, Levels]
     names: Mapping[str, Sequence[str | None]]
+    parts: Mapping[str, tuple[Levels, Integers]]
+    """What some kinds of levels consist of: the workers of hosts, and pairs of endpoints and files; whose each is."""
     host_of: Integers
-    endpoint_of: Integers
-    """Endpoint of each pair of a file and an endpoint that it was read from."""
-    pairs: Levels
+    """Host of each worker."""
     first: Flags
     counts: Flags
     """Whether a chunk is used for the model: it has events, and is not the first of several on its thread."""
+    traits: Numbers
+    """Variables in which a chunk's duration is linear."""
 
-    @cached_property
-    def traits(self) -> Numbers:
-        """Variables in which a chunk's duration is linear."""
-        return np.column_stack([np.ones(len(self.seconds)), self.events, amounts(self.table, "bytes_payload")])
-
-    @cached_property
-    def events(self) -> Numbers:
-        """Events of each chunk."""
-        return amounts(self.table, "events")
-
-    def counted(self, kind: str) -> Levels:
+    def counted(self, levels: Levels) -> Levels:
         """Levels of the chunks used for the model."""
-        return self._used(self.levels[kind])
-
-    def parts(self) -> dict[str, Parts]:
-        """Workers of hosts, and files of endpoints, of the chunks used for the model."""
-        hosts = Parts(self.counted(WORKER), self.host_of)
-        endpoints = Parts(self._used(self.pairs), self.endpoint_of)
-        return {kind: each for kind, each in ((HOST, hosts), (ENDPOINT, endpoints)) if kind in self.levels}
-
-    def _used(self, levels: Levels) -> Levels:
         return Levels.of(levels.codes[self.counts], len(levels.sizes))
 
 
@@ -199,11 +181,6 @@ class _Fitted:
     first: float
     usual: Flags
 
-    @property
-    def expected(self) -> Numbers:
-        """Expected seconds of each chunk, except losses by chance."""
-        return np.asarray(self.typical * np.exp(self.effect))
-
 
 @fact
 def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slowness:
@@ -212,12 +189,17 @@ def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slo
     chunks = _coded(rows_where(computed, computed["wall_seconds"].is_valid()), lifetimes)
     refuse_if(not len(chunks.seconds), "no chunk with a duration was computed")
     fitted = _fitted(chunks)
-    heavy = _heaviness(chunks, fitted)
-    describer = _Describer(chunks, fitted)
-    slow = [*_slow(chunks, fitted, describer), *_heavy(chunks, describer, heavy)]
+    # events of each dataset relative to the others, with slow levels removed
+    common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
+    values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
+    datasets = chunks.counted(chunks.levels[DATASET])
+    number = int(np.count_nonzero(datasets.sizes))
+    heavy = estimated(values, datasets, Noise.around(values, [datasets]), number, scatter=False)
+    slow = [*_slow(chunks, fitted, heavy, np.flatnonzero((heavy.low > HEAVY) & (datasets.sizes > 1) & (number > 1)))]
+    estimates = fitted.blame.estimates | {DATASET: heavy}
     return Slowness(
         slow=sorted(slow, key=lambda one: -one.seconds),
-        factors=_factors(chunks, fitted.blame.estimates | {DATASET: heavy}),
+        factors={kind: _factors(chunks, kind, each) for kind, each in estimates.items()},
         chunks=_expected(chunks, fitted),
         first_factor=float(np.exp(fitted.first)),
     )
@@ -225,58 +207,45 @@ def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slo
 
 def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     """Durations of the chunks without losses by chance, and their levels."""
-    wall = amounts(table, "wall_seconds")
+    wall, events = amounts(table, "wall_seconds"), amounts(table, "events")
     # a full collection takes as long as a short chunk, and hits any of them
-    collected = _known(table, COLLECTED)
+    collected = _known(table, "gc_seconds")
     lost = _known(table, *CORE_WAIT) + _known(table, LOCK) + collected
-    worked = np.minimum(amounts(table, "cpu_seconds"), wall) - collected
-    seconds = np.maximum(wall - lost, np.maximum(worked, SMALLEST))
-    encoded = {kind: _encoded(table[kind]) for kind in (WORKER, ENDPOINT, FILE, DATASET)}
-    levels = {kind: Levels.of(numbers, len(names)) for kind, (numbers, names) in encoded.items()}
-    names: dict[str, Sequence[str | None]] = {kind: known for kind, (_, known) in encoded.items()}
-    host_of, names[HOST] = _hosts(names[WORKER], lifetimes)
-    if len(names[HOST]) > 1 and len(names[HOST]) < len(host_of):
-        levels = {HOST: Levels.of(host_of[levels[WORKER].codes], len(names[HOST]))} | levels
-    pairs, endpoint_of = _pairs(levels[FILE], levels[ENDPOINT])
-    if not 1 < len(names[ENDPOINT]) < len(endpoint_of):
+    seconds = np.maximum(wall - lost, np.maximum(np.minimum(amounts(table, "cpu_seconds"), wall) - collected, SMALLEST))
+    encoded = {
+        kind: pc.dictionary_encode(table[kind], null_encoding="encode") for kind in (WORKER, ENDPOINT, FILE, DATASET)
+    }
+    names: dict[str, Sequence[str | None]] = {
+        kind: each.combine_chunks().dictionary.to_pylist() for kind, each in encoded.items()
+    }
+    levels = {kind: Levels.of(codes(table[kind]), len(names[kind])) for kind in encoded}
+    parts = {}
+    # a worker without a known host has one of its own
+    known = (
+        {} if lifetimes is None else dict(zip(*lifetimes.select(["worker", "host"]).to_pydict().values(), strict=True))
+    )
+    host_of, hosts = pd.factorize(pd.Index([known.get(one) or f"\0{one}" for one in names[WORKER]], dtype=object))
+    names[HOST] = [None if host.startswith("\0") else host for host in hosts]
+    if 1 < len(hosts) < len(host_of):
+        levels = {HOST: Levels.of(host_of[levels[WORKER].codes], len(hosts))} | levels
+        parts[HOST] = levels[WORKER], host_of
+    number = max(len(names[ENDPOINT]), 1)
+    pairs, rows = np.unique(levels[FILE].codes * number + levels[ENDPOINT].codes, return_inverse=True)
+    if 1 < number < len(pairs):
+        parts[ENDPOINT] = Levels.of(rows, len(pairs)), pairs % number
+    else:
         del levels[ENDPOINT]
-    first = _first_of_threads(table)
-    events = amounts(table, "events")
-    later = np.bincount(levels[WORKER].codes, ~first, minlength=len(names[WORKER]))[levels[WORKER].codes]
+    first, worker = _first_of_threads(table), levels[WORKER].codes
+    later = np.bincount(worker, ~first, minlength=len(names[WORKER]))[worker]
     counts = (~first | (later < WITHOUT_FIRST)) & ((events > 0) | (not events.any()))
-    return _Coded(table, seconds, wall - seconds, levels, names, host_of, endpoint_of, pairs, first, counts)
-
-
-def _pairs(files: Levels, endpoints: Levels) -> tuple[Levels, Integers]:
-    """Pairs of a file and an endpoint that it was read from, and the endpoint of each."""
-    number = len(endpoints.sizes)
-    found, rows = np.unique(files.codes * number + endpoints.codes, return_inverse=True)
-    return Levels.of(rows, len(found)), found % max(number, 1)
+    traits = np.column_stack([np.ones(len(wall)), events, amounts(table, "bytes_payload")])
+    return _Coded(table, seconds, wall - seconds, levels, names, parts, host_of, first, counts, traits)
 
 
 def _known(table: pa.Table, *names: str) -> Numbers:
     """Seconds of each chunk from the first of these columns that has values; 0 if none has."""
     known = [table[name] for name in names if name in table.column_names]
-    found = pc.coalesce(*known, pa.scalar(0.0)) if known else pa.nulls(len(table), pa.float64())
-    return np.asarray(pc.fill_null(pc.cast(found, pa.float64()), 0.0).to_numpy(), np.float64)
-
-
-def _encoded(column: pa.ChunkedArray) -> tuple[Integers, list[str | None]]:
-    """A number for each name, in order of appearance, and the names."""
-    encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
-    return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary.to_pylist()
-
-
-def _hosts(workers: Sequence[str | None], lifetimes: pa.Table | None) -> tuple[Integers, list[str | None]]:
-    """Host number of each worker, and the hosts; a worker without a known host has one of its own."""
-    known = (
-        {}
-        if lifetimes is None
-        else dict(zip(*(lifetimes[name].to_pylist() for name in ("worker", "host")), strict=True))
-    )
-    hosts = {known.get(worker) or (worker,): known.get(worker) for worker in workers}
-    number = {host: place for place, host in enumerate(hosts)}
-    return np.array([number[known.get(worker) or (worker,)] for worker in workers], np.int64), list(hosts.values())
+    return np.array(pc.cast(pc.coalesce(*known, pa.scalar(0.0)), pa.float64())) if known else np.zeros(len(table))
 
 
 def _first_of_threads(table: pa.Table) -> Flags:
@@ -284,31 +253,27 @@ def _first_of_threads(table: pa.Table) -> Flags:
     start = moments(table, "start")
     if table["thread"].null_count or np.isnan(start).any():
         return np.zeros(len(table), np.bool_)
-    number = codes(table["worker"]) * (len(table) + 1) + codes(table["thread"])
-    threads = codes(pa.chunked_array([pa.array(number)]))
-    earliest = np.full(int(threads.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(earliest, threads, start)
-    return np.asarray(start == earliest[threads])
+    threads = pd.Series(start).groupby([codes(table["worker"]), codes(table["thread"])])
+    return np.asarray(threads.transform("min") == start)
 
 
 def _fitted(chunks: _Coded) -> _Fitted:
     """Law, factors and culprits; the law is refitted without the culprits."""
-    groups = {kind: chunks.counted(kind) for kind in KINDS if kind in chunks.levels}
-    datasets = chunks.counted(DATASET)
-    every = {kind: chunks.levels[kind] for kind in groups}
-    parts = chunks.parts()
-    effect, usual, traits = np.zeros(len(chunks.seconds)), ~chunks.first, chunks.traits
-    fitted = None
+    every = {kind: chunks.levels[kind] for kind in KINDS if kind in chunks.levels}
+    groups = {kind: chunks.counted(levels) for kind, levels in every.items()}
+    parts = {kind: Parts(chunks.counted(levels), whole) for kind, (levels, whole) in chunks.parts.items()}
+    effect, usual, fitted = np.zeros(len(chunks.seconds)), ~chunks.first, None
+    datasets = chunks.levels[DATASET]
     for _ in range(PASSES):
         plain = chunks.seconds / np.exp(effect)
-        typical = typical_seconds(chunks.levels[DATASET].codes, traits, plain, usual)
+        typical = typical_seconds(datasets.codes, chunks.traits, plain, usual)
         # a straggler with rare traits would determine its own law
-        typical = typical_seconds(chunks.levels[DATASET].codes, traits, plain, usual & (plain <= USUAL * typical))
+        typical = typical_seconds(datasets.codes, chunks.traits, plain, usual & (plain <= USUAL * typical))
         values = np.log(chunks.seconds / typical)
-        first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks)
+        first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks.first)
         values = values - first * chunks.first
         known = fitted.blame if fitted else None
-        blame = blamed(values[chunks.counts], groups, datasets, parts, known)
+        blame = blamed(values[chunks.counts], groups, chunks.counted(datasets), parts, known)
         effect = total(blame.effects, every) + first * chunks.first
         usual = chunks.seconds <= USUAL * typical * np.exp(effect)
         fitted = _Fitted(blame, typical, effect, first, usual)
@@ -318,68 +283,43 @@ def _fitted(chunks: _Coded) -> _Fitted:
     return fitted
 
 
-def _first_effect(values: Numbers, chunks: _Coded) -> float:
+def _first_effect(values: Numbers, is_first: Flags) -> float:
     """Effect of being the first chunk of a thread; measurable if most chunks are later ones."""
-    number = int(chunks.first.sum())
+    number = int(is_first.sum())
     if not number or 2 * number > len(values):
         return 0.0
-    return max(float(np.sort(values[chunks.first])[(number - 1) // 2] - np.median(values[~chunks.first])), 0.0)
+    return max(float(np.sort(values[is_first])[(number - 1) // 2] - np.median(values[~is_first])), 0.0)
 
 
-def _heaviness(chunks: _Coded, fitted: _Fitted) -> Estimates:
-    """Weight of each dataset's events relative to the others, with slow levels removed."""
-    common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
-    values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
-    levels = chunks.counted(DATASET)
-    tests = int(np.count_nonzero(levels.sizes))
-    return estimated(values, levels, Noise.around(values, [levels]), tests, scatter=False)
-
-
-def _slow(chunks: _Coded, fitted: _Fitted, describer: _Describer) -> Iterator[Slow]:
-    """Workers, hosts and files that are blamed."""
+def _slow(chunks: _Coded, fitted: _Fitted, heavy: Estimates, datasets: Integers) -> Iterator[Slow]:
+    """Levels that are blamed, and heavy datasets; none without a name."""
+    usual = _Usual(chunks, fitted)
     for kind, effects in fitted.blame.effects.items():
         for level in np.flatnonzero(effects):
             others = fitted.blame.confounded.get((kind, int(level)), [])
-            confounded = [(other, chunks.names[other][one]) for other, one in others]
-            yield from describer.described((kind, int(level)), fitted.blame.estimates[kind], confounded)
+            yield from usual.described((kind, int(level)), fitted.blame.estimates[kind], others)
+    codes = chunks.levels[DATASET].codes
+    for level in datasets:
+        # hosts, workers, endpoints and files that had exactly its chunks
+        rows = codes == level
+        own = [(kind, int(chunks.levels[kind].codes[rows][0])) for kind in KINDS if kind in chunks.levels]
+        same = [(kind, one) for kind, one in own if np.array_equal(chunks.levels[kind].codes == one, rows)]
+        yield from usual.described((DATASET, int(level)), heavy, same)
 
 
-def _heavy(chunks: _Coded, describer: _Describer, heavy: Estimates) -> Iterator[Slow]:
-    """Datasets that are heavy."""
-    levels = chunks.counted(DATASET)
-    if np.count_nonzero(levels.sizes) < 2:
-        return
-    for level in np.flatnonzero((heavy.low > HEAVY) & (levels.sizes > 1)):
-        yield from describer.described((DATASET, int(level)), heavy, _same_chunks(chunks, int(level)))
-
-
-def _same_chunks(chunks: _Coded, dataset: int) -> Iterator[tuple[str, str | None]]:
-    """Hosts, workers, endpoints and files that had exactly the chunks of a dataset."""
-    rows = chunks.levels[DATASET].codes == dataset
-    for kind in KINDS:
-        if kind in chunks.levels:
-            own = chunks.levels[kind].codes[rows]
-            if (own == own[0]).all() and chunks.levels[kind].sizes[own[0]] == len(own):
-                yield kind, chunks.names[kind][own[0]]
-
-
-class _Describer:
+class _Usual:
     """Describes slow levels relative to the usual: the share of each phase in chunks that are not slow, by dataset."""
 
     def __init__(self, chunks: _Coded, fitted: _Fitted) -> None:
         self.chunks, self.fitted = chunks, fitted
         self.dataset = chunks.levels[DATASET].codes
-        self.later = ~chunks.first
-        self.phases = np.column_stack([amounts(chunks.table, name) for name in PHASES])
+        self.phases = np.column_stack([chunks.seconds, *(amounts(chunks.table, name) for name in PHASES)])
         free = np.flatnonzero((fitted.effect == 0) & fitted.usual & chunks.counts)
         number = len(chunks.names[DATASET])
-        weights = [chunks.seconds[free], *self.phases[free].T]
-        sums = np.array([np.bincount(self.dataset[free], weight, minlength=number) for weight in weights])
-        self.seconds, self.of_phases = sums[0], sums[1:].T
+        sums = [np.bincount(self.dataset[free], weights, number) for weights in self.phases[free].T]
+        self.of_datasets = np.column_stack(sums)
 
-    def described(
-        self, who: tuple[str, int], estimates: Estimates, confounded: Iterable[tuple[str, str | None]]
-    ) -> Iterator[Slow]:
+    def described(self, who: tuple[str, int], estimates: Estimates, same: Iterable[tuple[str, int]]) -> Iterator[Slow]:
         """Description of a slow level, by kind and number; nothing if it has no name."""
         (kind, level), chunks, fitted = who, self.chunks, self.fitted
         name, own = chunks.names[kind][level], estimates.effect[level]
@@ -388,6 +328,7 @@ class _Describer:
         rows = np.flatnonzero(chunks.levels[kind].codes == level)
         expected = fitted.typical[rows] * np.exp(fitted.effect[rows] - own)
         phase, beyond = self.excess(kind, rows, expected)
+        others = [(other, chunks.names[other][one]) for other, one in same]
         yield Slow(
             kind=kind,
             name=name,
@@ -398,56 +339,40 @@ class _Describer:
             phase=phase,
             phase_seconds=beyond,
             host=chunks.names[HOST][chunks.host_of[level]] if kind == WORKER else None,
-            confounded_with=tuple((other, text) for other, text in confounded if text is not None),
+            confounded_with=tuple((other, text) for other, text in others if text is not None),
         )
 
     def excess(self, kind: str, rows: Integers, expected: Numbers) -> tuple[str | None, float]:
         """Phase in which chunks exceed the usual share most, and the excess."""
-        later = self.later[rows]
-        rows, expected = (rows[later], expected[later]) if later.any() else (rows, expected)
-        here = self.dataset[rows]
-        every = np.full(len(self.seconds), fill_value=True)
-        like = every & (np.arange(len(every)) != here[0]) if kind == DATASET else every
-        overall, total_seconds = self.of_phases[like].sum(axis=0), self.seconds[like].sum()
-        if not total_seconds:
+        if (later := ~self.chunks.first[rows]).any():
+            rows, expected = rows[later], expected[later]
+        usual, every = self.of_datasets[self.dataset[rows]], self.of_datasets
+        whole = (every if kind != DATASET else np.delete(every, self.dataset[rows[0]], axis=0)).sum(axis=0)
+        if not whole[0]:
             return None, 0.0
-        known = (self.seconds > 0) & (kind != DATASET)
-        shares = (
-            np.where(known[:, None], self.of_phases, overall) / np.where(known, self.seconds, total_seconds)[:, None]
-        )
-        of_dataset = np.bincount(here, expected, minlength=len(every))
-        beyond = self.phases[rows].sum(axis=0) - of_dataset @ shares
+        usual[(usual[:, 0] == 0) | (kind == DATASET)] = whole
+        beyond = self.phases[rows, 1:].sum(axis=0) - (expected / usual[:, 0]) @ usual[:, 1:]
         most = int(np.argmax(beyond))
         return (PHASES[most].removesuffix("_seconds"), float(beyond[most])) if beyond[most] > 0 else (None, 0.0)
 
 
-def _factors(chunks: _Coded, found: Mapping[str, Estimates]) -> dict[str, pa.Table]:
-    """Factors of all levels, by kind."""
-    return {
-        kind: pa.table(
-            {
-                "name": pa.array(chunks.names[kind], pa.string()),
-                "chunks": chunks.counted(kind).sizes,
-                "factor": np.exp(estimates.shrunk),
-                "low": np.exp(estimates.low),
-                "high": np.exp(estimates.high),
-            }
-        )
-        for kind, estimates in found.items()
-    }
+def _factors(chunks: _Coded, kind: str, found: Estimates) -> pa.Table:
+    """Factors of all levels of a kind."""
+    columns = {"factor": found.shrunk, "low": found.low, "high": found.high}
+    known = {"name": pa.array(chunks.names[kind], pa.string()), "chunks": chunks.counted(chunks.levels[kind]).sizes}
+    return pa.table(known | {name: np.exp(values) for name, values in columns.items()})
 
 
 def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
     """The chunks with their expected durations."""
-    place = chunks.levels[WORKER].codes
     effects, estimates = fitted.blame.effects, fitted.blame.estimates
     own = np.where(effects[WORKER] > 0, effects[WORKER], estimates[WORKER].shrunk)
     if HOST in effects:
         own = own + effects[HOST][chunks.host_of]
     columns = {
         "typical_seconds": fitted.typical,
-        "slowness": np.exp(own)[place],
-        "expected_seconds": fitted.expected + chunks.lost,
+        "slowness": np.exp(own)[chunks.levels[WORKER].codes],
+        "expected_seconds": fitted.typical * np.exp(fitted.effect) + chunks.lost,
     }
     found = chunks.table.select(OF_CHUNKS)
     for name, values in columns.items():

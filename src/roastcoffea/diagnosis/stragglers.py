@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.blame import WORKER
-from roastcoffea.diagnosis.evidence import MOSTLY, SHORTEST_EXCESS, SLOW_CHUNK, STRAGGLER_SPREADS
 from roastcoffea.diagnosis.slowness import FEWEST_TO_FIT, PHASES, Slowness
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import Steps, aggregated
@@ -59,10 +59,9 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
     """Chunks that took much longer than expected, with STRAGGLER_COLUMNS."""
     wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
     excess, dataset = wall - expected, codes(expected_seconds["dataset"])
-    spread = _medians(np.abs(excess), dataset)[dataset]
-    slow = np.flatnonzero(
-        (wall > SLOW_CHUNK * expected) & (excess > np.maximum(STRAGGLER_SPREADS * spread, SHORTEST_EXCESS))
-    )
+    spread = _medians(np.abs(excess), dataset)
+    # caches, disks and the lock cause smaller ones, a busy machine delays any chunk by 0.1 s, and some vary by nature
+    slow = np.flatnonzero((wall > 2 * expected) & (excess > np.maximum(6 * spread, 0.1)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
     rows = rows.append_column("excess_seconds", pa.array(excess[slow]))
@@ -70,17 +69,16 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
     return rows.select([column.name for column in STRAGGLER_COLUMNS])
 
 
-def _medians(values: Numbers, codes: Integers) -> Numbers:
-    """Median of the values of each code."""
-    parts = np.split(values[np.argsort(codes, kind="stable")], np.cumsum(np.bincount(codes))[:-1])
-    return np.array([np.median(part) for part in parts])
+def _medians(values: Numbers, dataset: Integers) -> Numbers:
+    """For each value the median of its dataset."""
+    return np.asarray(pd.Series(values).groupby(dataset).transform("median"))
 
 
 def _slow_phases(chunks: pa.Table, slow: Integers) -> list[str | None]:
     """For each of these chunks, the phase with the largest excess over the median of its dataset, if any."""
     dataset = codes(chunks["dataset"])
     times = [amounts(chunks, name) for name in PHASES]
-    beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in times])
+    beyond = np.column_stack([(seconds - _medians(seconds, dataset))[slow] for seconds in times])
     names, most = [name.removesuffix("_seconds") for name in PHASES], np.argmax(beyond, axis=1)
     return [names[place] if row[place] > 0 else None for row, place in zip(beyond, most, strict=True)]
 
@@ -206,7 +204,7 @@ def _shares(offered: float, work: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(cpu_share: float) -> str:
-    return CPU_BOUND if cpu_share >= MOSTLY else WAITING if cpu_share <= 1 - MOSTLY else MIXED
+    return CPU_BOUND if cpu_share >= 0.8 else WAITING if cpu_share <= 0.2 else MIXED
 
 
 @metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")

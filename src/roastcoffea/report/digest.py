@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.completeness import NO_RUNNER, NOTHING, Incompleteness, shortened, state_of
-from roastcoffea.diagnosis.culprits import cores_of_others
 from roastcoffea.diagnosis.finding import Finding, Verdict
+from roastcoffea.diagnosis.findings.computing import cores_of_others
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, name_of

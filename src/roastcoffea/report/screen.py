@@ -386,10 +386,7 @@ def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str]
     advice = with_names(finding.advice, names)
     # what is to be copied keeps its addresses
     remedy = finding.remedy
-    if remedy and remedy in finding.advice:
-        advice = finding.advice
-    else:
-        advice = f"{with_short_paths(advice).removesuffix('.')}{f': {remedy}' if remedy else '.'}"
+    advice = f"{with_short_paths(advice).removesuffix('.')}{f': {remedy}' if remedy else '.'}"
     lines = out.lines(advice, width - 3, MOST_LINES)
     if remedy and remedy not in " ".join(line.plain for line in lines):
         lines = out.lines(advice, width - 3)

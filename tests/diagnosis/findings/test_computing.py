@@ -12,10 +12,10 @@ from handmade import evidence_of, one_kind_of_time
 from limited_runs import busy_run, edited
 from made_runs import made_run, plan, waiting_in, with_call
 
-from roastcoffea.diagnosis.causes import conclusions
-from roastcoffea.diagnosis.causes_of_chunks import WITH_COFFEA
-from roastcoffea.diagnosis.evidence import PYTHON, Evidence
+from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
+from roastcoffea.diagnosis.findings.computing import PYTHON, WITH_COFFEA
+from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import HOT_COLUMNS, Profile
 from roastcoffea.metrics.stacks import Place, Stack
@@ -249,7 +249,7 @@ def test_a_pool_that_the_executor_was_given_has_its_own_number_of_workers(option
     run = dataclasses.replace(made_run([plan(1.0, core_wait=1.0)] * 20, 2, cores=1), tasks=None)
     finding = only(with_call(run, executor="FuturesExecutor", options=options), "contention")
     assert finding.remedy == line
-    assert finding.advice == f"Use 1 worker: {line}."
+    assert finding.text.endswith(f"Use 1 worker: {line}.")
 
 
 PROCESS, SMEAR = Place("P.process", "/my.py", 3), Place("smear", "/my.py", 7)
