@@ -19,7 +19,7 @@ from processes import PATIENCE
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.instrument.measured import measured
+from roastcoffea.instrument.tasks import measured
 from roastcoffea.instrument.track import record, track_bytes, track_memory, track_metrics, track_time
 from roastcoffea.monitor.task_monitor import TaskMonitor
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roastcoffea.errors import MissingMetricError as MissingMetricError
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
     from roastcoffea.errors import UnreadableMeasurementError as UnreadableMeasurementError
-    from roastcoffea.instrument.measured import measured as measured
+    from roastcoffea.instrument.tasks import measured as measured
     from roastcoffea.instrument.track import record as record
     from roastcoffea.instrument.track import track_bytes as track_bytes
     from roastcoffea.instrument.track import track_memory as track_memory
@@ -58,7 +58,7 @@ _MODULES: Final = {
         ("compat.measurements", _TABLES),
         ("errors", "ComparisonError MeasurementError MissingMeasurementError MissingMetricError"),
         ("errors", "RoastcoffeaError UnreadableMeasurementError"),
-        ("instrument.measured", "measured"),
+        ("instrument.tasks", "measured"),
         ("instrument.track", "track_bytes track_memory track_metrics track_time"),
         ("instrument.track", "record"),
         ("measurement", "Measurement load"),

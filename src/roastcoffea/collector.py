@@ -21,8 +21,8 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
-from roastcoffea.instrument.measured import CARRIED, settings_of
 from roastcoffea.instrument.names import given_name
+from roastcoffea.instrument.tasks import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable, interrupts_held
 from roastcoffea.recording.assembly import Ending, RunRecords
 from roastcoffea.recording.black_box import BlackBox, Place, checked_place

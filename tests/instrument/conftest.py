@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 from stored import Clock
 
-from roastcoffea.instrument import sections
+from roastcoffea.instrument import track
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(sections, "time", clock)
+    monkeypatch.setattr(track, "time", clock)
     return clock
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gc
 import threading
 import time
 from pathlib import Path
@@ -15,12 +14,9 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
-from processes import PATIENCE
 from stored import served, write_tree
 
-from roastcoffea import MetricsCollector, track_time
-from roastcoffea.instrument.attempt import Attempt
-from roastcoffea.instrument.channels import DaskTask
+from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 
 LATENCY = 0.05
@@ -105,15 +101,6 @@ def test_computing_between_branches_is_computing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_computing_between_embedded_baskets_is_computing(real_files: Any) -> None:
-    (path,) = real_files["ttbar"]["files"]
-    chunk = measured(path, Alternating(("MET_pt", "MET_phi", "PV_npvs"), cpu=0.2)).chunks.iloc[0]
-    assert chunk["bytes_payload"] == 0
-    assert 0.6 <= chunk["compute_seconds"] <= 0.8
-    assert 0 < chunk["interpret_seconds"] < 0.1
-
-
-@pytest.mark.slow
 def test_compression_moves_decompression_only(tmp_path: Path) -> None:
     seconds = {}
     for name, compression in (("none", None), ("zstd", uproot.ZSTD(5))):
@@ -162,33 +149,3 @@ def test_memory_that_is_freed_inside_the_chunk_is_seen(tmp_path: Path) -> None:
     assert chunk["memory_peak"] - chunk["memory_before"] == pytest.approx(300 * 2**20, rel=0.1)
     assert chunk["overlaps"] == 0
     assert chunk["memory_after"] - chunk["memory_before"] < 100 * 2**20
-
-
-class Meeting(Planted):
-    """Ends no chunk before another one has come as far."""
-
-    both = threading.Barrier(2, timeout=PATIENCE)
-
-    def process(self, events: Any) -> dict[str, float]:
-        self.both.wait()
-        return {"sum": 0.0}
-
-
-def test_chunks_that_overlap_are_flagged(tmp_path: Path) -> None:
-    path = write_tree(tmp_path / "overlap.root", baskets=2)
-    chunks = measured(path, Meeting(), threads=2, chunksize=1000).chunks
-    assert chunks["overlaps"].tolist() == [1, 1]
-
-
-def thread_locals() -> set[int]:
-    return {id(thing) for thing in gc.get_objects() if issubclass(type(thing), threading.local)}
-
-
-def test_nothing_of_an_attempt_is_local_to_threads() -> None:
-    """In CPython 3.11 a `threading.local` that is collected as garbage can stop a process that Dask profiles."""
-    before = thread_locals()
-    attempt = Attempt(DaskTask())
-    with attempt.current, track_time("jets"):
-        attempt.meter.options({})
-        assert thread_locals() <= before
-    attempt.end()

@@ -85,13 +85,6 @@ def test_a_folder_that_takes_nothing_costs_no_record(
     assert [line.getMessage() for line in caplog.records] == [problem]
 
 
-@pytest.mark.parametrize(("in_output", "failed", "output"), [(True, True, None), (True, False, 5), (False, False, {})])
-def test_a_record_without_any_way_is_an_error(in_output: bool, failed: bool, output: Any, closed_spool: str) -> None:
-    transport = Transport((), closed_spool, in_output)
-    with pytest.raises(IsADirectoryError):
-        transport.deliver(DaskTask(), RECORD, output, failed=failed)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")
 def test_a_full_disk_takes_records_whole_or_not_at_all(tmp_path: Path) -> None:
     script = textwrap.dedent("""

@@ -11,9 +11,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,11 +21,10 @@ import pytest
 from conftest import wait_until
 from processes import PATIENCE
 
-from roastcoffea.instrument import attempt, track
-from roastcoffea.instrument.attempt import Attempt, Clocks
+from roastcoffea.instrument.attempt import Clocks
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
-from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk, track_memory
+from roastcoffea.instrument.track import OpenChunk, open_chunk, open_chunk_of, track_memory
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
@@ -128,11 +125,6 @@ def test_overlapping_threads_are_flagged_and_see_what_happened_meanwhile() -> No
     assert growth(intervals["first"]) == pytest.approx(300, rel=0.15)
 
 
-def test_the_process_keeps_no_state_of_closed_intervals() -> None:
-    Interval().close()
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-
-
 def what_is_open() -> Counter[str]:
     """States of ours in this process, and files of the kernel that it has open; others may be those of a cluster."""
     files = (file.path for file in psutil.Process().open_files())
@@ -177,27 +169,6 @@ def test_an_interval_that_could_not_begin_is_not_open(monkeypatch: pytest.Monkey
     assert nothing_stays_open(before), what_is_open()
 
 
-@linux
-@pytest.mark.parametrize(
-    ("make", "break_"),
-    [
-        (lambda: Clocks(DaskTask()), lambda broken: broken.setattr(CoreWait, "seconds", interrupted)),
-        (lambda: Attempt(DaskTask()), lambda broken: broken.setattr(attempt, "Interval", interrupted)),
-        (lambda: Attempt(DaskTask()), partial(interrupt_opening, "clear_refs")),
-    ],
-)
-def test_what_could_not_begin_leaves_nothing_open(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], object], break_: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    before = what_is_open()
-    break_(monkeypatch)
-    with pytest.raises(KeyboardInterrupt) as raised:
-        make()
-    # the frames of the traceback still hold what was made
-    assert raised.tb is not None
-    assert nothing_stays_open(before), what_is_open()
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_wait_for_a_core_as_clocks_are_read_is_within_the_wall_time(
     monkeypatch: pytest.MonkeyPatch, when: str
@@ -223,39 +194,6 @@ def test_a_wait_for_a_core_as_clocks_are_read_is_within_the_wall_time(
     assert 0 < record["core_wait_seconds"] <= record["wall_seconds"]
 
 
-def test_a_chunk_that_could_not_become_the_current_one_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def __init__(self, *_: object, **__: object) -> None:
-            pass
-
-        set = interrupted
-
-    monkeypatch.setattr(track, "ContextVar", Broken)
-    before = what_is_open()
-    with pytest.raises(KeyboardInterrupt), open_chunk(OpenChunk()):
-        pass
-    assert nothing_stays_open(before), what_is_open()
-
-
-def test_many_threads_share_one_state() -> None:
-    wrong = []
-
-    def measured() -> None:
-        for _ in range(200):
-            interval = Interval()
-            interval.close()
-            if interval.overlaps > 7:
-                wrong.append(interval.overlaps)
-
-    threads = [threading.Thread(target=measured) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-
-
 @linux
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> None:
@@ -267,9 +205,9 @@ def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> 
         inner.close()
         assert inner.overlaps == 0
         with open_chunk(OpenChunk()) as chunk, track_memory("jets"):
-            assert current_chunk() is chunk
+            assert open_chunk_of(print) is chunk
         with track_memory("jets"):
-            assert current_chunk() is None
+            assert open_chunk_of(print) is None
         outer.close()
         chunk_of_parent.close()
         assert not [name for name in sys.modules if name.startswith("_roastcoffea")]

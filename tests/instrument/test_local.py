@@ -11,7 +11,7 @@ from planted_work import materialize
 from stored import write_tree
 
 from roastcoffea import MetricsCollector, measured
-from roastcoffea.instrument.measured import find_home
+from roastcoffea.instrument.tasks import find_home
 
 
 @pytest.fixture(scope="module")

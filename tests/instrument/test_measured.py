@@ -20,7 +20,7 @@ from dask.utils import funcname
 from stored import write_tree
 
 from roastcoffea import MetricsCollector, measured
-from roastcoffea.instrument.measured import settings_of
+from roastcoffea.instrument.tasks import settings_of
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +134,6 @@ def test_it_travels_as_the_function_where_nobody_waits(kind: str, path: str) -> 
     assert pickle.loads(packed)(path) == PLAIN[kind](path)
 
 
-@pytest.mark.usefixtures("waiting")
-def test_it_is_passed_on_by_a_process_in_which_nobody_waits() -> None:
-    packed = pickle.dumps(measured(total))
-    sent = pickle.loads(packed)
-    assert type(sent) is type(measured(total))
-    assert b"measured" in pickle.dumps(sent)
-
-
 def test_it_looks_like_the_function() -> None:
     wrapped = measured(total)
     assert (wrapped.__name__, wrapped.__doc__, wrapped.__wrapped__) == ("total", "Sum of a branch.", total)  # type: ignore[attr-defined]
@@ -150,13 +142,6 @@ def test_it_looks_like_the_function() -> None:
     assert cached.cache_info().hits == 0
     with pytest.raises(AttributeError):
         wrapped.nothing  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_dask_knows_it_again() -> None:
-    from dask.base import tokenize
-
-    assert tokenize(measured(total)) == tokenize(measured(total))
-    assert tokenize(measured(total)) != tokenize(measured(twice(total)))
 
 
 def generator() -> Iterator[int]:

@@ -82,11 +82,6 @@ def test_cells_of_a_notebook_are_called_as_in_tracebacks(script: Any, monkeypatc
     assert files_of_functions(script.Mine())["Mine.process"] == "In[3]"
 
 
-def test_a_processor_of_no_module_has_none() -> None:
-    kind = type("Lone", (), {"__module__": "of nowhere"})
-    assert files_of_functions(kind()) == {}
-
-
 def test_what_was_sent_gets_its_file_back() -> None:
     def sent() -> None:
         """Travels by value, as it is no name of a module."""

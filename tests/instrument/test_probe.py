@@ -21,7 +21,6 @@ from dask.utils import funcname
 from releases import needs_kinds_of_skips
 from stored import outcome, write_tree
 
-from roastcoffea.errors import error_text
 from roastcoffea.instrument.channels import CarriedProbe
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.log.byvalue import packed_by_value
@@ -98,13 +97,6 @@ def test_automatic_retries_of_coffea_still_retry() -> None:
     assert calls == [ITEM] * 3
 
 
-def test_long_errors_are_cut() -> None:
-    text = error_text(ValueError("word " * 20_000))
-    assert len(text) == 2000
-    assert text.startswith("ValueError: word word")
-    assert text.endswith("word word ")
-
-
 def test_the_task_is_named_and_tokenized_for_the_call() -> None:
     from dask.base import tokenize
 
@@ -112,12 +104,6 @@ def test_the_task_is_named_and_tokenized_for_the_call() -> None:
     assert str(probe(len)) == "Jets"
     assert tokenize(probe(len)) == tokenize(probe(len))
     assert tokenize(probe(len)) != tokenize(Probe(len, "Jets", "another call"))
-
-
-def test_pickled_by_reference_it_is_small() -> None:
-    pickled = pickle.dumps(probe(len))
-    assert len(pickled) < 200
-    assert pickle.loads(pickled)([1, 2]) == 2
 
 
 def test_what_stands_for_it_in_tasks_is_small() -> None:

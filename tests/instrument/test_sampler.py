@@ -13,7 +13,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,21 @@ from typing import Any
 import pytest
 from processes import wait_until
 from profiled import (
-    STATES,
     Planned,
     nap,
     packed_profile,
     raise_problem,
     rows_of,
     seconds_in,
-    spin,
     threads_here,
     wait_until_none_but,
 )
 
 from roastcoffea.instrument import sampler
 from roastcoffea.instrument.sampler import Stacks
-from roastcoffea.instrument.switching import COLLECTS_FOR_FRAMES
 from roastcoffea.log import stacks
 from roastcoffea.log.byvalue import packed_by_value
-from roastcoffea.log.stacks import place_of
-from roastcoffea.records.chunks import DEEPER, NOT_SAMPLED, OTHER
+from roastcoffea.records.chunks import DEEPER, OTHER
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 
@@ -85,14 +80,6 @@ def test_the_interpreter_is_handed_over_as_before(often: float) -> None:
     assert sys.getswitchinterval() == usual
 
 
-@LINUX
-def test_states_are_parts_of_the_seconds(often: float) -> None:
-    for row in rows_of([packed_profile(spin, 0.3), packed_profile(nap, 0.3)]):
-        if row["functions"] == [NOT_SAMPLED]:  # on a busy host, at the end; no state is known of it
-            continue
-        assert sum(row[state] for state in STATES) == pytest.approx(row["seconds"], abs=1e-3 * row["samples"])
-
-
 @pytest.mark.slow
 def test_short_attempts_are_counted_without_bias() -> None:
     """Each is shorter than the time between samples: a sample in one of them stands for those that it missed."""
@@ -131,35 +118,12 @@ def down(levels: int) -> None:
         nap(0.2)
 
 
-def yielding() -> Iterator[int]:
-    nap(0.2)
-    yield 1
-
-
 def test_deep_stacks_keep_both_ends(often: float) -> None:
     (row,) = (row for row in rows_of([packed_profile(down, 700)]) if row["functions"][-1:] == ["nap"])
     assert len(row["functions"]) == sampler.OUTERMOST + sampler.INNERMOST + 1
     assert row["functions"][0] == "down"
     assert row["functions"][sampler.OUTERMOST] == DEEPER
     assert (row["files"][sampler.OUTERMOST], row["lines"][sampler.OUTERMOST]) == ("", 0)
-
-
-def test_of_a_function_without_frames_the_stack_is_empty(often: float) -> None:
-    """As it is before the function starts, which a sample on a busy host may hit."""
-    found: set[tuple[str, ...]] = set()
-
-    def is_sampled() -> bool:
-        rows = rows_of([packed_profile(time.sleep, 0.2)])
-        found.update({tuple(row["functions"]) for row in rows} - {(NOT_SAMPLED,)})
-        return bool(found)
-
-    assert wait_until(is_sampled)  # a busy host may take no sample in two tenths of a second
-    assert found == {()}
-
-
-def test_a_generator_stands_in_what_reads_it(often: float) -> None:
-    stacks = {tuple(row["functions"]) for row in rows_of([packed_profile(lambda: list(yielding()))])}
-    assert any(stack[-2:] == ("yielding", "nap") for stack in stacks)
 
 
 @LINUX
@@ -303,13 +267,6 @@ def test_a_record_is_bounded(limit: str, often: float, monkeypatch: pytest.Monke
         assert len(rows) <= 6
 
 
-def test_of_other_systems_the_state_is_not_known(often: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(time, "pthread_getcpuclockid")
-    rows = rows_of([packed_profile(spin, 0.1)])
-    assert sum(row["seconds"] for row in rows) > 0
-    assert all(row[state] == 0 for row in rows for state in STATES)
-
-
 def test_a_thread_that_cannot_start_costs_the_profile_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -321,20 +278,6 @@ def test_a_thread_that_cannot_start_costs_the_profile_alone(monkeypatch: pytest.
     assert problems == ["a chunk has no profile: RuntimeError: can't start new thread"]
 
 
-@pytest.mark.parametrize(
-    ("file", "place"),
-    [
-        ("/opt/lib/python3.11/site-packages/awkward/_do.py", "awkward/_do.py"),
-        ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py"),
-        (threading.__file__, "threading.py"),
-        ("/home/jane/analysis/processor.py", "/home/jane/analysis/processor.py"),
-        ("<string>", "<string>"),
-    ],
-)
-def test_files_of_packages_are_relative(file: str, place: str) -> None:
-    assert place_of(file) == place
-
-
 COLLECTING = """
     import gc
     import sys
@@ -342,7 +285,7 @@ COLLECTING = """
     import time
 
     from roastcoffea.instrument.sampler import Stacks
-    from roastcoffea.instrument.switching import uncollected
+    from roastcoffea.instrument.sampler import uncollected
 
     def let_go_on(phase, _):
         if threading.get_ident() != main:
@@ -382,18 +325,3 @@ def test_a_thread_goes_on_while_the_sampler_visits_its_frames() -> None:
     call = [sys.executable, "-c", textwrap.dedent(COLLECTING)]
     done = subprocess.run(call, check=False, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "alive (3, 1000, 1000)\n"), done.stderr
-
-
-def test_nothing_is_collected_while_frames_are_listed(often: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    thresholds = []
-    list_frames = vars(sys)["_current_frames"]
-
-    def listed() -> Any:
-        thresholds.append(gc.get_threshold()[0])
-        return list_frames()
-
-    before = gc.get_threshold()
-    monkeypatch.setattr(sys, "_current_frames", listed)
-    assert wait_until(lambda: bool(packed_profile(nap, 0.1) and thresholds))
-    assert {*thresholds} == {0 if COLLECTS_FOR_FRAMES else before[0]}
-    assert wait_until(lambda: gc.get_threshold() == before)

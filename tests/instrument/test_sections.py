@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,8 @@ from processes import waiting_for_cores
 from stored import Clock, by_name, column, in_thread, read_on
 
 from roastcoffea import track_bytes, track_memory, track_time
-from roastcoffea.instrument import sections
 from roastcoffea.instrument.gauges import Interval, resident_memory
-from roastcoffea.instrument.sections import MOST_SECTIONS, SECTION_UNIT
-from roastcoffea.instrument.track import OpenChunk, open_chunk
+from roastcoffea.instrument.track import MOST_SECTIONS, SECTION_UNIT, OpenChunk, open_chunk
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.chunks import SECTION_COLUMNS
 
@@ -102,13 +99,6 @@ def test_nested_sections_have_paths_and_their_time_is_not_the_outer_ones_own(chu
     assert column(chunk, "cpu_seconds") == {"jets": 9, "jets/pt": 8, "jets/pt/smear": 8, "jets/eta": 0, "pt": 0}
 
 
-def test_the_longest_pass(chunk: OpenChunk, clock: Clock) -> None:
-    for seconds in (1, 5, 2):
-        with track_time("a"):
-            clock.go(seconds)
-    assert column(chunk, "max_seconds") == {"a": 5}
-
-
 def test_two_kinds_of_one_name_are_one_section(chunk: OpenChunk, clock: Clock) -> None:
     chunk.requested_bytes = iter((100, 140)).__next__
     with track_time("a"), track_memory("a"), track_bytes("a"):
@@ -137,12 +127,6 @@ def test_the_same_two_kinds_in_recursion_count_a_pass_each_time(chunk: OpenChunk
     assert row["bytes"] == 40
 
 
-def test_recursion_through_another_section_is_nested(chunk: OpenChunk, clock: Clock) -> None:
-    with track_time("a"), track_time("b"), track_time("a"):
-        clock.go(1)
-    assert column(chunk, "self_seconds") == {"a": 0, "a/b": 0, "a/b/a": 1}
-
-
 def test_bytes_are_what_was_requested_meanwhile(chunk: OpenChunk) -> None:
     requested = [1000]
     chunk.requested_bytes = lambda: requested[0]
@@ -150,17 +134,6 @@ def test_bytes_are_what_was_requested_meanwhile(chunk: OpenChunk) -> None:
         with track_time("outer"), track_bytes(None, None, "read"):
             requested[0] += size
     assert column(chunk, "bytes") == {"outer": None, "outer/read": 15}
-
-
-@pytest.mark.parametrize("requested", [(None, 10), (10, None), (0, 1, None, None), (None, None, 0, 1)])
-def test_bytes_that_are_not_known_in_one_pass_are_not_known_at_all(
-    chunk: OpenChunk, requested: tuple[int | None, ...]
-) -> None:
-    chunk.requested_bytes = iter(requested).__next__
-    for _ in requested[::2]:
-        with track_bytes("read"):
-            pass
-    assert column(chunk, "bytes") == {"read": None}
 
 
 @pytest.mark.slow
@@ -255,14 +228,6 @@ def test_sections_that_end_in_another_order_keep_their_own_time(chunk: OpenChunk
     assert chunk.sections.problems == []
 
 
-def test_a_generator_that_is_read_to_its_end(chunk: OpenChunk, clock: Clock) -> None:
-    for _ in read_on():
-        with track_time("a"):
-            clock.go(1)
-    assert column(chunk, "wall_seconds") == {"generator": 2, "generator/a": 2}
-    assert column(chunk, "self_seconds") == {"generator": 0, "generator/a": 2}
-
-
 def test_a_generator_that_is_closed_half_way_is_no_error(chunk: OpenChunk) -> None:
     generator = read_on()
     next(generator)
@@ -327,16 +292,6 @@ def test_a_gauge_that_fails_is_told_and_the_analysis_goes_on(chunk: OpenChunk) -
     assert chunk.sections.problems == ["a pass through a section was not counted: ValueError: planted"]
 
 
-def test_a_section_without_a_name_is_told_and_the_analysis_goes_on(chunk: OpenChunk) -> None:
-    with track_time("jets"), track_time(""), track_memory(object(), " "):
-        pass
-    assert [row["name"] for row in chunk.sections.rows()] == ["jets"]
-    assert chunk.sections.problems == [
-        "a section without a name is not counted: give track_time a name",
-        "a section without a name is not counted: give track_memory a name",
-    ]
-
-
 def test_names_made_in_a_loop_are_bounded(chunk: OpenChunk) -> None:
     for number in range(MOST_SECTIONS + 100):
         with track_time(f"event {number}"):
@@ -387,33 +342,6 @@ def test_sections_are_in_the_span_and_the_cpu_time_is_as_before(client: Client) 
 def in_sections(metrics: dict[tuple[str, ...], float]) -> dict[str, float]:
     """Seconds by section, of the metrics of a span."""
     return {name: amount for (*_, name, unit), amount in metrics.items() if unit == SECTION_UNIT}
-
-
-def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPatch, chunk: OpenChunk) -> None:
-    from distributed import worker
-
-    def known() -> SimpleNamespace:
-        digests = {("execute", "id", "P", "a", SECTION_UNIT): 1.0, ("execute", "id", "P", "x", "seconds"): 1.0}
-
-        return SimpleNamespace(digests_total=digests)
-
-    told: list[str] = []
-    monkeypatch.setattr(worker, "get_worker", known)
-    monkeypatch.setattr(worker.context_meter, "digest_metric", lambda *args: told.append(args[0]))
-    monkeypatch.setattr(sections, "MOST_IN_DASK", 2)
-    for name in ("b", "a", "c"):
-        with track_time(name):
-            pass
-    chunk.sections.meter_in_dask(chunk.sections.rows())
-    assert told == ["b", "a"]
-    assert chunk.sections.problems == ["Dask's span lacks some sections: a worker counts at most 2 different ones"]
-
-
-def test_outside_of_dask_nothing_is_told_to_it(chunk: OpenChunk) -> None:
-    with track_time("a"):
-        pass
-    chunk.sections.meter_in_dask(chunk.sections.rows())
-    assert chunk.sections.problems == []
 
 
 def test_fine_metrics_are_the_same_with_sections_in_the_span() -> None:

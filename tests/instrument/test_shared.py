@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import pickle
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from roastcoffea.instrument.shared import joined, leave, lock_of, made_once, name_here
+from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
 from roastcoffea.instrument.track import (
     OpenChunk,
     open_chunk,
@@ -41,18 +40,6 @@ def test_members_share_a_state_that_goes_with_the_last_of_them() -> None:
     leave(again, "c")
     assert again is not first
     assert again.number == 3
-
-
-def test_who_joins_holds_the_lock_and_may_take_it_again() -> None:
-    state = joined(NAME, "a")
-    taken: list[bool] = []
-    other = threading.Thread(target=lambda: taken.append(state.lock.acquire(blocking=False)))
-    other.start()
-    other.join()
-    assert taken == [False]
-    with lock_of(state):
-        leave(state, "a")
-    state.lock.release()
 
 
 def test_many_threads_that_join_and_leave_lose_nobody() -> None:
@@ -91,13 +78,6 @@ def test_a_lock_that_a_parent_held_is_not_waited_for() -> None:
         state.lock.release()
 
 
-def test_a_class_is_made_once() -> None:
-    def only_in_this_test() -> type:
-        return type("Made", (), {})
-
-    assert made_once(only_in_this_test) is made_once(only_in_this_test)
-
-
 ALONE = """
 import pickle, sys
 sys.modules["roastcoffea"] = None  # an import of it raises
@@ -117,11 +97,6 @@ def test_functions_for_users_unpickle_without_the_package_in_few_bytes(tmp_path:
     assert packed.stat().st_size < 30_000
     done = subprocess.run([sys.executable, "-c", ALONE, str(packed)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1 track_time track_memory track_bytes record track_metrics\n", "")
-
-
-def test_functions_for_users_have_the_signature_and_the_text_of_functions() -> None:
-    assert str(inspect.signature(record)) == "(name: 'str', value: 'Any') -> 'None'"
-    assert str(track_time.__doc__).startswith("Time a section of a processor")
 
 
 def test_a_function_for_users_that_was_pickled_finds_the_chunk() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.instrument.switching import COLLECTS_FOR_FRAMES, PROMPT, prompt, uncollected, usual_interval
+from roastcoffea.instrument.sampler import COLLECTS_FOR_FRAMES, PROMPT, prompt, uncollected, usual_interval
 from roastcoffea.log.byvalue import packed_by_value
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -55,13 +55,6 @@ def test_what_the_user_sets_meanwhile_stays() -> None:
         sys.setswitchinterval(0.02)
         assert usual_interval() == pytest.approx(0.02)
     assert sys.getswitchinterval() == pytest.approx(0.02)
-
-
-def test_a_shorter_one_of_the_user_s_is_kept() -> None:
-    sys.setswitchinterval(1e-4)
-    with prompt():
-        assert sys.getswitchinterval() == usual_interval() == pytest.approx(1e-4)
-    assert sys.getswitchinterval() == usual_interval() == pytest.approx(1e-4)
 
 
 @FORK

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import awkward as ak
@@ -15,7 +14,7 @@ from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from stored import REFUSED, served, slow_storage, write_tree
 
 from roastcoffea import MetricsCollector, measured, record, track_bytes, track_time
-from roastcoffea.instrument.tasks import MeasuredTask, call_measured, events_of
+from roastcoffea.instrument.tasks import MeasuredTask
 from roastcoffea.measurement import Measurement
 
 PARTS = ("read", "decompress", "interpret", "compute", "contention", "lock", "blocked")
@@ -76,17 +75,6 @@ def test_opening_is_no_part_of_the_rest(path: Path, monkeypatch: pytest.MonkeyPa
     assert 0 < chunk["process_seconds"] <= chunk["wall_seconds"] - sum(slept)
 
 
-def test_cpu_time_in_a_function_is_compute(path: Path) -> None:
-    def work() -> float:
-        end = time.thread_time() + 0.1
-        while time.thread_time() < end:
-            pass
-        return total(path)
-
-    chunk = measurement_of(work).chunks.iloc[0]
-    assert 0.1 <= chunk["compute_seconds"] <= chunk["cpu_seconds"]
-
-
 class PlantedError(RuntimeError):
     """A user's own."""
 
@@ -143,18 +131,6 @@ def test_what_a_measured_function_calls_belongs_to_it(path: Path) -> None:
     assert len(measurement.chunks) == 1
 
 
-@pytest.mark.parametrize(
-    ("result", "events", "number"),
-    [
-        ({"entries": 7}, "entries", 7),
-        (SimpleNamespace(entries=8), "entries", 8),
-        ([1, 2, 3], len, 3),
-    ],
-)
-def test_what_counts_as_events(result: Any, events: Any, number: int) -> None:
-    assert events_of(result, events) == number
-
-
 def test_events_of_a_result(path: Path) -> None:
     measurement = measurement_of(lambda: {"sum": total(path), "jets": 17}, events="jets")
     assert measurement.metrics["total_events"] == 17
@@ -166,10 +142,6 @@ def test_events_that_cannot_be_told_are_missing(path: Path, events: Any) -> None
     measurement = measurement_of(lambda: {"sum": total(path) + 0.5}, events=events)
     assert "total_events" in measurement.metrics.missing
     assert any("events of a task are not known" in problem for problem in measurement.problems)
-
-
-def test_without_a_task_nothing_is_recorded() -> None:
-    assert call_measured(max, (1, 2), {}) == 2
 
 
 def test_a_task_that_stands_for_another_is_that_one_to_others() -> None:
@@ -266,21 +238,6 @@ def test_a_file_that_another_function_could_open_is_missing_in_the_first(
     assert "dataset" not in findings["re-read"].advice
     collector.measurement.print_summary()
     assert "1 file could not be opened in tasks that went on" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_file_that_is_opened_in_the_end_is_not_missing(path: Path, tmp_path: Path) -> None:
-    late = tmp_path / "late.root"
-
-    def patient() -> float:
-        with pytest.raises(FileNotFoundError):
-            uproot.open(late)
-        late.write_bytes(path.read_bytes())
-        return total(late)
-
-    measurement = measurement_of(patient)
-    assert measurement.failed["file"].tolist() == [str(late)]
-    assert measurement.byte_ledger.residual == 0
-    assert not [one for one in measurement.verdict if one.severity == "incomplete result"]
 
 
 @pytest.mark.parametrize(

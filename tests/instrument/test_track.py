@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from stored import Clock, by_name, column, in_thread, read_on
 
-from roastcoffea import track_bytes, track_memory, track_metrics, track_time
-from roastcoffea.instrument import sections
-from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk
+from roastcoffea import track_bytes, track_memory, track_time
+from roastcoffea.instrument import track
+from roastcoffea.instrument.track import OpenChunk, open_chunk, open_chunk_of
 from roastcoffea.log.byvalue import packed_by_value
 
 
@@ -25,7 +25,7 @@ def test_a_section_that_is_entered_as_its_chunk_ends_leaves_nothing_behind() -> 
     chunk = OpenChunk()
     with open_chunk(chunk):
         pass
-    entry = chunk.sections.enter("late", sections.MEMORY, lambda: 0)
+    entry = chunk.sections.enter("late", track.MEMORY, lambda: 0)
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
     assert entry is not None
     entry.leave(failed=False)
@@ -43,14 +43,6 @@ def test_a_generator_that_outlives_its_chunk_is_no_part_of_the_next() -> None:
             pass
     assert list(by_name(second)) == ["a"]
     assert by_name(first) == {}
-
-
-def test_without_a_chunk_there_is_no_effect_but_for_wrong_calls() -> None:
-    processor = object.__new__(type("Processor", (), {}))
-    with track_time(processor, "a"), track_memory(processor, "b"), track_bytes(processor, [], "c"):
-        assert current_chunk() is None
-    assert vars(processor) == {}
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
 
 
 @pytest.mark.parametrize("track", [track_time, track_memory, track_bytes])
@@ -79,10 +71,10 @@ def test_chunks_may_nest(chunk: OpenChunk, clock: Clock) -> None:
     inner = OpenChunk()
     with track_time("outer"):
         with open_chunk(inner):
-            assert current_chunk() is inner
+            assert open_chunk_of(print) is inner
             with track_time("a"):
                 clock.go(1)
-        assert current_chunk() is chunk
+        assert open_chunk_of(print) is chunk
     assert column(inner, "wall_seconds") == {"a": 1}
     assert column(chunk, "self_seconds") == {"outer": 1}
 
@@ -144,26 +136,6 @@ def test_a_thread_of_one_of_several_chunks_is_counted_in_none_and_told_once() ->
     for chunk in chunks:
         (problem,) = chunk.sections.problems
         assert "copy_context" in problem
-
-
-def test_a_thread_that_outlives_its_chunk_is_no_part_of_another(chunk: OpenChunk) -> None:
-    gone = OpenChunk()
-    with open_chunk(gone):
-        context = contextvars.copy_context()
-
-    def help_out() -> None:
-        with track_time("late"):
-            pass
-
-    in_thread(lambda: context.run(help_out))
-    assert by_name(chunk) == by_name(gone) == {}
-
-
-def test_the_decorator_of_old_leaves_process_as_it_is() -> None:
-    def process() -> None:
-        """Nothing."""
-
-    assert track_metrics(process) is process
 
 
 def test_code_that_was_pickled_by_value_finds_the_same_chunk(tmp_path: Path) -> None:

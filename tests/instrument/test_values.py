@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -82,11 +81,6 @@ def test_names_are_text(name: Any) -> None:
         record(name, 1)
 
 
-def test_a_number_that_is_no_float_is_refused() -> None:
-    with pytest.raises(ValueError, match="'large' has 1001"):
-        record("large", 2**1000)
-
-
 def test_the_later_value_counts(chunk: OpenChunk) -> None:
     record("jets", 1)
     record("leptons", 3)
@@ -112,20 +106,6 @@ def test_secrets_and_long_texts_are_cut_out(chunk: OpenChunk) -> None:
     assert "abcdefghijklmnop" not in str(found)
     assert "hunter2" not in str(found)
     assert len(found["long"]) == 1000
-
-
-def test_threads_of_a_processor_record_for_the_only_chunk(chunk: OpenChunk) -> None:
-    threads = [threading.Thread(target=record, args=(f"thread {number}", number)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert kept(chunk) == {f"thread {number}": number for number in range(8)}
-
-
-def test_without_a_chunk_nothing_is_kept() -> None:
-    record("jets", 1)
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
 
 
 class Recording(ProcessorABC):

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import pytest
 from processes import stolen
 
+from roastcoffea.instrument.attempt import Waits
 from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.instrument.meter.tally import Tally
-from roastcoffea.instrument.switching import Waits, prompt
+from roastcoffea.instrument.sampler import prompt
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.gauges import BytesRead, CoreWait, Interval, process_name
+from roastcoffea.instrument.gauges import (
+    BytesRead,
+    CoreWait,
+    Garbage,
+    Interval,
+    bytes_of_modules,
+    modules_since,
+    process_name,
+    switches,
+)
 from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
-from roastcoffea.instrument.meter.tally import READ
-from roastcoffea.instrument.sampler import Stacks
-from roastcoffea.instrument.switching import (
-    LOCK,
-    Garbage,
-    Waits,
-    bytes_of_modules,
-    longest_wait,
-    modules_since,
-    switches,
-)
+from roastcoffea.instrument.meter.tally import READ, Tally
+from roastcoffea.instrument.sampler import Stacks, usual_interval
+from roastcoffea.instrument.shared import Action, Row
 from roastcoffea.instrument.track import OpenChunk, open_chunk, packed_values
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
-
-OF_MEMORY: Final = 4096
-"""Bytes that a pass through a section reads at most of the kernel to know its memory."""
 
 
 def new_identity() -> int:
@@ -48,21 +47,17 @@ class Clocks:
     def __init__(self, task: DaskTask) -> None:
         self._task = task
         self.core_wait = CoreWait()
-        try:
-            self._start, self._wall = time.time(), time.perf_counter()
-            # what is read within the wall time cannot exceed it, even if the thread loses its core meanwhile
-            self._waited = self.core_wait.seconds()
-            self._cpu, self._process_cpu = time.thread_time(), time.process_time()
-        except BaseException:
-            self.close()
-            raise
+        self._start, self._wall = time.time(), time.perf_counter()
+        # what is read within the wall time cannot exceed it, even if the thread loses its core meanwhile
+        self._waited = self.core_wait.seconds()
+        self._cpu, self._process_cpu = time.thread_time(), time.process_time()
 
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> Row:
         """Times and counters at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         waited = self.core_wait.seconds()
         wall = time.perf_counter() - self._wall
-        self.close()
+        self.core_wait.close()
         return {
             "id": new_identity(),
             "start": self._start,
@@ -75,9 +70,66 @@ class Clocks:
             **(self._task.known or {"worker": process_name()}),
         }
 
-    def close(self) -> None:
-        """Close the kernel's file."""
-        self.core_wait.close()
+
+LOCK: Final = "lock_seconds"
+
+
+class Waits:
+    """Time off the CPU of this thread in process(), from construction to `parts`.
+
+    A thread that waits for the interpreter lock wakes up at each switch interval (5 ms) to demand it, which the kernel
+    counts as voluntary switches: that distinguishes it from one that sleeps while others compute.
+    """
+
+    def __init__(self, meter: Tally, core_wait: CoreWait) -> None:
+        self._meter = meter
+        self._core_wait = core_wait
+        self._delay = core_wait.seconds()
+        self._switches, self._others, self._helper_cpu = switches(), time.process_time(), meter.helper_cpu
+        self.wall, self.cpu = time.perf_counter(), time.thread_time()
+        """Clocks of the thread at the beginning."""
+        if self._delay is not None:
+            meter.core_wait, meter.delay = core_wait, self._delay
+            meter.off_core = self.wall - self.cpu
+
+    def parts(self, wall: float, cpu: float, read: float) -> dict[str, float]:
+        """Columns of the waits, in seconds.
+
+        Parameters
+        ----------
+        wall, cpu, read : float
+            Wall time of process(), CPU time of its thread, and its waiting for storage while it had a core.
+        """
+        meter = self._meter
+        meter.core_wait = None
+        waited = max(wall - cpu - read, 0.0)
+        delay = self._core_wait.seconds()
+        if delay is None or self._delay is None:
+            return {"wait_seconds": waited}
+        contention = min(delay - self._delay, waited)
+        rest, lock = waited - contention, 0.0
+        if wall and _has_lock():
+            # the longest that other threads can have held the lock while this one waited for it
+            others = time.process_time() - self._others - cpu - meter.helper_cpu + self._helper_cpu
+            lock = min(rest, max(min(others * (1 - read / wall), longest_wait(self._switches)), 0.0))
+        return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest - lock}
+
+
+def longest_wait(before: int | None) -> float:
+    """The longest that this thread can have waited for the interpreter since it had given up its core so often.
+
+    Infinite where nothing tells.
+    """
+    now = switches()
+    if now is None or before is None or not _has_lock():
+        return math.inf
+    # a thread that waits wakes up after the interval, or a tenth later, as timers are late
+    return (now - before) * 1.1 * usual_interval()
+
+
+def _has_lock() -> bool:
+    """Whether this interpreter has one lock for all threads."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 class Attempt:
@@ -87,7 +139,7 @@ class Attempt:
     `peak_memory` measuring the peak of the process's memory.
     """
 
-    cache_function: Callable[[], Any]
+    cache_function: Action
     """The user's cache function, as passed on by coffea."""
 
     def __init__(
@@ -118,15 +170,11 @@ class Attempt:
         self._unmetered: int | None = None
         self._modules = len(sys.modules)
         self._switches = switches()
+        self._memory = Interval(peak=peak_memory)
         try:
-            self._memory = Interval(peak=peak_memory)
-            try:
-                self._garbage = Garbage()
-            except BaseException:
-                self._memory.close()
-                raise
+            self._garbage = Garbage()
         except BaseException:
-            self._clocks.close()
+            self._memory.close()
             raise
 
     def _requested(self) -> int | None:
@@ -134,7 +182,7 @@ class Attempt:
         own, others = self.meter.requested(), self.meter.others
         return own if others is None or own is None else own + (others.requested() or 0)
 
-    def end(self, error: BaseException | None = None) -> dict[str, Any]:
+    def end(self, error: BaseException | None = None) -> Row:
         """Close everything and return the record."""
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
         meter, sections = self.meter, self._open.entered
@@ -167,38 +215,21 @@ class Attempt:
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
             bytes_unmetered=self._unmetered,
+            bytes_other=0,
             bytes_cached=meter.cached + (0 if others is None else others.cached),
-            **(
-                {"bytes_other": 0}
-                if others is None
-                else others.other_columns(self._added, with_failed=error is not None)
-            ),
         )
-        if self._loaded:
-            # the checkpoint replaced the work
-            record.update(dict.fromkeys(READ, 0))
-        else:
-            requested = meter.requested()
-            payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
-            metadata = None if requested is None else requested - payload
-            if requested is not None and self.meter.requested_before is not None:
-                # requested before the events were built, except preloaded baskets, and later metadata
-                metadata = self.meter.requested_before - self._payload_before + meter.late_metadata
-            record.update(
-                bytes_requested=requested,
-                bytes_payload=payload,
-                bytes_metadata=metadata,
-                bytes_transferred=None if requested is None else meter.transferred,
-                bytes_uncompressed=sum(branches["bytes_uncompressed"]),
-                branches=len(meter.branches),
-            )
+        if others is not None:
+            record |= others.other_columns(self._added, with_failed=error is not None)
+        # a checkpoint replaced the work
+        record |= dict.fromkeys(READ, 0) if self._loaded else self._amounts(branches)
         if self._open.recorded:
             record["custom"] = packed_values(self._open.recorded, self._added)
         if sections is not None:
             record[SECTIONS] = rows = sections.rows(self._added)
             if self._unmetered is not None:
                 passes = sum(row["count"] for row in rows if row["memory_peak"] is not None)
-                record["bytes_unmetered"] = max(self._unmetered - OF_MEMORY * passes, 0)
+                # each reads at most so much of the kernel to know its memory
+                record["bytes_unmetered"] = max(self._unmetered - 4096 * passes, 0)
             with reported(self.problems.append, "sections were not added to Dask's metrics", Exception):
                 sections.meter_in_dask(rows)
             self.problems += sections.problems
@@ -212,9 +243,27 @@ class Attempt:
             record.update(outcome=ERROR, error=error_text(error, self._added))
         return record
 
+    def _amounts(self, branches: Row) -> Row:
+        """What was read in all, given the columns of the branches."""
+        meter = self.meter
+        requested = meter.requested()
+        payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
+        metadata = None if requested is None else requested - payload
+        if requested is not None and meter.requested_before is not None:
+            # requested before the events were built, except preloaded baskets, and later metadata
+            metadata = meter.requested_before - self._payload_before + meter.late_metadata
+        return {
+            "bytes_requested": requested,
+            "bytes_payload": payload,
+            "bytes_metadata": metadata,
+            "bytes_transferred": None if requested is None else meter.transferred,
+            "bytes_uncompressed": sum(branches["bytes_uncompressed"]),
+            "branches": len(meter.branches),
+        }
+
     # inside coffea's function
 
-    def sampled(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def sampled(self, function: Action) -> Action:
         """The user's function with its stacks sampled while it runs, or unchanged without a profile."""
         return function if self._stacks is None else partial(self._stacks.run, function)
 
@@ -226,7 +275,7 @@ class Attempt:
             self._building = Waits(self.meter, self._clocks.core_wait), time.thread_time()
         return self.cache_function()
 
-    def process(self, function: Callable[[Any], Any], events: Any) -> Any:
+    def process(self, function: Action, events: Any) -> Any:
         """Run the user's function on the events."""
         self.meter.events_are_built(events)
         self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
@@ -258,7 +307,7 @@ class Attempt:
         self._phases["build_seconds"] = wall - sum(preloaded.values())
         return preloaded
 
-    def timed(self, function: Callable[..., Any], *args: Any) -> Any:
+    def timed(self, function: Action, *args: Any) -> Any:
         """Run the user's function, and tell apart what its time goes to."""
         meter, self._open.meter = self.meter, self.meter
         before = meter.seconds()
@@ -279,7 +328,7 @@ class Attempt:
                 others.in_process, others.core_wait = False, None
                 meter.helper_cpu += others.helper_cpu
                 of_others = others.seconds()
-                self._phases["other_read_seconds"] = max(of_others[0] - others.aside.read, 0.0)
+                self._phases["other_read_seconds"] = max(of_others[0] - others.aside[3], 0.0)
                 read, decompress, interpret = map(operator.add, (read, decompress, interpret), of_others)
             self._unmetered = otherwise()
             self._phases |= {
@@ -316,25 +365,22 @@ class Attempt:
 
     def _set_aside(self, files: FilesMeter) -> None:
         """Take opening files and building events in process() out of its phases."""
-        phases, aside = self._phases, files.aside
+        phases, (wall, cpu, delay, read, decompress, interpret) = self._phases, files.aside
         less = {
-            "process_seconds": aside.wall,
-            "read_seconds": aside.read,
-            "decompress_seconds": aside.decompress,
-            "interpret_seconds": aside.interpret,
-            "compute_seconds": max(aside.cpu - aside.decompress - aside.interpret, 0.0),
-            "contention_seconds": aside.delay,
+            "process_seconds": wall,
+            "read_seconds": read,
+            "decompress_seconds": decompress,
+            "interpret_seconds": interpret,
+            "compute_seconds": max(cpu - decompress - interpret, 0.0),
         }
-        for name, seconds in less.items():
-            if name in phases:
-                phases[name] = max(phases[name] - seconds, 0.0)
+        less = {name: max(phases[name] - seconds, 0.0) for name, seconds in less.items()}
+        phases |= less
         # the kernel's delay is read beside the clocks: what a thread waited in between may be missing in one of them
-        wall, *working = (phases[name] for name in tuple(less)[:-1])
-        waited = max(wall - sum(working), 0.0)
+        waited = max(2 * less["process_seconds"] - sum(less.values()), 0.0)
         if "wait_seconds" in phases:
             phases["wait_seconds"] = waited
         else:
-            contention = min(phases["contention_seconds"], waited)
+            contention = min(max(phases["contention_seconds"] - delay, 0.0), waited)
             lock = min(phases[LOCK], waited - contention)
             phases |= {"contention_seconds": contention, LOCK: lock, "blocked_seconds": waited - contention - lock}
         for name, seconds in files.phases.items():
@@ -354,3 +400,26 @@ class Attempt:
         checkpointer.save(output, metadata, processor)
         self._saving = time.perf_counter() - began
         self._checkpoint += self._saving
+
+
+def exceptions_in(result: Any, depth: int = 3) -> Iterator[BaseException]:
+    """Exceptions that a function returned: its result, or values in small containers of the standard library."""
+    if isinstance(result, BaseException):
+        yield result
+    elif depth and isinstance(result, (dict, list, tuple, set, frozenset)) and len(result) <= 1000:
+        for value in result.values() if isinstance(result, dict) else result:
+            yield from exceptions_in(value, depth - 1)
+
+
+def columns_of_returned(result: Any, failed: list[Row], added: Added | None) -> list[Row]:
+    """Columns of the records of exceptions that a function returned, except those of files that it could not open."""
+    known = {other["error"] for other in failed}
+    texts = (error_text(each, added) for each in exceptions_in(result))
+    return [{"outcome": ERROR, "error": text, "bytes_requested": 0} for text in texts if text not in known]
+
+
+def further(record: Row) -> Row:
+    """Record of a further file of a task, of which the time is known already."""
+    none = {name: 0.0 for name, value in record.items() if name.endswith("_seconds") and value is not None}
+    del none["wall_seconds"]
+    return none | {"id": new_identity()} | {name: record[name] for name in ("call", "dataset", "worker", "outcome")}

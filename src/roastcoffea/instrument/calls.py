@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from roastcoffea.errors import error_text, reported
 from roastcoffea.generations import captured_error, output_of
 from roastcoffea.instrument.names import Files, files_of_functions, name_of_processor
+from roastcoffea.instrument.shared import Row
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.records.run import FAILED, FINISHED, LOST, OF_TASKS, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
@@ -24,18 +25,9 @@ from roastcoffea.redaction import redacted_each, redacted_values
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FUNCTION: Final = "none: tasks of their own"
-"""Executor of what tasks do without a Runner."""
-
 IN_EACH: Final = (
     "a Runner call in a thread without a collector was counted in every open collector: open one in that thread"
 )
-
-LOST_CALL: Final = "the client was lost while the call ran"
-"""Error of a call whose end nobody saw."""
-
-LONGEST_NAME: Final = 50
-"""Length at which Dask truncates the name of a function."""
 
 
 class Watcher(Protocol):
@@ -111,6 +103,11 @@ class Watchers(tuple[Watcher, ...]):
         for watcher in self:
             watcher.chunks_lost(reason, call)
 
+    def take_records(self, records: bytes) -> None:
+        """Give packed records to each."""
+        for watcher in self:
+            watcher.take_records(records)
+
 
 lock: Final = threading.RLock()
 active: Final[list[Watcher]] = []
@@ -168,27 +165,24 @@ class OpenCall:
     def __init__(self, watchers: Watchers, runner: Any, processor: Any) -> None:
         self.id = uuid.uuid4().hex
         self.watchers = watchers
-        self.runner = runner
-        self._class = type(processor).__name__
-        self.processor = self._class
-        with reported(watchers.note, "the processor is called by its class", Exception):
-            self.processor = name_of_processor(processor)
-        self.files_of_functions: Files = {}
-        with reported(watchers.note, "the profile may lack names of files", Exception):
-            self.files_of_functions = files_of_functions(processor)
         self.result: Any = None
-        self.chunks: int | None = None
-        self.files: int | None = None
-        self.fileset: str | None = None
-        self.kept: list[int] | None = None
+        self._class = type(processor).__name__
+        self._runner = runner
+        self._known: Row = {"processor": self._class}
+        """Fields of its record."""
+        with reported(watchers.note, "the processor is called by its class", Exception):
+            self._known["processor"] = name_of_processor(processor)
+        self._files_of_functions: Files = {}
+        with reported(watchers.note, "the profile may lack names of files", Exception):
+            self._files_of_functions = files_of_functions(processor)
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Context in which the Runner works; at its end the collectors receive the record of the call."""
         for watcher in self.watchers:
-            watcher.call_began(self.id, self.files_of_functions)
+            watcher.call_began(self.id, self._files_of_functions)
         token = current.set(self)
-        self.start, began = time.time(), time.perf_counter()
+        self._known["start"], began = time.time(), time.perf_counter()
         self._tell_running()
         error: BaseException | None = None
         open_calls.append(self)
@@ -201,7 +195,8 @@ class OpenCall:
             current.reset(token)
             open_calls.remove(self)
             with reported(self.watchers.note, "a Runner call was not recorded", Exception):
-                record = self._record(self.start + time.perf_counter() - began, error or captured_error(self.result))
+                stop = self._known["start"] + time.perf_counter() - began
+                record = self._record(stop, error or captured_error(self.result))
                 for watcher in self.watchers:
                     watcher.call_ended(record)
 
@@ -213,20 +208,21 @@ class OpenCall:
 
     def name(self, executor: Any) -> str:
         """Name of the tasks: that of the processor's class, as in coffea."""
-        return str(getattr(executor, "function_name", None) or self._class)[:LONGEST_NAME]
+        # Dask truncates the name of a function there
+        return str(getattr(executor, "function_name", None) or self._class)[:50]
 
     def process_chunks(self, items: Sequence[Any]) -> None:
         """Record the chunks passed to the executor."""
-        self.chunks = len(items)
+        self._known["chunks"] = len(items)
         self._items_requested(items)
         with reported(self.watchers.note, "the fileset has no fingerprint", (AttributeError, TypeError, ValueError)):
-            self.fileset = fingerprint(items)
+            self._known["fileset"] = fingerprint(items)
         self._tell_running()
 
     def preprocess_files(self, items: Sequence[Any]) -> None:
         """Record the files passed to the executor for preprocessing."""
         with reported(self.watchers.note, "the files of preprocessing were not counted", Exception):
-            self.files = (self.files or 0) + len(items)
+            self._known["files"] = self._known.get("files", 0) + len(items)
             self._items_requested(items)
         self._tell_running()
 
@@ -235,7 +231,7 @@ class OpenCall:
         with reported(self.watchers.note, "the chunks in a partial output are not known", Exception):
             match result:
                 case ({"processed": processed}, BaseException()):
-                    self.kept = [number for number, item in enumerate(items) if item in processed]
+                    self._known["kept"] = [number for number, item in enumerate(items) if item in processed]
 
     def _items_requested(self, items: Sequence[Any]) -> None:
         with reported(self.watchers.note, "the requests of a Runner call were not recorded", Exception):
@@ -248,25 +244,21 @@ class OpenCall:
     def _tell_running(self) -> None:
         """Tell the collectors what is known of the call, in case that the client is lost before it ends."""
         with reported(self.watchers.note, "a running Runner call was not recorded", Exception):
-            record = dataclasses.replace(self._record(time.time(), None), outcome=LOST, error=LOST_CALL)
+            error = "the client was lost while the call ran"
+            record = dataclasses.replace(self._record(time.time(), None), outcome=LOST, error=error)
             for watcher in self.watchers:
                 watcher.call_runs(record)
 
     def _record(self, stop: float, error: BaseException | None) -> RunnerCall:
         return RunnerCall(
             id=self.id,
-            processor=self.processor,
-            executor=type(self.runner.executor).__name__,
-            start=self.start,
+            executor=type(self._runner.executor).__name__,
             stop=stop,
             outcome=FINISHED if error is None else FAILED,
             error=None if error is None else error_text(error),
-            chunks=self.chunks,
-            files=self.files,
-            fileset=self.fileset,
-            options=_options(self.runner),
+            options=_options(self._runner),
             report=coffea_report(self.result),
-            kept=self.kept,
+            **self._known,
         )
 
 
@@ -279,16 +271,16 @@ def fingerprint(items: Iterable[Any]) -> str | None:
     """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, independent of chunk size."""
     try:
         files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
-        clean = {(*redacted_each(texts), identity) for *texts, identity in files}
-        return hashlib.sha256(json.dumps(sorted(clean)).encode()).hexdigest()
     except AttributeError as error:
         raise_if_interrupted(error)
         return None
+    clean = {(*redacted_each(texts), identity) for *texts, identity in files}
+    return hashlib.sha256(json.dumps(sorted(clean)).encode()).hexdigest()
 
 
-def _options(runner: Any) -> dict[str, Any]:
+def _options(runner: Any) -> Row:
     """The plain settings of a Runner and its executor, and the names of classes: schema, and pools that are made."""
-    options: dict[str, Any] = {}
+    options: Row = {}
     for owner, thing in (("", runner), ("executor.", runner.executor)):
         for setting in dataclasses.fields(thing):
             value = getattr(thing, setting.name, None)
@@ -298,7 +290,7 @@ def _options(runner: Any) -> dict[str, Any]:
     return dict(redacted_values(options))
 
 
-def coffea_report(result: Any) -> dict[str, Any] | None:
+def coffea_report(result: Any) -> Row | None:
     """coffea's own metrics, without secrets; None unless the Runner has savemetrics on."""
     output = output_of(result)
     metrics = output.get("metrics") if isinstance(output, Mapping) else None
@@ -315,26 +307,21 @@ def calls_of_tasks(chunks: pa.Table, tasks: pa.Table | None) -> list[RunnerCall]
     tasks
         Attempts of Dask tasks; None without a scheduler.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    ours = chunks.select(["call", "key", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS))
+    ours = chunks.select(["call", "key", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS)).to_pandas()
     if tasks is not None and len(ours):
-        known = tasks.select(["key", "runnable"]).filter(
-            pc.is_in(tasks["key"], ours["key"].combine_chunks().drop_null())
-        )
-        earliest = known.group_by("key", use_threads=False).aggregate([("runnable", "min")]).combine_chunks()
-        runnable = earliest["runnable_min"].take(pc.index_in(ours["key"], earliest["key"].combine_chunks()))
-        ours = ours.set_column(2, "start", pc.min_element_wise(ours["start"], pa.chunked_array(runnable.chunks)))
-    spans = ours.group_by("call", use_threads=False).aggregate([("start", "min"), ("stop", "max")])
+        runnable = tasks.select(["key", "runnable"]).to_pandas().groupby("key", observed=True)["runnable"].min()
+        ours["start"] = ours["start"].combine(ours["key"].map(runnable), min)
+    spans = ours.groupby("call", observed=True, sort=False).agg({"start": "min", "stop": "max"})
     return [
         RunnerCall(
-            id=row["call"],
-            processor=row["call"].removeprefix(OF_TASKS),
-            executor=FUNCTION,
-            start=row["start_min"],
-            stop=row["stop_max"],
+            id=call,
+            processor=call.removeprefix(OF_TASKS),
+            executor="none: tasks of their own",
+            start=start,
+            stop=stop,
             outcome=FINISHED,
         )
-        for row in spans.to_pylist()
+        for call, start, stop in spans.itertuples()
     ]

@@ -15,17 +15,18 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.instrument.gauges import process_name
-from roastcoffea.instrument.shared import Remembered
+from roastcoffea.instrument.shared import Action, Remembered, Row
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.jobs import job_since_start
 from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, PARSL_MANAGER, PARSL_RANK, TASKVINE
 from roastcoffea.log.packing import OF_PROCESS, PROBLEMS, packed_records
+from roastcoffea.redaction import Added, redacted
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Key of records in an output, until the client takes them out again."""
@@ -79,13 +80,19 @@ class Transport:
             return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Row) -> None:
         """Send a message to the scheduler's plugins of these names, while they exist."""
         plugins = getattr(dask_worker(), "plugins", {})
         for topic in self.topics:
             # the scheduler would keep the event forever once its plugin is gone
             if topic in plugins:
                 plugins[topic].report(message)
+
+    def complain(self, added: Added | None, problem: str) -> None:
+        """Report a problem to the client and in the worker's log, without secrets."""
+        problem = redacted(problem, added)
+        logging.getLogger(__name__).warning(problem)
+        self.send({"problem": problem})
 
 
 def append_to_spool(folder: str, records: bytes) -> None:
@@ -136,7 +143,7 @@ class DaskTask:
         self.state = None
         self.key: Any = None
         self.run_id: int | None = None
-        self.known: dict[str, Any] = {}
+        self.known: Row = {}
         worker = dask_worker() if topics else None
         if worker is not None:
             key = worker.get_current_task()
@@ -161,8 +168,8 @@ def dask_worker() -> Any | None:
     return worker
 
 
-class CarriedProbe:
-    """Callable that builds its probe from the code in the collector's worker plugin, and runs the function in it.
+class Carried:
+    """Callable in place of a function of the user's; the code that it needs is in the collector's worker plugin.
 
     Parameters
     ----------
@@ -173,72 +180,53 @@ class CarriedProbe:
     topic : str
         Name of the plugin.
     function : callable
-        Function that coffea passed to the executor.
+        The user's function, or that which coffea passed to the executor.
     state : tuple
-        Further arguments of the probe.
+        Further arguments of what it does.
     """
 
-    def __init__(
-        self, packed: bytes, name: str, topic: str, function: Callable[..., Any], state: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, packed: bytes, name: str, topic: str, function: Action, state: tuple[Any, ...]) -> None:
         self._state = (packed, name, topic, function, state)
         self.__name__ = name
 
-    def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        _, name, topic, function, state = self._state
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _, _, topic, function, _ = self._state
         from distributed import get_worker
 
         plugin = get_worker().plugins.get(topic)
-        if plugin is None:
-            logging.getLogger(__name__).warning("a chunk was not recorded: the worker does not have %s", topic)
-            return function(item, *args, **kwargs)
-        return plugin.unpacked()["probe"](function, name, *state)(item, *args, **kwargs)
+        return function(*args, **kwargs) if plugin is None else self._call(plugin.unpacked(), args, kwargs)
+
+    def _call(self, code: dict[str, Action], args: tuple[Any, ...], kwargs: Row) -> Any:
+        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.call, (Packed(self._state[0]), *self._state)
+
+
+class CarriedProbe(Carried):
+    """Builds its probe from the code in the plugin, and runs the function in it."""
+
+    def _call(self, code: dict[str, Action], args: tuple[Any, ...], kwargs: Row) -> Any:
+        _, name, _, function, state = self._state
+        return code["probe"](function, name, *state)(*args, **kwargs)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return ("roastcoffea-probe", self._state[4])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return operator.call, (Packed(self._state[0]), *self._state)
 
+class CarriedFunction(Carried):
+    """A measured function where workers lack the package; `state` is what counts as events."""
 
-class CarriedFunction:
-    """A measured function where workers lack the package: what measures it comes with the collector's plugin.
-
-    Parameters
-    ----------
-    packed : bytes
-        This class pickled by value.
-    function : callable
-        The user's function.
-    events : optional
-        What counts as events.
-    topic : str
-        Name of the plugin.
-    """
-
-    def __init__(self, packed: bytes, function: Callable[..., Any], events: Any, topic: str) -> None:
-        self._state = (packed, function, events, topic)
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+    def __init__(self, *state: Any) -> None:
+        super().__init__(*state)
         setattr(self, IS_MEASURED, True)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _, function, events, topic = self._state
-        from distributed import get_worker
-
-        plugin = get_worker().plugins.get(topic)
-        if plugin is None:
-            # the collector was left before this task began
-            return function(*args, **kwargs)
-        return plugin.unpacked()["call"](function, args, kwargs, events)
-
-    def __str__(self) -> str:
-        return self.__name__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return operator.call, (Packed(self._state[0]), *self._state)
+    def _call(self, code: dict[str, Action], args: tuple[Any, ...], kwargs: Row) -> Any:
+        _, _, _, function, state = self._state
+        return code["call"](function, args, kwargs, *state)
 
 
 class Packed:
@@ -251,27 +239,24 @@ class Packed:
         return pickle.loads, (self.packed,)
 
 
-_facts: Final[dict[int, dict[str, Any]]] = Remembered()
+_facts: Final[dict[int, Row]] = Remembered()
 """What this process knows of itself, which stays."""
 
 
 def task_of(system: str) -> DaskTask:
-    """The task of this system that runs on this thread."""
-    return TaskVineTask() if system == TASKVINE else ProcessTask()
+    """The task of this system that runs on this thread, with what its process knows of itself."""
+    task = DaskTask()
+    task.known = {"worker": process_name()}
+    if facts := facts_of_process():
+        task.known[OF_PROCESS] = facts
+    # TaskVine's worker gives each task a folder with its number
+    folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
+    if system == TASKVINE and folder is not None:
+        task.known["key"] = f"{TASKVINE}-{folder[1]}"
+    return task
 
 
-class ProcessTask(DaskTask):
-    """A task that reports what its process knows of itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.known = {"worker": process_name()}
-        facts = facts_of_process()
-        if facts:
-            self.known[OF_PROCESS] = facts
-
-
-def facts_of_process() -> dict[str, Any]:
+def facts_of_process() -> Row:
     """Batch job of this process, and its place in Parsl's HighThroughputExecutor; empty without both."""
     process = os.getpid()
     if process not in _facts:
@@ -280,13 +265,3 @@ def facts_of_process() -> dict[str, Any]:
         place = {} if manager is None else {PARSL_MANAGER: manager, PARSL_RANK: rank}
         _facts[process] = job_since_start() | place
     return _facts[process]
-
-
-class TaskVineTask(ProcessTask):
-    """The task of TaskVine whose process this is: its worker gives each task a folder with its number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
-        if folder is not None:
-            self.known["key"] = f"{TASKVINE}-{folder[1]}"

@@ -1,34 +1,34 @@
-"""Clocks and memory of this process, cheap enough to read around every chunk."""
+"""Clocks, memory and garbage of this process, and its modules, cheap enough to read around every chunk."""
 
 from __future__ import annotations
 
+import gc
+import operator
 import os
 import select
 import socket
-from collections.abc import Callable
+import sys
+from collections import deque
+from functools import partial
+from itertools import accumulate, repeat
+from pathlib import Path
+from threading import get_ident
+from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.shared import joined, leave, lock_of
+from roastcoffea.instrument.shared import Action, Remembered, joined, leave, lock_of
 from roastcoffea.interrupts import raise_if_interrupted
+
+try:
+    import resource
+except ImportError:  # Windows has none
+    resource = None  # type: ignore[assignment]
 
 _STATE = "_roastcoffea_open_intervals"
 
 
-class _OfThisProcess(dict[str, int]):
-    """Facts about this process that do not hold for any other: a pickle of it is empty."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _OfThisProcess, ()
-
-
-_earlier_programs: Final = _OfThisProcess()
+_earlier_programs: Final[dict[str, int]] = Remembered()
 """Peak memory of programs that the process ran before this one: the accounting's mark is never below it."""
-
-LONGEST_STATUS = 16384
-LONGEST_LINE = 256
-
-SLACK = 1 << 20
-"""Bytes by which two readings of unchanged memory may differ, and the accuracy of peaks."""
 
 
 def process_name() -> str:
@@ -39,7 +39,7 @@ def process_name() -> str:
 def resident_memory() -> int | None:
     """Resident memory of this process in bytes; None if the system does not report it."""
     try:
-        pages = _of_file("/proc/self/statm", os.O_RDONLY, os.read, LONGEST_STATUS).split()[1]
+        pages = _of_file("/proc/self/statm", os.O_RDONLY, os.read, 16384).split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError) as error:
         raise_if_interrupted(error)
@@ -52,7 +52,7 @@ def resident_memory() -> int | None:
         return None
 
 
-def _of_file(path: str, flags: int, use: Callable[[int, Any], Any], given: Any) -> Any:
+def _of_file(path: str, flags: int, use: Action, given: Any) -> Any:
     """Result of an `os` function on a small kernel file; file objects would double the cost."""
     file = os.open(path, flags | os.O_CLOEXEC)
     try:
@@ -64,7 +64,7 @@ def _of_file(path: str, flags: int, use: Callable[[int, Any], Any], given: Any) 
 def _highest_and_resident_memory() -> tuple[int | None, int | None]:
     """High-water mark and current resident memory, from one reading to save time."""
     try:
-        text = _of_file("/proc/self/status", os.O_RDONLY, os.read, LONGEST_STATUS)
+        text = _of_file("/proc/self/status", os.O_RDONLY, os.read, 16384)
         return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
     except (OSError, ValueError) as error:
         raise_if_interrupted(error)
@@ -73,12 +73,13 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
 
 def _highest_by_usage() -> int | None:
     """High-water mark from the system's accounting, at a tenth of the cost; see `Interval` for when it is valid."""
-    try:
-        import resource
-    except ImportError as error:
-        raise_if_interrupted(error)
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def switches() -> int | None:
+    """How often this thread gave up its core of its own accord; None where nothing tells."""
+    this_thread = getattr(resource, "RUSAGE_THREAD", None)
+    return None if this_thread is None else resource.getrusage(this_thread).ru_nvcsw
 
 
 def _kilobytes(text: bytes, name: bytes) -> int:
@@ -119,7 +120,7 @@ class _OfThread:
     def _second_word(self) -> int | None:
         """The second word in it; None if the system does not report it."""
         try:
-            text = os.pread(self._file, LONGEST_LINE, 0)
+            text = os.pread(self._file, 256, 0)
             self.read += len(text)
             return int(text.split(None, 2)[1])
         except (OSError, IndexError, ValueError) as error:
@@ -157,8 +158,6 @@ class BytesRead(_OfThread):
 
 SHORTEST: Final = 2e-3
 """Shortest wait, in seconds, for which the thread's run queue is read: that costs a system call."""
-ASKED_OFTEN: Final = 16
-"""Number of readings after which only waits of twice that length are read: a chunk may wait thousands of times."""
 
 
 class Delays:
@@ -193,7 +192,8 @@ class Delays:
         self.off_core = off_core
         before, self.delay = self.delay, (self.core_wait and self.core_wait.seconds()) or self.delay
         self.answers += 1
-        self.shortest = SHORTEST * (1 << self.answers // ASKED_OFTEN)
+        # a chunk may wait thousands of times: after sixteen readings only waits of twice that length are read
+        self.shortest = SHORTEST * (1 << self.answers // 16)
         return self.delay - before
 
 
@@ -231,7 +231,7 @@ class Interval:
                 self._by_usage, self.before = True, usage
             else:
                 self.before = resident_memory()
-                self._by_usage = usage is not None and self.before is not None and usage <= self.before + SLACK
+                self._by_usage = usage is not None and self.before is not None and usage <= self.before + (1 << 20)
                 if usage is not None and self._by_usage:
                     _earlier_programs["at most"] = usage
             self.peak = self.before if peak else None
@@ -268,3 +268,104 @@ class Interval:
         else:
             self.raise_peak(mark)
             self.raise_peak(self.after)
+
+
+_ignored: Any = operator.is_
+"""In C, and without an effect."""
+
+
+class _Starts(map):  # type: ignore[type-arg]
+    """An iterator that is advanced where a collection starts: by `setattr(iterator, phase, ...)`."""
+
+    start, stop = property(None, next), property(None, _ignored)
+
+
+class _Stops(map):  # type: ignore[type-arg]
+    """The same where it stops."""
+
+    start, stop = property(None, _ignored), property(None, next)
+
+
+class Garbage:
+    """Time that the process collects garbage, from construction to `close`; nothing of it stays in the interpreter.
+
+    Any thread may collect, such as one that receives what a chunk waits for: collecting holds the interpreter.
+
+    The callbacks have no code in Python. It would be where signals that came during a collection are handled, and
+    Python drops what their handlers raise there.
+    """
+
+    def __init__(self) -> None:
+        self._thread, self._began = get_ident(), perf_counter()
+        self._starts, at_start = self._sums(_Starts)
+        self._stops, at_stop = self._sums(_Stops)
+        self._callbacks = [partial(setattr, at_start), partial(setattr, at_stop)]
+        gc.callbacks.extend(self._callbacks)
+
+    def _sums(self, kind: type[map[None]]) -> tuple[deque[tuple[float, float, int]], map[None]]:
+        """The clocks of this thread and of the others at all starts, or stops, and the number of the others'.
+
+        Clocks are floats, since Python looks for signals as it multiplies long integers.
+        """
+        sums = deque([(0.0, 0.0, 0)], 1)
+        is_own, is_other = self._thread.__eq__, self._thread.__ne__
+        wall = map(operator.sub, iter(perf_counter, None), repeat(self._began))
+        own = map(operator.mul, map(is_own, iter(get_ident, None)), iter(thread_time, None))
+        others = map(operator.mul, map(is_other, iter(get_ident, None)), wall)
+        number = map(is_other, iter(get_ident, None))
+        return sums, kind(sums.append, zip(*map(accumulate, (own, others, number)), strict=True))
+
+    def seconds(self) -> tuple[float, float]:
+        """CPU time of collections by the thread that has constructed this, and wall time of those by others."""
+        own, others, open_ones = map(operator.sub, self._stops[0], self._starts[0])
+        if open_ones < 0:  # another thread collects now
+            others += perf_counter() - self._began
+        return own, max(others, 0.0)
+
+    def cost(self, waited: float, lock: float) -> float:
+        """Seconds that collections cost the thread: its own, and those by others for which it had to wait.
+
+        It computes on in a library that has let go of the interpreter while another thread collects.
+
+        Parameters
+        ----------
+        waited, lock : float
+            Upper limit on the thread's wait for the interpreter in seconds, and the part recorded as such: others'
+            collections are in this part first.
+        """
+        own, others = self.seconds()
+        return own + min(max(others - lock, 0.0), max(waited - lock, 0.0))
+
+    def close(self) -> None:
+        """Stop recording collections."""
+        for callback in self._callbacks:
+            if callback in gc.callbacks:
+                gc.callbacks.remove(callback)
+
+
+def _of_modules(number: int) -> list[str]:
+    """Names of the modules that were loaded since there were this many."""
+    return [*sys.modules][number:] if len(sys.modules) > number else []
+
+
+def bytes_of_modules(number: int) -> int:
+    """The most that was read to load the modules since there were this many."""
+    size = 0
+    for name in _of_modules(number):
+        try:
+            # an attribute of a module that is loaded when it is used would load it
+            spec = object.__getattribute__(sys.modules.get(name), "__dict__").get("__spec__")
+            if spec.cached:
+                cached = Path(spec.cached)
+                size += (cached if cached.exists() else Path(spec.origin)).stat().st_size
+        except (AttributeError, OSError) as error:
+            raise_if_interrupted(error)
+    return size
+
+
+def modules_since(number: int) -> list[str] | None:
+    """Packages of the modules loaded since there were this many, at most 20; None if there are no new ones."""
+    names = (name.partition(".")[0] for name in _of_modules(number))
+    # shared state of our code is in sys.modules as well
+    found = dict.fromkeys(name for name in names if not name.startswith(("_roastcoffea", "__roastcoffea")))
+    return [*found][:20] or None

@@ -1,8 +1,9 @@
 """The client's hook into coffea: it intercepts Runner calls and wraps each chunk's function in a probe.
 
-While a collector is open, `Runner.run` and the `copy` of executors are patched; the last collector restores them. The
-Runner makes a temporary copy of its executor for each step; only that copy gets a subclass of its class whose
-`__call__` annotates the tasks and wraps the function. Records travel by the transport of the executor's call.
+While a collector is open, `Runner.run` and the `copy` of executors are patched, and methods of Dask clients once an
+executor works with one; the last collector restores them. The Runner makes a temporary copy of its executor for each
+step; only that copy gets a subclass of its class whose `__call__` annotates the tasks and wraps the function. Records
+travel by the transport of the executor's call.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import shutil
 import tempfile
 import threading
 import time
-import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import dask
 from dask.utils import funcname, key_split
@@ -28,6 +28,7 @@ from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
 from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
 from roastcoffea.instrument.gauges import process_name
 from roastcoffea.instrument.probe import Probe, TraceWatch
+from roastcoffea.instrument.shared import Action, Row
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, whole
 from roastcoffea.log.marks import ANNOTATION, PARSL, TASKVINE
 from roastcoffea.log.packing import packed_records
@@ -35,26 +36,14 @@ from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.records.workers import EXECUTOR, MERGE, RESULTS, SUBMIT
 from roastcoffea.redaction import added_patterns
 
-Row = dict[str, Any]
+STEP_OF: Final = {"map": SUBMIT, "submit": SUBMIT, "sync": RESULTS, "_send_to_scheduler": None}
+"""Methods of a client, and the step that they are a part of; the last sends messages, such as graphs."""
 
-STEP_OF: Final[Mapping[str, str]] = {"map": SUBMIT, "submit": SUBMIT, "sync": RESULTS}
-"""Methods of a client, and the step that they are a part of."""
-SEND: Final = "_send_to_scheduler"
-UPDATE: Final = "update-graph"
-"""The method that sends messages, and the message with a graph."""
-
-MOST_SUBMITS: Final = 10_000
-"""Most rows of graphs of one executor call; further ones are in the last row."""
+LOST: Final = "records were lost"
+PROCESSING: Final = "processing"
 
 
-class Moment(NamedTuple):
-    """Unix time, and CPU time of the thread."""
-
-    time: float
-    cpu: float
-
-
-class Steps:
+class ClientSteps:
     """Steps of one executor call.
 
     Parameters
@@ -68,32 +57,38 @@ class Steps:
         self._offset = time.time() - time.perf_counter()
         self._submits: list[Row] = []
         self._began = self._submitted = self._now()
-        self._returned: Moment | None = None
+        self._returned: tuple[float, float] | None = None
         self._is_inside = False
-        self._sent: int | None = None
-        self._tasks: int | None = None
+        self._graph: Row = {}
 
-    def during(self, step: str, method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a method of the client as a part of this step, unless another one calls it."""
-        if self._is_inside:
-            return method(*args, **kwargs)
-        self._is_inside, began = True, self._now()
-        self._sent = self._tasks = None
+    def during(self, method: Action, client: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the client as a part of its step, unless another one calls it."""
+        step = STEP_OF[method.__name__]
+        if step is None:
+            self._sends(*args)
+        if self._is_inside or step is None:
+            return method(client, *args, **kwargs)
+        self._is_inside, began, self._graph = True, self._now(), {"graph_bytes": None, "tasks": None}
         try:
-            return method(*args, **kwargs)
+            return method(client, *args, **kwargs)
         finally:
-            self._is_inside = False
-            self._ended(step, began, self._now())
+            self._is_inside, ended = False, self._now()
+            self._returned = ended
+            if step == SUBMIT:
+                self._submits.append(self._row(SUBMIT, began, ended) | self._graph)
+                self._submitted, self._returned = ended, None
 
-    def sends(self, message: Any) -> None:
+    def _sends(self, message: Any) -> None:
         """Note the size of a graph that is sent."""
-        if isinstance(message, Mapping) and message.get("op") == UPDATE:
+        if isinstance(message, Mapping) and message.get("op") == "update-graph":
             try:
                 frames = message["expr_ser"].frames if "expr_ser" in message else message["graph_frames"]
-                self._sent = (self._sent or 0) + sum(memoryview(frame).nbytes for frame in frames)
-                self._tasks = (self._tasks or 0) + len(message["keys"])
+                size, tasks = sum(memoryview(frame).nbytes for frame in frames), len(message["keys"])
             except (AttributeError, KeyError, TypeError) as error:  # a version with another form: not known
                 raise_if_interrupted(error)
+            else:
+                size, tasks = size + (self._graph.get("graph_bytes") or 0), tasks + (self._graph.get("tasks") or 0)
+                self._graph = {"graph_bytes": size, "tasks": tasks}
 
     def rows(self) -> Iterator[Row]:
         """All steps, after the executor call."""
@@ -102,114 +97,43 @@ class Steps:
         yield from self._submits
         if self._submits:
             yield self._row(RESULTS, self._submitted, self._returned or end)
-        if self._submits and self._returned is not None:
-            yield self._row(MERGE, self._returned, end)
+            if self._returned is not None:
+                yield self._row(MERGE, self._returned, end)
 
-    def _now(self) -> Moment:
-        return Moment(self._offset + time.perf_counter(), time.thread_time())
+    def _now(self) -> tuple[float, float]:
+        """Unix time, and CPU time of the thread."""
+        return self._offset + time.perf_counter(), time.thread_time()
 
-    def _ended(self, step: str, began: Moment, ended: Moment) -> None:
-        if step == SUBMIT:
-            row = self._row(SUBMIT, began, ended) | {"graph_bytes": self._sent, "tasks": self._tasks}
-            self._submitted, self._returned = ended, None
-            if len(self._submits) < MOST_SUBMITS:
-                self._submits.append(row)
-            else:
-                self._submits[-1] = _joined(self._submits[-1], row)
-        else:
-            self._returned = ended
-
-    def _row(self, step: str, began: Moment, ended: Moment) -> Row:
-        return self._of | {"step": step, "start": began.time, "stop": ended.time, "cpu_seconds": ended.cpu - began.cpu}
+    def _row(self, step: str, began: tuple[float, float], ended: tuple[float, float]) -> Row:
+        return self._of | {"step": step, "start": began[0], "stop": ended[0], "cpu_seconds": ended[1] - began[1]}
 
 
-def _joined(row: Row, other: Row) -> Row:
-    """One row for two, with the time between them."""
-    sums = {name: _sum(row[name], other[name]) for name in ("cpu_seconds", "graph_bytes", "tasks")}
-    return row | sums | {"stop": other["stop"]}
-
-
-def _sum(one: Any, other: Any) -> Any:
-    return None if one is None or other is None else one + other
+_steps: Final[ContextVar[ClientSteps | None]] = ContextVar("roastcoffea_steps", default=None)
+"""Steps that this thread records."""
 
 
 @contextmanager
 def recorded_steps(client: Any, call: str | None, work: str, take: Callable[[list[Row]], None]) -> Iterator[None]:
     """Context in which an executor works on this thread with a client; its steps are taken at the end."""
-    steps = Steps(call, work)
-    with _wrapped(client):
-        token = _current.set(steps)
-        try:
-            yield
-        finally:
-            _current.reset(token)
-            take(list(steps.rows()))
-
-
-_current: Final[ContextVar[Steps | None]] = ContextVar("roastcoffea_steps", default=None)
-"""Steps that this thread records."""
-
-_lock: Final = threading.Lock()
-_clients: Final[dict[int, tuple[int, dict[str, Any]]]] = {}
-"""For each wrapped client, how many executors work with it, and the wrappers."""
-
-
-@contextmanager
-def _wrapped(client: Any) -> Iterator[None]:
-    with interrupts_held(), _lock:
-        users, wrappers = _clients.get(id(client)) or (0, _wrap(client))
-        _clients[id(client)] = users + 1, wrappers
+    for name in STEP_OF:
+        _patch_owner(type(client), name, _with_steps)
+    steps = ClientSteps(call, work)
+    token = _steps.set(steps)
     try:
         yield
     finally:
-        with interrupts_held(), _lock:
-            users, wrappers = _clients.pop(id(client))
-            if users > 1:
-                _clients[id(client)] = users - 1, wrappers
-            else:
-                _unwrap(client, wrappers)
+        _steps.reset(token)
+        take(list(steps.rows()))
 
 
-def _wrap(client: Any) -> dict[str, Any]:
-    """Wrap methods of one client; attributes that it has itself are left alone."""
-    names = [name for name in (*STEP_OF, SEND) if name not in vars(client)]
-    wrappers = {name: _sender(client) if name == SEND else _wrapper(client, name) for name in names}
-    vars(client).update(wrappers)
-    return wrappers
+def _with_steps(original: Action) -> Action:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps = _steps.get()
+        return original(self, *args, **kwargs) if steps is None else steps.during(original, self, *args, **kwargs)
+
+    return method
 
 
-def _unwrap(client: Any, wrappers: Mapping[str, Any]) -> None:
-    for name, wrapper in wrappers.items():
-        if vars(client).get(name) is wrapper:
-            delattr(client, name)
-
-
-def _wrapper(client: Any, name: str) -> Callable[..., Any]:
-    original, step = getattr(client, name), STEP_OF[name]
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        steps = _current.get()
-        return original(*args, **kwargs) if steps is None else steps.during(step, original, args, kwargs)
-
-    return wrapper
-
-
-def _sender(client: Any) -> Callable[[Any], None]:
-    original = getattr(client, SEND)
-
-    @functools.wraps(original)
-    def wrapper(message: Any) -> None:
-        steps = _current.get()
-        if steps is not None:
-            steps.sends(message)
-        original(message)
-
-    return wrapper
-
-
-LOST: Final = "records were lost"
-PROCESSING: Final = "processing"
 _filters: list[Any] = []
 _patches: list[tuple[type, str, Any, Any]] = []
 
@@ -244,11 +168,13 @@ def unwatch(watcher: Watcher) -> None:
 
 
 def _restore_unwatched() -> None:
-    """Leave coffea and the filters of warnings as they were, unless a collector watches."""
-    while not calls.active and _filters:
+    """Leave coffea, Dask and the filters of warnings as they were, unless a collector watches."""
+    if calls.active:
+        return
+    while _filters:
         ours = _filters.pop()
         warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]
-    while not calls.active and _patches:
+    while _patches:
         owner, name, original, replacement = _patches.pop()
         if owner.__dict__.get(name) is replacement:
             setattr(owner, name, original)
@@ -268,22 +194,30 @@ def end_open_calls(watcher: Watcher, error: BaseException) -> None:
         call.end_for(watcher, error)
 
 
-def _patch(owner: type, name: str, wrapping: Callable[..., Any]) -> None:
+def _patch(owner: type, name: str, wrapping: Callable[[Action], Action]) -> None:
     original = owner.__dict__[name]
     replacement = functools.wraps(original)(wrapping(original))
     setattr(owner, name, replacement)
     _patches.append((owner, name, original, replacement))
 
 
-def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
+def _patch_owner(kind: type, name: str, wrapping: Callable[[Action], Action]) -> None:
+    """Patch the class that has a method, such as an executor with its own `copy`, unless it is patched already."""
+    owner = next((base for base in kind.__mro__ if name in base.__dict__), None)
+    with interrupts_held(), calls.lock:
+        if owner is not None and calls.active and all((owner, name) != patched[:2] for patched in _patches):
+            _patch(owner, name, wrapping)
+
+
+def _watched_run(original: Action) -> Action:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = watchers()
         if not found or calls.current.get() is not None:
             return original(self, *args, **kwargs)
         with interrupts_held():
             call = OpenCall(found, self, kwargs.get("processor_instance", args[1] if len(args) > 1 else None))
-            _watch_own_copy(type(self.executor))
-            _watch_own_copy(type(self.pre_executor))
+            for executor in (self.executor, self.pre_executor):
+                _patch_owner(type(executor), "copy", _watched_copy)
         try:
             with whole(call.open()):
                 call.result = original(self, *args, **kwargs)
@@ -295,7 +229,7 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _watched_trace(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watched_trace(original: Action) -> Action:
     from coffea.processor import IterativeExecutor
 
     def trace_preload(self: Any, fileset: Any, *args: Any) -> Any:
@@ -307,34 +241,23 @@ def _watched_trace(original: Callable[..., Any]) -> Callable[..., Any]:
         datasets: dict[str, list[Any]] = {}
         for file in fileset:
             datasets.setdefault(file.dataset, []).append(file)
-        here = isinstance(self.executor, IterativeExecutor)
+        worker = process_name() if isinstance(self.executor, IterativeExecutor) else None
         for files in datasets.values():
             watch: TraceWatch | None = None
+            closure = functools.partial(original, self, files, *args)
             with interrupts_held(), reported(found.note, "the tracing of columns was not recorded", Exception):
-                closure = functools.partial(original, self, files, *args)
-                worker = process_name() if here else None
                 watch = TraceWatch(closure, files[0], None if call is None else call.id, worker)
             try:
-                (watch or functools.partial(original, self, files, *args))()
+                (watch or closure)()
             finally:
                 with interrupts_held(), reported(found.note, LOST, Exception):
-                    packed = packed_records([] if watch is None else watch.records)
-                    for watcher in found:
-                        watcher.take_records(packed)
+                    found.take_records(packed_records([] if watch is None else watch.records))
         return None
 
     return trace_preload
 
 
-def _watch_own_copy(executor: type) -> None:
-    """Patch the class of an executor that has its own `copy`, unless it is patched already."""
-    owner = next((base for base in executor.__mro__ if "copy" in base.__dict__), None)
-    with calls.lock:
-        if owner is not None and calls.active and all(patched is not owner for patched, *_ in _patches):
-            _patch(owner, "copy", _watched_copy)
-
-
-def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watched_copy(original: Action) -> Action:
     def copy_executor(self: Any, *args: Any, **kwargs: Any) -> Any:
         executor = original(self, *args, **kwargs)
         call = calls.current.get()
@@ -350,30 +273,26 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, preprocessing: bool) -> None:
     """Give this one executor a `__call__` that tags its tasks and inserts the probe."""
-    kind = type(executor)
+    kind: Any = type(executor)
     if not found or "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
         return
 
     def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
         self.__class__ = kind
-        step, name = PREPROCESSING, None
+        name = None
         if not preprocessing:
             items = list(items)
         with interrupts_held():
             if call is not None and preprocessing:
                 call.preprocess_files(items)
             elif call is not None:
-                step, name = PROCESSING, call.name(self)
+                name = call.name(self)
                 call.process_chunks(items)
-            prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
             watched = ExecutorCall(found, self, None if call is None else call.id, name)
-            collectors = tuple(watcher.topic for watcher in found)
-            of_call = {} if call is None else {"call": call.id}
-            mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix, **of_call}})
-        with whole(found[-1].span_ensured()), whole(mark), whole(watched.transport()):
+        with whole(found[-1].span_ensured()), whole(dask.annotate(**watched.mark())), whole(watched.transport()):
             with interrupts_held():
                 probed = watched.probed(function)
-            with whole(watched.at_work(self)):
+            with whole(watched.at_work()):
                 result = kind.__call__(self, items, probed, accumulator)
             result = watched.without_records(result)
             if call is not None and not preprocessing:
@@ -382,7 +301,7 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}
-    executor.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(body))
+    executor.__class__ = type(kind)(kind.__name__, (kind,), body)
 
 
 class ExecutorCall:
@@ -396,6 +315,8 @@ class ExecutorCall:
 
         self._call = call
         self._name = name
+        self._executor = executor
+        self._collectors = tuple(watcher.topic for watcher in watchers)
         self._on_dask = isinstance(executor, DaskExecutor)
         systems = {TASKVINE: TaskVineExecutor, PARSL: ParslExecutor}
         self._system = next((name for name, kind in systems.items() if isinstance(executor, kind)), None)
@@ -403,10 +324,10 @@ class ExecutorCall:
         self._read: dict[str, int] = {}
         self._reading = threading.Lock()
         here = name is None and not self._on_dask
-        reasons = [(watcher, watcher.out_of_reach(executor)) for watcher in watchers]
-        self._reached = Watchers(watcher for watcher, reason in reasons if here or reason is None)
-        for watcher, reason in reasons:
-            if watcher not in self._reached:
+        reasons = {watcher: None if here else watcher.out_of_reach(executor) for watcher in watchers}
+        self._reached = Watchers(watcher for watcher in watchers if reasons[watcher] is None)
+        for watcher, reason in reasons.items():
+            if reason is not None:
                 self._missing([watcher], f"of the {type(executor).__name__} were not recorded: {reason}")
 
     def _missing(self, watchers: Iterable[Watcher], reason: str) -> None:
@@ -416,39 +337,50 @@ class ExecutorCall:
             else:
                 watcher.chunks_lost(f"the chunks {reason}", self._call)
 
+    def mark(self) -> Row:
+        """Annotation of the tasks."""
+        prefix = None if self._name is None else str(key_split(f"{self._name}-{'0' * 32}"))
+        step = PREPROCESSING if self._name is None else PROCESSING
+        mark: Row = {"collectors": self._collectors, "step": step, "prefix": prefix}
+        return {ANNOTATION: mark if self._call is None else mark | {"call": self._call}}
+
     def probed(self, function: Any) -> Any:
         """The function with the probe around it."""
-        if not self._reached:
+        reached = self._reached
+        if not reached:
             return function
         try:
-            packed = self._reached[-1].packed_for_tasks(CarriedProbe)
+            packed = reached[-1].packed_for_tasks(CarriedProbe)
         except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
             raise_if_interrupted(problem)
-            self._missing(self._reached, f"were not recorded: {error_text(problem)}")
+            self._missing(reached, f"were not recorded: {error_text(problem)}")
             return function
-        topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
-        in_output = not self._on_dask and self._name is not None
+        topics = tuple(watcher.topic for watcher in reached) if self._on_dask else ()
         name = self._name or funcname(function)
-        profile = any(watcher.profile for watcher in self._reached)
-        peak_memory = any(watcher.peak_memory for watcher in self._reached)
-        transport = topics, self._spool, in_output, self._system
-        state = (self._call, transport, self._name is None, added_patterns(), profile, peak_memory)
+        state = (
+            self._call,
+            (topics, self._spool, not self._on_dask and self._name is not None, self._system),
+            self._name is None,
+            added_patterns(),
+            any(watcher.profile for watcher in reached),
+            any(watcher.peak_memory for watcher in reached),
+        )
         if packed is None:
             return Probe(function, name, *state)
         return CarriedProbe(packed, name, topics[-1], function, state)
 
     @contextmanager
-    def at_work(self, executor: Any) -> Iterator[None]:
+    def at_work(self) -> Iterator[None]:
         """Context in which the collectors know that this executor works for the call; it may have a pool of its own."""
         with ExitStack() as stack:
             for watcher in self._reached:
-                stack.enter_context(watcher.step(executor, self._call, preprocessing=self._name is None))
+                stack.enter_context(watcher.step(self._executor, self._call, preprocessing=self._name is None))
             if self._on_dask and self._reached:
                 work = PREPROCESSING if self._name is None else PROCESSING
-                stack.enter_context(recorded_steps(executor.client, self._call, work, self._take_steps))
+                stack.enter_context(recorded_steps(self._executor.client, self._call, work, self._take_steps))
             yield
 
-    def _take_steps(self, steps: list[dict[str, Any]]) -> None:
+    def _take_steps(self, steps: list[Row]) -> None:
         for watcher in self._reached:
             with reported(watcher.note, "what the client did for an executor was not recorded", Exception):
                 watcher.client_steps(steps)
@@ -476,7 +408,8 @@ class ExecutorCall:
         """Take new records from the folder."""
         with self._reading, reported(self._reached.note, LOST, Exception):
             if self._spool is not None:
-                self._take(spooled(self._spool, self._read))
+                for packed in spooled(self._spool, self._read):
+                    self._reached.take_records(packed)
 
     def take_all_for(self, watcher: Watcher) -> None:
         """Give a collector the records in the folder so far."""
@@ -489,15 +422,11 @@ class ExecutorCall:
         """Result of the executor, without the records."""
         if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
             return result
-        (output, records), error = taken_from(result[0]), result[1]
+        output, records = taken_from(result[0])
         with interrupts_held(), reported(self._reached.note, LOST, Exception):
-            self._take(records)
-        return output, error
-
-    def _take(self, records: Iterable[bytes]) -> None:
-        for packed in records:
-            for watcher in self._reached:
-                watcher.take_records(packed)
+            for packed in records:
+                self._reached.take_records(packed)
+        return output, result[1]
 
 
 open_executor_calls: Final[list[ExecutorCall]] = []

@@ -20,39 +20,15 @@ from roastcoffea.redaction import redacted, redacted_beginning
 LONGEST_NAME: Final = 120
 """Letters of a processor's name at most."""
 
-CONFIGURATIONS: Final = ("cfg", "config", "configuration")
-"""Attributes in which processors of frameworks keep their configuration."""
-
-OPTIONS: Final = ("--cfg", "--config")
-"""Options of frameworks' commands for the file of the configuration; PocketCoffea's objects do not know their file."""
-
-SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".toml")
-"""Files that people write: the pickled configuration of a batch job is named after the job."""
-
 WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
-GENERIC: Final = frozenset(
-    (
-        *("abc", "abstract", "analyses", "analysis", "base", "basic", "cfg", "coffea", "config", "configs"),
-        *(
-            "configuration",
-            "default",
-            "generic",
-            "job",
-            "jobs",
-            "main",
-            "my",
-            "nano",
-            "processor",
-            "processors",
-            "python",
-        ),
-        *("run", "runner", "src", "template", "test", "tests", "tmp", "user", "workflow", "workflows"),
-    )
+GENERIC: Final = re.compile(
+    "abc|abstract|analys[ei]s|base|basic|cfg|coffea|configs?|configuration|default|generic|jobs?|main|my|nano"
+    "|processors?|python|run|runner|src|template|tests?|tmp|user|workflows?"
 )
 """Words that tell no analysis from another."""
 
+_NAMED: Final[tuple[type, ...]] = (type, types.FunctionType, types.BuiltinFunctionType)
 _SCRIPTS: Final = ("__main__", "__mp_main__")
-_NO_FRAMEWORKS: Final = frozenset((*sys.stdlib_module_names, *_SCRIPTS, "coffea", "roastcoffea"))
 
 
 def given_name(name: str | None) -> str | None:
@@ -80,32 +56,34 @@ def name_of_processor(processor: Any) -> str:
     Its own name is a text in its attribute `name`, otherwise the name of the function or class. Attributes are looked
     up without running code of the class, such as properties.
     """
-    while (kind := type(processor)) in _WRAPPINGS:
+    while (kind := type(processor)) in (functools.partial, types.MethodType):
         processor = processor.func if kind is functools.partial else processor.__self__
-    name = _text(processor, "name") or _text(processor, "__name__")
+    name = _line_of(_attribute(processor, "name")) or _line_of(_attribute(processor, "__name__"))
     if not name and issubclass(kind, _NAMED):
         name = processor.__name__
     return redacted_beginning(name or _of_framework(processor, kind) or kind.__name__, LONGEST_NAME)
 
 
-_WRAPPINGS: Final = (functools.partial, types.MethodType)
-_NAMED: Final[tuple[type, ...]] = (type, types.FunctionType, types.BuiltinFunctionType)
-
-
 def _of_framework(processor: Any, kind: type) -> str:
     """What a framework's processor is called after; empty where its class's name has to do."""
-    found = (_attribute(processor, name) for name in CONFIGURATIONS)
+    found = (_attribute(processor, name) for name in ("cfg", "config", "configuration"))
     configuration = next((one for one in found if one is not None), None)
-    if (configuration is None and _telling(kind.__name__)) or not _is_of_framework(kind):
+    if configuration is None and _telling(kind.__name__):
         return ""
-    return next(filter(None, _candidates(configuration, kind)), "")
+    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    own = {*sys.stdlib_module_names, *_SCRIPTS, "coffea", "roastcoffea"}
+    names = _candidates(configuration, kind) if any(map(_is_installed, packages - own)) else iter(())
+    return next(filter(None, names), "")
 
 
 def _candidates(configuration: Any, kind: type) -> Iterator[str]:
     """Names of the configuration and of the workflow, the best one first."""
     if configuration is not None:
-        yield _text(configuration, "name")
-        yield _of_file(configuration) or _of_file(_file_of_command())
+        yield _line_of(_attribute(configuration, "name"))
+        yield _of_file(configuration)
+        # PocketCoffea's objects do not know their file
+        words = [word for argument in sys.argv for word in argument.split("=", 1)]
+        yield from (_of_file(value) for option, value in pairwise(words) if option in {"--cfg", "--config"})
         workflow = _attribute(configuration, "workflow")
         yield _telling(workflow.__name__ if issubclass(type(workflow), type) else _line_of(workflow))
     yield _telling(kind.__name__)
@@ -115,16 +93,7 @@ def _candidates(configuration: Any, kind: type) -> Iterator[str]:
         yield from (_telling(PurePath(code.co_filename).parent.name) for code in codes)
 
 
-def _is_of_framework(kind: type) -> bool:
-    """Whether the class, or one that it is derived from, comes from an installed package."""
-    packages = dict.fromkeys(base.__module__.partition(".")[0] for base in kind.__mro__)
-    return any(_is_installed(package) for package in packages if package not in _NO_FRAMEWORKS)
-
-
 def _is_installed(package: str) -> bool:
-    file = getattr(sys.modules.get(package), "__file__", None)
-    if file is not None and not {"site-packages", "dist-packages"}.isdisjoint(PurePath(file).parts):
-        return True
     import importlib.metadata  # slow to import, and few analyses come here
 
     try:  # installed from a folder that its developer works in
@@ -134,23 +103,19 @@ def _is_installed(package: str) -> bool:
     return True
 
 
-def _file_of_command() -> str | None:
-    """File of the configuration among the arguments of the command."""
-    words = [word for argument in sys.argv for word in argument.split("=", 1)]
-    return next((value for option, value in pairwise(words) if option in OPTIONS), None)
-
-
 def _of_file(path: Any) -> str:
     """Name of a configuration's file, or of its folder where that says more."""
-    if not issubclass(type(path), (str, PurePath)) or (file := Path(path)).suffix not in SUFFIXES:
+    # files that people write: the pickled configuration of a batch job is named after the job
+    written = (".py", ".yaml", ".yml", ".json", ".toml")
+    if not issubclass(type(path), (str, PurePath)) or (file := Path(path)).suffix not in written:
         return ""
     # a relative path is of no use where the script has changed its folder
-    return _telling(file.stem) or _telling(file.absolute().parent.name if file.is_file() else file.parent.name)
+    return _telling(file.stem) or _telling((file.absolute() if file.is_file() else file).parent.name)
 
 
 def _telling(name: str) -> str:
     """The name, if it has a word that tells analyses apart."""
-    return name if any(word.lower() not in GENERIC for word in WORDS.findall(name)) else ""
+    return name if any(not GENERIC.fullmatch(word.lower()) for word in WORDS.findall(name)) else ""
 
 
 def _attribute(thing: Any, name: str) -> Any:
@@ -167,11 +132,6 @@ def _attribute(thing: Any, name: str) -> Any:
     return None if hasattr(type(found), "__get__") and not issubclass(type(found), type) else found
 
 
-def _text(thing: Any, name: str) -> str:
-    """Text in an attribute of an object, in one line; empty if there is none."""
-    return _line_of(_attribute(thing, name))
-
-
 def _line_of(text: Any) -> str:
     """A text in one line, without control characters; empty for what is no text."""
     if not issubclass(type(text), str):
@@ -185,16 +145,13 @@ Files = Mapping[str, str]
 _known: Final[dict[tuple[str, str], str]] = Remembered()
 """Files of functions, by module and name, as they were before."""
 
-_WRAPPERS: Final = (staticmethod, classmethod)
-
 
 def files_of_functions(processor: Any) -> Files:
     """Files of the functions in the module that defines a processor; those of one name in two files are left out."""
     while isinstance(processor, functools.partial | types.MethodType):
         processor = processor.func if isinstance(processor, functools.partial) else processor.__func__
-    defined = processor if isinstance(processor, types.FunctionType) else type(processor)
+    module = (processor if isinstance(processor, types.FunctionType) else type(processor)).__module__
     found: dict[str, set[str]] = {}
-    module = defined.__module__
     for code in _codes(module):
         name = function_of(code)
         file: str | None = code.co_filename
@@ -206,23 +163,20 @@ def files_of_functions(processor: Any) -> Files:
     return {name: redacted(_called(files.pop())) for name, files in found.items() if len(files) == 1}
 
 
-def _codes(module: str) -> Iterator[types.CodeType]:
+def _codes(module: str) -> list[types.CodeType]:
     """Code of functions and methods that a module defines, and of functions inside of them."""
     members = list(vars(sys.modules.get(module, types)).values())
     kinds = [member for member in members if issubclass(type(member), type)]
     members += [member for kind in kinds if kind.__module__ == module for member in vars(kind).values()]
+    found = []
     for member in members:
-        found = member.__func__ if isinstance(member, _WRAPPERS) else member
-        found = found.fget if type(found) is property else found
-        if type(found) is types.FunctionType and found.__module__ == module:
-            yield from _with_inner(found.__code__)
-
-
-def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _with_inner(constant)
+        of_class = isinstance(member, staticmethod | classmethod)
+        function = member.__func__ if of_class else member.fget if type(member) is property else member
+        if type(function) is types.FunctionType and function.__module__ == module:
+            found.append(function.__code__)
+    for code in found:  # which grows
+        found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return found
 
 
 def _called(file: str) -> str:

@@ -6,7 +6,6 @@ in it, once for each attempt.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,13 +14,12 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.generations import marker_of_opening, with_options
-from roastcoffea.instrument.attempt import Attempt, Clocks
+from roastcoffea.instrument.attempt import Attempt, Clocks, columns_of_returned, further
 from roastcoffea.instrument.channels import DaskTask, Transport
-from roastcoffea.instrument.meter.files import OTHER, FilesMeter
+from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
-from roastcoffea.instrument.shared import made_once
-from roastcoffea.instrument.tasks import columns_of_returned, further
+from roastcoffea.instrument.shared import Action, Row, made_once
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted
 from roastcoffea.log.packing import PROBLEMS, packed_records
@@ -30,8 +28,12 @@ from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
 
-FROM_COFFEA: Final = ("coffea_bytes_read", "coffea_entries", "coffea_process_seconds", "coffea_columns")
-COFFEA_HAS: Final = ("bytesread", "entries", "processtime", "columns")
+COFFEA_HAS: Final = {
+    "coffea_bytes_read": "bytesread",
+    "coffea_entries": "entries",
+    "coffea_process_seconds": "processtime",
+    "coffea_columns": "columns",
+}
 """Columns of a chunk's record with coffea's own metrics, and their names in coffea."""
 
 
@@ -59,7 +61,7 @@ class Probe:
         Measure the peak memory of chunks and sections, for which the kernel's mark is reset.
     """
 
-    function: Callable[..., Any]
+    function: Action
     name: str
     call: str | None
     transport: tuple[Any, ...] = ((), None, False)
@@ -71,6 +73,7 @@ class Probe:
     def __post_init__(self) -> None:
         self.__name__ = self.name
         self.channel = Transport(*self.transport)
+        self.complain = partial(self.channel.complain, self.added)
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
         watch = None
@@ -82,8 +85,6 @@ class Probe:
         except BaseException:
             self._deliver(watch, None, failed=True)
             raise
-        if watch is not None:
-            watch.returned(output)
         return self._deliver(watch, output, failed=False)
 
     def task(self) -> DaskTask:
@@ -97,15 +98,11 @@ class Probe:
     def _deliver(self, watch: _FileWatch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
             with reported(self.complain, LOST, Exception):
-                records = packed_records(watch.records)
-                return self.channel.deliver(watch.task, records, output, failed=failed)
+                last = watch.records[-1] if watch.records and not (failed or self.of_files) else {}
+                if output is None and last.get("outcome") == ERROR:  # and yet the call returned
+                    last["outcome"] = SKIPPED
+                return self.channel.deliver(watch.task, packed_records(watch.records), output, failed=failed)
         return output
-
-    def complain(self, problem: str) -> None:
-        """Report a problem to the client and in the worker's log."""
-        problem = redacted(problem, self.added)
-        logging.getLogger(__name__).warning(problem)
-        self.channel.send({"problem": problem})
 
     def __str__(self) -> str:
         return self.__name__
@@ -124,17 +121,17 @@ class _FileWatch:
     These are attempts to fetch the metadata of a file.
     """
 
-    closure: Callable[..., Any]
+    closure: Action
 
     def __init__(self, probe: Probe, item: Any) -> None:
         self.probe = probe
         self.task = probe.task()
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Row] = []
         self.work = work = item[0] if isinstance(item, tuple) else item
         # a Parquet file has no tree
         names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
         place = {name: None if text is None else redacted(str(text), probe.added) for name, text in names.items()}
-        self.identity: dict[str, Any] = {**place, "call": probe.call}
+        self.identity: Row = {**place, "call": probe.call}
         """Facts about the item itself, without secrets."""
 
     def started(self) -> Any:
@@ -146,7 +143,7 @@ class _FileWatch:
         with open_chunk(attempt.chunk), attempt.noticed:
             return attempt.watched(*args, **kwargs)
 
-    def record(self, attempt: Any, output: Any, error: BaseException | None) -> dict[str, Any]:
+    def record(self, attempt: Any, output: Any, error: BaseException | None) -> Row:
         """Record of a finished attempt."""
         return {**attempt.end(error), **self.identity}
 
@@ -169,10 +166,7 @@ class _FileWatch:
         with reported(self.probe.complain, LOST, Exception):
             self.records.append(self.record(attempt, output, error))
 
-    def returned(self, output: Any) -> None:
-        """Receive the result of the whole call."""
-
-    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, function: Action) -> Action:
         """The same call, with coffea's closure watched inside its automatic retries."""
         if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
             retries, skipped, self.closure, *rest = function.args
@@ -187,7 +181,7 @@ class TraceWatch(_FileWatch):
     `closure` has the function that traces, and after it that of the user and uproot's options, as its last arguments.
     """
 
-    def __init__(self, closure: Callable[..., Any], first: Any, call: str | None, worker: str | None) -> None:
+    def __init__(self, closure: Action, first: Any, call: str | None, worker: str | None) -> None:
         super().__init__(Probe(closure, "trace", call, of_files=True), first)
         self.closure = closure
         self.identity |= {"worker": worker, "key": None, "run_id": None}
@@ -199,7 +193,7 @@ class TraceWatch(_FileWatch):
         opening.watched = partial(watched.func, *before, partial(opening.traced, trace), of_user, options)
         return opening
 
-    def record(self, attempt: _Opening, output: Any, error: BaseException | None) -> dict[str, Any]:
+    def record(self, attempt: _Opening, output: Any, error: BaseException | None) -> Row:
         record = super().record(attempt, output, error)
         return record if error is not None else record | {"outcome": TRACED}
 
@@ -223,16 +217,20 @@ class _ChunkWatch(_FileWatch):
         with attempt.current:
             return self.closure(item, *args, **(kwargs | replaced))
 
-    def record(self, attempt: Attempt, output: Any, error: BaseException | None) -> dict[str, Any]:
+    def record(self, attempt: Attempt, output: Any, error: BaseException | None) -> Row:
         record = super().record(attempt, output, error)
-        if record["outcome"] != ERROR:
-            record["events"] = self.work.entrystop - self.work.entrystart
+        if record["outcome"] == ERROR:
+            return record
+        record["events"] = self.work.entrystop - self.work.entrystart
         if record["outcome"] == OK:
             with reported(self.probe.complain, "errors that process() caught are not known", Exception):
                 self._add_caught(attempt, record, output["out"])
-        return record | _coffea_metrics(output) if record["outcome"] == OK else record
+            metrics = output.get("metrics") if isinstance(output, dict) else None
+            if isinstance(metrics, dict):
+                record |= {ours: metrics.get(name) for ours, name in COFFEA_HAS.items()}
+        return record
 
-    def _add_caught(self, attempt: Attempt, record: dict[str, Any], result: Any) -> None:
+    def _add_caught(self, attempt: Attempt, record: Row, result: Any) -> None:
         """Add records of files that process() could not open, and of exceptions in its result: it went on."""
         added, others = self.probe.added, attempt.meter.others
         failed = [] if others is None else others.columns_of_failed()
@@ -241,16 +239,11 @@ class _ChunkWatch(_FileWatch):
             own = {"events": 0} if named.get("file") == record["file"] else {}
             self.records.append(further(record) | each | named | own)
 
-    def returned(self, output: Any) -> None:
-        """Mark a failed attempt as skipped if the call still returned, without an output."""
-        if output is None and self.records and self.records[-1]["outcome"] == ERROR:
-            self.records[-1]["outcome"] = SKIPPED
-
 
 class _Opening:
     """One attempt to fetch the metadata of a file."""
 
-    def __init__(self, task: DaskTask, closure: Callable[..., Any], added: Added, *, of_root: bool) -> None:
+    def __init__(self, task: DaskTask, closure: Action, added: Added, *, of_root: bool) -> None:
         self.added = added
         self.meter = Meter()
         self.watched = with_options(closure, self.meter.options)
@@ -266,7 +259,7 @@ class _Opening:
             self.chunk.meter = self.meter
         self.clocks = Clocks(task)
 
-    def traced(self, trace: Callable[..., Any], *args: Any) -> Any:
+    def traced(self, trace: Action, *args: Any) -> Any:
         """Trace columns with the user's function; files that it opens itself count as well."""
         self.chunk.meter = self.meter
         with openings_noticed(self.meter):
@@ -276,7 +269,7 @@ class _Opening:
             finally:
                 self.meter.in_process = False
 
-    def end(self, error: BaseException | None) -> dict[str, Any]:
+    def end(self, error: BaseException | None) -> Row:
         """Close everything and return the record."""
         meter, others = self.meter, self.meter.others
         meter.close()
@@ -284,33 +277,26 @@ class _Opening:
         transferred = meter.transferred if meter.source and "bytes_transferred" not in meter.unknown else None
         if others is not None:
             of_others = others.other_columns(self.added, with_failed=True)
-            requested, transferred = (
-                None if None in (own, other) else own + other
-                for own, other in zip((requested, transferred), map(of_others.get, OTHER[:2]), strict=True)
-            )
+            other, received = of_others["bytes_other"], of_others["bytes_other_transferred"]
+            requested = None if None in {requested, other} else requested + other
+            transferred = None if None in {transferred, received} else transferred + received
         return self.clocks.measured() | {
             "preprocessing": True,
-            "bytes_requested": requested,
+            "bytes_requested": None if "bytes_requested" in meter.unknown else requested,
             "bytes_transferred": transferred,
             "source": meter.source,
             **meter.server_columns(),
             "outcome": OK if error is None else ERROR,
             "error": None if error is None else error_text(error, self.added),
             PROBLEMS: [redacted(problem, self.added) for problem in meter.problems],
-            **dict.fromkeys(meter.unknown & {"bytes_requested"}),
         }
 
 
-def _coffea_metrics(output: Any) -> dict[str, Any]:
-    metrics = output.get("metrics") if isinstance(output, dict) else None
-    return dict(zip(FROM_COFFEA, map(metrics.get, COFFEA_HAS), strict=True)) if isinstance(metrics, dict) else {}
-
-
-def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
+def _replaced(closure: Action, item: Any, attempt: Attempt) -> tuple[Any, Row]:
     """The item and the arguments of coffea's closure with the attempt's probes; unchanged if that fails."""
     given = closure.keywords if isinstance(closure, partial) else {}
     try:
-        item, replaced = _with_processor(given, item, attempt)
+        ours, replaced = _with_processor(given, item, attempt)
         if isinstance(given.get("uproot_options"), dict):
             replaced["uproot_options"] = attempt.meter.options(given["uproot_options"])
         if (marker := marker_of_opening(given)) is not None:
@@ -319,10 +305,10 @@ def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple
         raise_if_interrupted(problem)
         attempt.problems.append(f"the inside of a chunk was not recorded: {error_text(problem)}")
         return item, {}
-    return item, replaced
+    return ours, replaced
 
 
-def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
+def _with_processor(given: Row, item: Any, attempt: Attempt) -> tuple[Any, Row]:
     """The item, which may carry the processor, and the arguments, with processor and checkpointer watched."""
     processor = given.get("processor_instance")
     if processor is None:
@@ -337,9 +323,8 @@ def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple
     kind: Any = made_once(_processor_class)
     of_user = processor.process if isinstance(processor, kind.__base__) else processor
     watched = kind(partial(attempt.process, attempt.sampled(of_user)))
-    replaced: dict[str, Any] = {} if heavy else {"processor_instance": watched}
-    checkpointer = given.get("checkpointer")
-    if checkpointer is not None:
+    replaced: Row = {} if heavy else {"processor_instance": watched}
+    if (checkpointer := given.get("checkpointer")) is not None:
         kind = made_once(_checkpointer_class)
         ours = isinstance(checkpointer, kind.__base__)
         replaced["checkpointer"] = kind(checkpointer, processor, attempt) if ours else checkpointer

@@ -10,37 +10,129 @@ therefore derived from its clocks over the moment before the sample, not from it
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.instrument.switching import prompt, uncollected
+from roastcoffea.instrument.shared import Action, Remembered
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, packed_stacks
 from roastcoffea.redaction import Added
 
+PROMPT: Final = 5e-4
+"""Seconds after which a thread has to hand the interpreter over while the interval is shortened."""
+
+ROUNDING: Final = 5e-7
+"""Python truncates to microseconds, so that an interval set to the value just read may become one less."""
+
+STATE: Final = "__roastcoffea_switching_2__"
+"""Name of the shared state in `sys.modules`; it stays there, because callbacks after a fork cannot be unregistered.
+
+It changes with the fields: another version may have made one."""
+
+COLLECTS_FOR_FRAMES: Final = sys.version_info < (3, 12)
+"""Whether making the object of a frame may begin a garbage collection."""
+
+
+@contextmanager
+def prompt() -> Iterator[None]:
+    """Context in which this thread gets the interpreter as soon as it requests it.
+
+    Otherwise a thread gets it when another one has had it for five milliseconds, or releases it to read, sleep or
+    compute in C: samples would hit these calls rather than the Python code before them.
+    """
+    state = _shared()
+    if state.is_prompt:  # another copy of this code has shortened it, and restores it
+        yield
+        return
+    state.usual, state.is_prompt = sys.getswitchinterval(), True
+    sys.setswitchinterval(min(state.usual, PROMPT) + ROUNDING)
+    try:
+        yield
+    finally:
+        _end(state)
+
+
+def usual_interval() -> float:
+    """Usual seconds after which a thread has to hand the interpreter over.
+
+    A shortened moment may start or end between two statements: for an interval that short, the last usual one counts.
+    """
+    interval = sys.getswitchinterval()
+    state: Any = sys.modules.get(STATE)
+    return interval if state is None or interval > PROMPT else max(interval, state.usual)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Context in which frames of other threads can be visited; Python 3.11 collects no garbage in it.
+
+    There a collection may begin when the object of a frame is made, and runs callbacks and finalizers. While they run,
+    the other thread may leave that frame: the new object would be of a frame that is gone, and visiting it ends the
+    process. While it lists the frames of all threads, Python also holds a lock for which the other thread may wait, for
+    ever: https://github.com/python/cpython/issues/106883.
+
+    Others save and restore whether collections are enabled, but hardly their threshold.
+    """
+    if not COLLECTS_FOR_FRAMES:
+        yield
+        return
+    state = _shared()
+    if not state.visitors:
+        state.threshold = gc.get_threshold()[0]
+    state.visitors += 1
+    gc.set_threshold(0)
+    try:
+        yield
+    finally:
+        state.visitors -= 1
+        if not state.visitors:
+            _collect_again(state)
+
+
+def _collect_again(state: Any) -> None:
+    if not gc.get_threshold()[0]:  # else the user has changed it
+        gc.set_threshold(state.threshold)
+
+
+def _end(state: Any) -> None:
+    if sys.getswitchinterval() <= PROMPT:  # else the user has changed it
+        sys.setswitchinterval(state.usual + ROUNDING)
+    state.is_prompt = False
+
+
+def _shared() -> Any:
+    state: Any = sys.modules.get(STATE)
+    if state is None:
+        fresh: Any = ModuleType(STATE)
+        fresh.usual, fresh.is_prompt, fresh.visitors, fresh.threshold = 0.0, False, 0, 0
+        state = sys.modules.setdefault(STATE, fresh)
+        if state is fresh and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=lambda: _end_in_child(fresh))
+    return state
+
+
+def _end_in_child(state: Any) -> None:
+    """Restore interval and threshold in a forked child: the parent's thread that would do so does not exist there."""
+    if state.visitors:
+        state.visitors = 0
+        _collect_again(state)
+    if state.is_prompt:
+        _end(state)
+
+
 PERIOD: Final = 0.1
 """Mean seconds between samples; they vary, because the code may have a rhythm of its own."""
 
-SHORTEST_GAP: Final = 0.8
-LONGEST_GAP: Final = 1.2
-"""Relative to the period."""
-
 MOMENT: Final = 0.001
 """Seconds over which a thread's clocks determine its state; they are first read this long before each sample."""
-
-NOTICE: Final = 0.006
-"""Seconds before a sample at which the sampler first requests the interpreter: a thread may keep it for 5 ms. After
-that it has to hand it over promptly, so that samples are on time."""
-
-LATE: Final = 1.5
-"""Ratio to the planned gap above which a gap between samples counts as a delay of the sampler."""
 
 MOST_STACKS: Final = 500
 """Most distinct stacks of an attempt while it runs."""
@@ -49,22 +141,8 @@ OUTERMOST: Final = 24
 INNERMOST: Final = 40
 """Frames kept at either end of a deep stack."""
 
-DEEPEST: Final = 5000
-"""Most frames traversed; of a deeper stack only the innermost are known."""
-
-LONGEST_LINE: Final = 512
-OURS: Final = "roastcoffea.instrument."
-"""Prefix of modules whose frames are between those of a processor and what it calls."""
-
-
-class _OfThisProcess(dict[int, "Sampler"]):
-    """Samplers by process: a forked child has its parent's, which does nothing there; a pickle of it is empty."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _OfThisProcess, ()
-
-
-_samplers: Final = _OfThisProcess()
+_samplers: Final[dict[int, Sampler]] = Remembered()
+"""Samplers by process: a forked child has its parent's, which does nothing there."""
 
 
 class Stacks:
@@ -77,13 +155,13 @@ class Stacks:
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
-        self._note = note
+        self.note = note
         self._counts: dict[Stack, list[float]] = {}
         self._codes: dict[int, CodeType | None] = {}
+        """By identity, which could be reused later if the code were not kept; None for ours, which are left out."""
         self._files = [-1, -1]
-        self.began = 0.0
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+    def run(self, function: Action, *args: Any) -> Any:
         """Call the function and return its result; stacks are those of its calls."""
         sampler = None
         self._inside = sys._getframe().f_code
@@ -91,7 +169,7 @@ class Stacks:
             sampler = self._begin()
         except (OSError, RuntimeError) as error:
             raise_if_interrupted(error)
-            self._note(f"a chunk has no profile: {error_text(error)}")
+            self.note(f"a chunk has no profile: {error_text(error)}")
         try:
             return function(*args)
         finally:
@@ -124,16 +202,8 @@ class Stacks:
         """Count the thread's current stack for this many seconds."""
         shares = self._shares(now)
         with uncollected():
-            frames = self._frames(frame)
-        self._count(self._stack(frames), seconds, shares)
-
-    def delayed(self, seconds: float) -> None:
-        """Count time in which the sampler could not run."""
-        self._count(UNSAMPLED, seconds, None, 0)
-
-    def failed(self, problem: str) -> None:
-        """Record that sampling has stopped."""
-        self._note(problem)
+            stack = self._stack(frame)
+        self.count(stack, seconds, shares)
 
     def close(self) -> None:
         """Close the kernel's files."""
@@ -142,22 +212,23 @@ class Stacks:
             if file >= 0:
                 os.close(file)
 
-    def _count(self, stack: Stack, seconds: float, shares: tuple[float, float, float] | None, samples: int = 1) -> None:
+    def count(self, stack: Stack, seconds: float, shares: tuple[float, ...] = (), samples: int = 1) -> None:
+        """Count seconds for a stack; with `UNSAMPLED`, time in which the sampler could not run."""
         if stack not in self._counts and len(self._counts) >= MOST_STACKS:
             stack = IN_OTHERS
         sums = self._counts.setdefault(stack, [0, 0.0, 0.0, 0.0, 0.0])
         sums[0] += samples
         sums[1] += seconds
-        for place, share in enumerate(shares or (), 2):
+        for place, share in enumerate(shares, 2):
             sums[place] += seconds * share
 
-    def _shares(self, now: float) -> tuple[float, float, float] | None:
-        """Shares of the last moment: on a core, runnable without one, blocked; None if the system does not report them.
+    def _shares(self, now: float) -> tuple[float, ...]:
+        """Shares of the last moment: on a core, runnable without one, blocked; none if the system does not report them.
 
         The kernel counts a wait for a core when it ends: a thread's state shows whether it is waiting now.
         """
         if self._clock is None:
-            return None
+            return ()
         try:
             window = max(now - self._looked, 1e-6)
             core = min(max((time.clock_gettime(self._clock) - self._cpu) / window, 0.0), 1.0)
@@ -165,11 +236,11 @@ class Stacks:
             delay = self._run_delay()
             waited = 0.0 if delay is None or self._delay is None else (delay - self._delay) / window
             contention = min(waited, rest)
-            if rest - contention > 0.1 and self._is_runnable():
+            if rest - contention > 0.1 and self._read(1, "stat").rpartition(b")")[2].split()[:1] == [b"R"]:
                 contention = rest
         except OSError as error:
             raise_if_interrupted(error)
-            return None
+            return ()
         return core, contention, rest - contention
 
     def _run_delay(self) -> float | None:
@@ -180,44 +251,27 @@ class Stacks:
             raise_if_interrupted(error)
             return None
 
-    def _is_runnable(self) -> bool:
-        """Whether the thread runs, or would run with a core."""
-        try:
-            return self._read(1, "stat").rpartition(b")")[2].split()[0] == b"R"
-        except (OSError, IndexError) as error:
-            raise_if_interrupted(error)
-            return False
-
     def _read(self, place: int, name: str) -> bytes:
         """Content of a kernel file about the thread; it stays open because opening takes longer than reading."""
         if self._files[place] < 0:
             self._files[place] = os.open(f"/proc/self/task/{self._native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(self._files[place], LONGEST_LINE, 0)
+        return os.pread(self._files[place], 512, 0)
 
-    def _frames(self, frame: FrameType | None) -> list[FrameType]:
-        """Frames from the innermost to that of the user's function."""
-        frames: list[FrameType] = []
-        while frame is not None and frame.f_code is not self._inside and len(frames) < DEEPEST:
-            frames.append(frame)
-            frame = frame.f_back
-        return frames
-
-    def _stack(self, every: list[FrameType]) -> Stack:
-        """Functions and lines of frames; ours are left out."""
-        frames: list[FrameType] = []
-        for frame in every:
+    def _stack(self, frame: FrameType | None) -> Stack:
+        """Functions and lines from the innermost frame to that of the user's function."""
+        found: list[tuple[int, int]] = []
+        while frame is not None and frame.f_code is not self._inside and len(found) < 5000:
             code = frame.f_code
             key = id(code)
             if key not in self._codes:
-                # the code is kept, because its identity could be reused later
-                self._codes[key] = None if str(frame.f_globals.get("__name__")).startswith(OURS) else code
+                ours = str(frame.f_globals.get("__name__")).startswith("roastcoffea.instrument.")
+                self._codes[key] = None if ours else code
             if self._codes[key] is not None:
-                frames.append(frame)
-        if len(frames) <= OUTERMOST + INNERMOST:
-            return tuple([(id(each.f_code), each.f_lineno or 0) for each in frames])
-        inner = [(id(each.f_code), each.f_lineno or 0) for each in frames[:INNERMOST]]
-        outer = [(id(each.f_code), each.f_lineno or 0) for each in frames[-OUTERMOST:]]
-        return (*inner, IN_BETWEEN, *outer)
+                found.append((key, frame.f_lineno or 0))
+            frame = frame.f_back
+        if len(found) > OUTERMOST + INNERMOST:
+            found = [*found[:INNERMOST], IN_BETWEEN, *found[-OUTERMOST:]]
+        return tuple(found)
 
     # results
 
@@ -244,9 +298,8 @@ class Sampler:
                 return
             try:
                 # users would see a threading.Thread, and modules that wait for threads at their end would wait for it
-                first = PERIOD * _random()
-                self._last = time.perf_counter() + first - PERIOD
-                self._due = self._last + PERIOD
+                self._due = time.perf_counter() + PERIOD * _random()
+                self._last = self._due - PERIOD
                 _thread.start_new_thread(self._run, ())
                 self._runs = True
             except BaseException:
@@ -259,27 +312,29 @@ class Sampler:
         with self._lock:
             self._open.discard(stacks)
             if self._runs and now - self._due > PERIOD:
-                stacks.delayed(now - max(self._due, stacks.began))
+                stacks.count(UNSAMPLED, now - max(self._due, stacks.began), samples=0)
             stacks.close()
 
     def _run(self) -> None:
         planned = PERIOD
         try:
             while True:
-                _sleep_until(self._due - NOTICE)
+                # it first requests the interpreter so long before a sample, as a thread may keep it for 5 ms; after
+                # that it has to hand it over promptly, so that samples are on time
+                _sleep_until(self._due - 0.006)
                 with prompt():
                     _sleep_until(self._due - MOMENT)
                     if not self._look():
                         return
                     _sleep_until(max(self._due, time.perf_counter() + MOMENT / 2))
                 self._sample(planned)
-                planned = PERIOD * (SHORTEST_GAP + (LONGEST_GAP - SHORTEST_GAP) * _random())
+                planned = PERIOD * (0.8 + 0.4 * _random())
                 self._due = self._last + planned
         except BaseException as error:  # noqa: BLE001  (nobody else would learn of it)
             with self._lock:
                 self._runs = False
                 for stacks in self._open:
-                    stacks.failed(f"the profile ended early: {error_text(error)}")
+                    stacks.note(f"the profile ended early: {error_text(error)}")
 
     def _look(self) -> bool:
         """Read the clocks of all threads; return whether any chunk is open."""
@@ -294,8 +349,8 @@ class Sampler:
         """Count the stacks of all open chunks.
 
         A sample represents the time since the last one, even in a chunk that started later: of several short chunks it
-        hits one by chance, and represents the missed ones as well. If the sampler was late, the chunk gets no more than
-        its own duration.
+        hits one by chance, and represents the missed ones as well. If the sampler was late, by half of what was
+        planned, the chunk gets no more than its own duration.
         """
         now = time.perf_counter()
         with self._lock:
@@ -305,8 +360,7 @@ class Sampler:
                 frames = sys._current_frames()
             try:
                 for stacks in self._open:
-                    began_since = stacks.began > last
-                    seconds = max(min(gap, LATE * planned), now - stacks.began) if began_since else gap
+                    seconds = max(min(gap, 1.5 * planned), now - stacks.began) if stacks.began > last else gap
                     stacks.sample(frames.get(stacks.thread), now, seconds)
             finally:
                 # this function's own frame is among them: all would live until the next garbage collection

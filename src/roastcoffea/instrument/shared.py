@@ -16,7 +16,10 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Action = Callable[..., Any]
+Row = dict[str, Any]
+"""Columns of a record, by name."""
+Function = TypeVar("Function", bound=Action)
 
 
 class Remembered(dict[Any, Any]):

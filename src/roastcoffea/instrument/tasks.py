@@ -1,29 +1,36 @@
-"""A function that a task runs, metered as a chunk is: what it reads of files that it opens itself."""
+"""Functions that tasks run, or that users run without Dask, metered as a chunk is: what they read of files.
+
+A function is measured where the user has wrapped it by `measured`, or where a collector measures every task.
+"""
 
 from __future__ import annotations
 
-import logging
+import functools
+import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import types
+from collections.abc import Callable, Mapping
 from functools import partial
+from operator import getitem
 from typing import Any, Final, NamedTuple
 
-from roastcoffea.errors import error_text, reported
-from roastcoffea.instrument.attempt import Attempt, new_identity
-from roastcoffea.instrument.channels import DaskTask, Transport, dask_worker
+from roastcoffea.errors import reported
+from roastcoffea.instrument import calls
+from roastcoffea.instrument.attempt import Attempt, columns_of_returned, further
+from roastcoffea.instrument.calls import Watchers
+from roastcoffea.instrument.channels import CarriedFunction, DaskTask, Packed, Transport, dask_worker
 from roastcoffea.instrument.meter.files import FilesMeter
 from roastcoffea.instrument.meter.openings import openings_noticed
 from roastcoffea.instrument.meter.tally import READ, StandIn
+from roastcoffea.instrument.probe import LOST, Probe
+from roastcoffea.instrument.shared import Action, Row
 from roastcoffea.instrument.track import is_in_chunk
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.log.marks import ANNOTATION
+from roastcoffea.log.marks import ANNOTATION, IS_MEASURED
 from roastcoffea.log.packing import PROBLEMS, packed_records
-from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import OF_TASKS
-from roastcoffea.redaction import Added, redacted
-
-LOST: Final = "a record was lost on a worker"
-SPLIT: Final = "tasks read more than one file each: their time and memory are in the record of one of these files"
+from roastcoffea.redaction import Added, added_patterns, redacted
 
 Events = str | Callable[[Any], Any] | None
 """What counts as events: an item or attribute of the function's result, or what a function makes of the result."""
@@ -50,20 +57,24 @@ class TaskAttempt(Attempt):
         self.meter.added = added
         self._open.meter = self.meter
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the function opened no file, and named nothing."""
-        return not (self.meter.files or self.meter.failed or self._open.entered or self._open.recorded)
-
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, function: Action, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the function gives."""
         with self.current, openings_noticed(self.meter, everything=True):
             return self.timed(self.sampled(partial(function, *args, **kwargs)))
 
-    def records(self, name: str, events: Events, result: Any, error: BaseException | None) -> list[dict[str, Any]]:
+    def end_in(self, home: Any, events: Events, result: Any, error: BaseException | None, *, always: bool) -> None:
+        """End, and send the records home, at least where the function opened a file or named something."""
+        with reported(home.complain, LOST, Exception):
+            did = self.meter.files or self.meter.failed or self._open.entered or self._open.recorded
+            records = self.records(home.name, events, result, error)
+            if always or did or len(records) > 1:
+                home.take(records, failed=error is not None)
+
+    def records(self, name: str, events: Events, result: Any, error: BaseException | None) -> list[Row]:
         """Records of the run, which has ended: one of its time, and one of each further file that it read."""
         meter = self.meter
         record = self.end(error) | {"call": OF_TASKS + name, "dataset": meter.dataset or name}
+        problems = record.setdefault(PROBLEMS, [])
         failed = meter.columns_of_failed()
         metadata = record.get("bytes_metadata")
         if metadata is not None:
@@ -72,15 +83,16 @@ class TaskAttempt(Attempt):
         if error is not None:
             # what a failed attempt requested counts as a whole
             place = next(iter(failed), first) if first.get("file") is None else first
-            first, others, failed = {column: place.get(column) for column in PLACE}, [], []
-        problems = record.setdefault(PROBLEMS, [])
-        if error is None and events is not None and meter.files:
+            first = {column: place.get(column) for column in ("file", "tree", "uuid", "entry_start", "entry_stop")}
+            others, failed = [], []
+        elif events is not None and meter.files:
             with reported(problems.append, "the events of a task are not known", Exception):
                 first["events"] = None
                 first["events"] = events_of(result, events)
             others = [other | {"events": 0} for other in others]
         if others:
-            problems.append(SPLIT)
+            which = "their time and memory are in the record of one of these files"
+            problems.append(f"tasks read more than one file each: {which}")
         with reported(problems.append, "exceptions in the result of a task are not known", Exception):
             failed += columns_of_returned(result, failed, self._added)
         records = [record | first, *(further(record) | other for other in (*others, *failed))]
@@ -89,9 +101,6 @@ class TaskAttempt(Attempt):
             clean = {column: None if text is None else redacted(text, self._added) for column, text in named.items()}
             each.update(clean, **dict.fromkeys(meter.unknown & each.keys()))
         return records
-
-
-PLACE: Final = ("file", "tree", "uuid", "entry_start", "entry_stop")
 
 
 def events_of(result: Any, events: Any) -> int:
@@ -103,57 +112,21 @@ def events_of(result: Any, events: Any) -> int:
     return operator.index(number)
 
 
-MOST_VALUES: Final = 1000
-"""Most values of a container that are looked at for exceptions."""
-
-
-def exceptions_in(result: Any, depth: int = 3) -> Iterator[BaseException]:
-    """Exceptions that a function returned: its result, or values in small containers of the standard library."""
-    if isinstance(result, BaseException):
-        yield result
-    elif depth and isinstance(result, (dict, list, tuple, set, frozenset)) and len(result) <= MOST_VALUES:
-        for value in result.values() if isinstance(result, dict) else result:
-            yield from exceptions_in(value, depth - 1)
-
-
-def columns_of_returned(result: Any, failed: list[dict[str, Any]], added: Added | None) -> list[dict[str, Any]]:
-    """Columns of the records of exceptions that a function returned, except those of files that it could not open."""
-    known = {other["error"] for other in failed}
-    texts = (error_text(each, added) for each in exceptions_in(result))
-    return [{"outcome": ERROR, "error": text, "bytes_requested": 0} for text in texts if text not in known]
-
-
-def further(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Record of a further file of a task, of which the time is known already."""
-    none = {name: 0.0 for name, value in record.items() if name.endswith("_seconds") and value is not None}
-    del none["wall_seconds"]
-    return none | {"id": new_identity()} | {name: record[name] for name in ("call", "dataset", "worker", "outcome")}
-
-
 class Home:
     """Where records of the functions of Dask's tasks go, as long as somebody waits for them."""
 
     def __init__(self, topics: tuple[str, ...], settings: Settings) -> None:
-        self.settings = settings
-        self.task = DaskTask(topics)
-        self._transport = Transport(topics)
-
-    @property
-    def name(self) -> str:
-        """What such tasks are called."""
         from dask.utils import key_split
 
-        return str(key_split(self.task.key))
+        self.settings = settings
+        self.task = DaskTask(topics)
+        self.name = str(key_split(self.task.key))
+        self._transport = Transport(topics)
+        self.complain = partial(self._transport.complain, settings.added)
 
-    def take(self, records: list[dict[str, Any]], *, failed: bool) -> None:
+    def take(self, records: list[Row], *, failed: bool) -> None:
         """Send records home."""
         self._transport.deliver(self.task, packed_records(records), None, failed=failed)
-
-    def complain(self, problem: str) -> None:
-        """Tell the client, and the worker's log, of a problem."""
-        problem = redacted(problem, self.settings.added)
-        logging.getLogger(__name__).warning(problem)
-        self._transport.send({"problem": problem})
 
 
 def home_of_task(function: Any = None) -> Home | None:  # noqa: ARG001  (where there is no task, its name tells)
@@ -170,7 +143,7 @@ def home_of_task(function: Any = None) -> Home | None:  # noqa: ARG001  (where t
 
 
 def call_measured(
-    function: Callable[..., Any],
+    function: Action,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     events: Events = None,
@@ -197,26 +170,15 @@ def call_measured(
         if home is not None:
             with interrupts_held(), reported(home.complain, LOST, Exception):
                 attempt = TaskAttempt(home.task, home.settings)
-        if home is None or attempt is None:
+        if attempt is None:
             return function(*args, **kwargs)
         result = attempt.run(function, args, kwargs)
     except BaseException as error:
-        if home is not None and attempt is not None:
-            _end(attempt, home, events, None, error, always=always)
+        if attempt is not None:
+            attempt.end_in(home, events, None, error, always=always)
         raise
-    _end(attempt, home, events, result, None, always=always)
+    attempt.end_in(home, events, result, None, always=always)
     return result
-
-
-def _end(
-    attempt: TaskAttempt, home: Any, events: Events, result: Any, error: BaseException | None, *, always: bool
-) -> None:
-    """End an attempt, and send its records home where it did something that is recorded."""
-    with reported(home.complain, LOST, Exception):
-        wanted = always or not attempt.is_empty
-        records = attempt.records(home.name, events, result, error)
-        if wanted or len(records) > 1:
-            home.take(records, failed=error is not None)
 
 
 class MeasuredTask(StandIn):
@@ -238,3 +200,165 @@ class MeasuredTask(StandIn):
     def stands_for(self) -> Any:
         """The task itself."""
         return self._inner
+
+
+CARRIED: Final = {"probe": Probe, "call": call_measured}
+"""Code that tasks need where workers lack the package."""
+
+
+class Measured:
+    """A function that is measured where a collector waits for it, and else is called as it is; see `measured`."""
+
+    def __init__(self, function: Action, events: Any = None, *, sent: bool = False) -> None:
+        from dask.utils import funcname
+
+        functools.update_wrapper(self, function, updated=())
+        self.__name__ = str(funcname(function))
+        self._function = function
+        self._events = events
+        self._sent = sent
+        """Whether a client has sent it: who has it now only passes it on."""
+        setattr(self, IS_MEASURED, True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return call_measured(self._function, args, kwargs, self._events, find_home)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_function" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+    def __dask_tokenize__(self) -> Any:
+        from dask.base import normalize_token
+
+        return "roastcoffea-measured", normalize_token(self._function)
+
+    def __reduce__(self) -> Any:
+        """How it travels: by its name, by value where workers lack the package, and as the function if nobody waits."""
+        if self._is_global():
+            return self.__qualname__
+        if self._sent:
+            return _sent, (self._function, self._events)
+        return _way_of(self._function, self._events)
+
+    def _is_global(self) -> bool:
+        """Whether its name leads to it in a module that others can import."""
+        import cloudpickle
+
+        module, names = self.__dict__.get("__module__"), self.__dict__.get("__qualname__", "").split(".")
+        by_value = cloudpickle.list_registry_pickle_by_value()
+        if module in {None, "__main__"} or any(f"{module}.".startswith(f"{name}.") for name in by_value):
+            return False
+        found: Any = sys.modules.get(module)
+        for name in names:
+            found = inspect.getattr_static(found, name, None)
+        return found is self
+
+
+def checked_events(events: Any) -> Any:
+    """What counts as events, which is a name or a function."""
+    if not (events is None or isinstance(events, str) or callable(events)):
+        ways = "the name of an item or attribute of the function's result, or a function that makes a number of it"
+        raise TypeError(f"events is {ways}, not {type(events).__name__}")
+    return events
+
+
+def settings_of(backend: str, everything: bool, events: Any, *, profile: bool, peak_memory: bool) -> Settings:
+    """What a collector with these arguments wants of functions that tasks run.
+
+    Raises
+    ------
+    ValueError
+        `everything` without a Dask client, or `events` without `everything`.
+    TypeError
+        `events` is neither name nor function.
+    """
+    if everything and backend != "dask":
+        raise ValueError("everything=True measures tasks of a Dask client: MetricsCollector(client, everything=True)")
+    if checked_events(events) is not None and not everything:
+        raise ValueError("events needs everything=True; a function is given its own: measured(function, events=...)")
+    stand_in = functools.partial(MeasuredTask, events=events) if everything else None
+    return Settings(added_patterns(), profile, peak_memory, stand_in)
+
+
+def _sent(function: Action, events: Any) -> Measured:
+    return Measured(function, events, sent=True)
+
+
+def _way_of(function: Action, events: Any) -> tuple[Any, ...]:
+    """How a measured function travels from a client: what collectors are open here decides."""
+    watchers = list(calls.active)
+    for watcher in watchers:
+        with reported(watcher.note, "a measured function was sent as it is", Exception):
+            packed = watcher.packed_for_tasks(CarriedFunction)
+            if packed is not None:
+                name = getattr(function, "__name__", type(function).__name__)
+                return operator.call, (Packed(packed), packed, name, watcher.topic, function, (events,))
+    return (_sent, (function, events)) if watchers else (getitem, ((function,), 0))
+
+
+def measured(function: Any = None, *, events: Any = None) -> Any:
+    """Measure what a function reads when a task runs it: `client.map(measured(function), files)`.
+
+    What it reads with `uproot.open`, `uproot.iterate`, `uproot.concatenate` or coffea's `NanoEventsFactory` is recorded
+    as a chunk is: file, entries, bytes by branch and basket, phases, sections, memory. Result and exceptions are those
+    of the function, and without an open `MetricsCollector` nothing is measured. Files that the function opens in other
+    ways are not seen.
+
+    Parameters
+    ----------
+    function : callable
+        A function, bound method or partial that Dask calls on a thread; without it, a decorator.
+    events : str or callable, optional
+        What counts as events where the entries that were read do not: the name of an item or attribute of the
+        function's result, or a function that makes a number of it.
+
+    Raises
+    ------
+    TypeError
+        The function cannot be called, or is asynchronous; or `events` is neither name nor function.
+
+    Examples
+    --------
+    >>> with MetricsCollector(client) as collector:  # doctest: +SKIP
+    ...     counts = client.gather(client.map(measured(count_jets), files))
+    """
+    checked_events(events)
+    if function is None:
+        return functools.partial(measured, events=events)
+    if not callable(function):
+        raise TypeError(f"measured takes a function, not {type(function).__name__}")
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
+    if any(is_one(function) for is_one in kinds):
+        raise TypeError("measured takes a function that works when it is called: not a coroutine or generator")
+    return Measured(function, events)
+
+
+class LocalHome:
+    """Collectors of this process as those to whom records go."""
+
+    def __init__(self, reached: Watchers, name: str) -> None:
+        profile, peak_memory = any(one.profile for one in reached), any(one.peak_memory for one in reached)
+        self.settings = Settings(added_patterns(), profile, peak_memory)
+        self.task = DaskTask()
+        self.name = name
+        self.complain = reached.note
+        self._reached = reached
+
+    def take(self, records: list[Row], *, failed: bool) -> None:  # noqa: ARG002  (there is one way)
+        """Hand records over."""
+        self._reached.take_records(packed_records(records))
+
+
+def find_home(function: Any) -> Home | LocalHome | None:
+    """Where records of a function that runs here go; None without a collector."""
+    if dask_worker() is not None:
+        return home_of_task(function)
+    if not calls.is_watched():
+        return None
+    reached = Watchers(watcher for watcher in calls.watchers() if watcher.out_of_reach(None) is None)
+    name = getattr(function, "__name__", type(function).__name__)
+    return LocalHome(reached, name) if reached else None

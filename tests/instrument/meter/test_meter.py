@@ -186,10 +186,3 @@ def test_preloaded_branches_are_read_decompressed_and_interpreted(tmp_path: Path
     if remote:
         # the server sleeps so long before it answers, and this thread needs the answer
         assert phases["read"] + phases["contention"] + phases["lock"] > 0.05
-
-
-def test_without_preloading_all_of_building_events_is_that(folder: Path) -> None:
-    _, measurement = outcome(folder / "tree.root", len)
-    phases = sums_of_phases(measurement)
-    assert phases["read"] == phases["decompress"] == phases["interpret"] == 0.0
-    assert phases["build"] + phases["open"] > 0

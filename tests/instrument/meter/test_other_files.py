@@ -105,11 +105,6 @@ KEPT: dict[str, Any] = {}
 """What stays open from chunk to chunk: no pickle of a processor has it."""
 
 
-def friend_that_is_open(events: Any) -> float:
-    start, stop = events.metadata["entrystart"], events.metadata["entrystop"]
-    return float(ak.sum(KEPT["tree"]["p0"].array(entry_start=start, entry_stop=stop)))
-
-
 def friend_that_two_read(events: Any) -> int:
     KEPT["meeting"].wait(60)
     read = KEPT["tree"]["p0"].array(array_cache=None)
@@ -149,13 +144,6 @@ def test_a_histogram_that_each_chunk_reads_is_a_finding(files: Path, tmp_path: P
     (finding,) = (one for one in measurement.verdict if one.cause == "re-read")
     assert [one.name for one in finding.culprits] == [name]
     assert finding.remedy is None
-
-
-@pytest.mark.parametrize("read", [friend_by_nanoevents, friend_by_uproot])
-def test_a_friend_that_chunks_read_in_parts_is_none(files: Path, read: Callable[..., float]) -> None:
-    measurement = run(files, lambda events: read(events, files))
-    assert measurement.byte_ledger.repeated.others == {}
-    assert not any(one.cause == "re-read" for one in measurement.verdict)
 
 
 def test_waiting_for_a_friend_on_a_server_is_of_that_server(files: Path) -> None:
@@ -230,12 +218,6 @@ def test_waiting_for_a_core_is_no_more_than_what_is_left_beside_building(
     assert (chunks["contention_seconds"] <= chunks["process_seconds"]).all()
 
 
-def test_iterating_requests_baskets_again_and_closes(files: Path) -> None:
-    ledger = run(files, lambda events: friend_by_iterate(events, files)).byte_ledger
-    assert ledger["other files"] >= baskets(files / "friend.root", "Events", "p0", "p1")
-    assert (ledger.residual, ledger.certificate.complete) == (0, True)
-
-
 def test_another_tree_of_the_chunks_own_file(files: Path) -> None:
     """The file's row has what its Events were read for, and what was opened by hand, apart."""
 
@@ -267,18 +249,6 @@ def test_the_chunks_own_tree_opened_by_hand_is_no_payload(files: Path) -> None:
     payload = baskets(files / "main.root", "Events", "x")
     assert (ledger["payload"], ledger["re-read"], ledger.residual) == (payload, 0, 0)
     assert sum(amount for (amount,) in measurement.chunks["other_payload"]) == payload
-
-
-@needs_exact_ranges
-def test_a_file_that_stays_open_from_chunk_to_chunk(files: Path) -> None:
-    with uproot.open(files / "friend.root") as file:
-        KEPT["tree"] = file["Events"]
-        before = file.file.source.num_requested_bytes
-        ledger = run(files, friend_that_is_open).byte_ledger
-        assert ledger["other files"] == file.file.source.num_requested_bytes - before
-        assert "chunks" not in vars(file.file.source)
-    assert ledger["other files"] == baskets(files / "friend.root", "Events", "p0")
-    assert (ledger.residual, ledger.certificate.complete) == (0, True)
 
 
 def test_an_rntuple_as_a_friend(files: Path) -> None:
@@ -363,15 +333,6 @@ def caught_in_chunks(files: Path, folder: Path, executor: Any, client: Any = Non
 @pytest.mark.parametrize("executor", [IterativeExecutor, pytest.param(FuturesExecutor, marks=pytest.mark.slow)])
 def test_files_that_chunks_could_not_open_are_failed_reads(files: Path, tmp_path: Path, executor: Any) -> None:
     caught_in_chunks(files, tmp_path, executor(status=False))
-
-
-@pytest.mark.slow
-def test_files_that_chunks_could_not_open_on_dask(files: Path, tmp_path: Path) -> None:
-    from coffea.processor import DaskExecutor
-    from distributed import Client
-
-    with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as client:
-        caught_in_chunks(files, tmp_path, DaskExecutor(client=client, status=False), client)
 
 
 def test_files_that_a_chunk_opened_in_the_end_are_not_missing(files: Path, tmp_path: Path) -> None:
@@ -478,19 +439,6 @@ def test_baskets_that_the_chunks_own_thread_reads_are_metered(files: Path) -> No
     with MetricsCollector() as collector:
         runner(fileset, processor_instance=Doing(lambda events: float(ak.sum(events.x))), uproot_options=options)
     assert collector.measurement.byte_ledger.unmetered < 10_000
-
-
-@on_linux
-def test_little_is_not_said(files: Path) -> None:
-    small = files / "small.json"
-    small.write_text(json.dumps([1.0] * 1000))
-
-    def corrected(events: Any) -> float:
-        return float(ak.sum(events.x) + sum(json.loads(small.read_text())))
-
-    measurement = run(files, corrected)
-    assert measurement.byte_ledger.unmetered == pytest.approx(3 * small.stat().st_size, abs=3000)
-    assert measurement.byte_ledger.certificate.complete
 
 
 @needs_rntuples

@@ -199,9 +199,3 @@ def test_a_client_that_is_another_one_is_reported_and_read(meter: Meter) -> None
     assert file.read(0, 10) == (GOOD, bytes(10))
     assert meter.transferred is None or meter.transferred == 0
     assert "could not be metered" in meter.problems[0]
-
-
-def test_a_source_of_something_else_tells_nothing_of_servers(meter: Meter) -> None:
-    watch_source(meter, source_with())
-    assert meter.server_columns() == {}
-    assert meter.transferred is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,10 +20,8 @@ from stored import (
     WAITED,
     Doing,
     Slept,
-    baskets_of,
     is_spent_on,
     outcome,
-    served,
     slow_storage,
     total_of_f0,
     wait_for,
@@ -112,17 +109,6 @@ def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: py
     assert is_spent_on(chunk, read, WAITED[-1:])
 
 
-def test_waiting_for_branches_needs_no_queue_of_a_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uproot.behaviors.TBranch, "queue", SimpleNamespace(Queue=queue.SimpleQueue))
-    with served(folder, 0.01) as server:
-        _, measurement = outcome(server.url("tree.root"), total_of_f0)
-    (chunk,) = measurement.run.chunks.to_pylist()
-    assert measurement.problems == []
-    # of what it waited for its data, it may have had no core for a part
-    assert chunk["read_seconds"] + (chunk["contention_seconds"] or 0.0) > 0.01
-    assert measurement.byte_ledger.residual == 0
-
-
 class OwnSource(uproot.source.chunk.Source):
     """A source that keeps no counts, and whose `chunks` calls its `chunk`."""
 
@@ -158,30 +144,11 @@ class OwnSource(uproot.source.chunk.Source):
         self._file.close()
 
 
-class CountingSource(OwnSource):
-    """It counts what it is asked for."""
-
-    def __init__(self, file_path: str, **options: Any) -> None:
-        super().__init__(file_path, **options)
-        self._num_requested_bytes = 0
-
-    def chunk(self, start: int, stop: int) -> Any:
-        self._num_requested_bytes += stop - start
-        return super().chunk(start, stop)
-
-
 def test_a_source_that_keeps_no_counts_is_told(folder: Path) -> None:
     _, measurement = outcome(folder / "tree.root", total_of_f0, handler=OwnSource)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert chunk["bytes_requested"] is None
     assert any("bytes requested from storage could not be metered" in text for text in measurement.problems)
-
-
-def test_a_source_that_reads_baskets_one_by_one_is_counted_once(folder: Path) -> None:
-    _, measurement = outcome(folder / "tree.root", total_of_f0, handler=CountingSource)
-    payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), "f0", 0, 10**9).values())
-    assert measurement.byte_ledger["payload"] == payload
-    assert measurement.byte_ledger.residual == 0
 
 
 def test_a_file_system_counts_what_came_and_gives_it_as_it_is() -> None:
@@ -199,12 +166,3 @@ def test_a_file_system_counts_what_came_and_gives_it_as_it_is() -> None:
     assert tally.transferred == 5 + 3
     assert system.exists("here")
     assert (tally.problems, tally.helper_cpu) == ((), 0.0)
-
-
-def test_what_has_no_length_is_not_counted_and_given_all_the_same() -> None:
-    tally = Tally()
-    tally.transferred = 0
-    assert CountedFileSystem(SimpleNamespace(cat_file=lambda path: 5), tally).cat_file("x") == 5
-    assert tally.unknown == {"bytes_transferred"}
-    (problem,) = tally.problems
-    assert problem.startswith("bytes transferred could not be metered: TypeError")

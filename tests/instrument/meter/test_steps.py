@@ -11,8 +11,16 @@ import pytest
 from stored import branch_named
 
 from roastcoffea.instrument.meter.formats import EXECUTORS, metered_executor
-from roastcoffea.instrument.meter.steps import ASKED, DECOMPRESSED, DELAYED, INTERPRETED, INTERRUPTED, WHOLE, BranchRead
-from roastcoffea.instrument.meter.tally import Tally
+from roastcoffea.instrument.meter.tally import (
+    ASKED,
+    DECOMPRESSED,
+    DELAYED,
+    INTERPRETED,
+    INTERRUPTED,
+    WHOLE,
+    BranchRead,
+    Tally,
+)
 
 
 def basket_of(branch: Any) -> SimpleNamespace:
@@ -78,26 +86,6 @@ def test_a_small_basket_is_waited_for_before_its_steps(whole: bool) -> None:
     assert [list(columns[name]) for name in names] == [["a"], [100], [0], [400], [1], [3.0]]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_what_takes_longer_than_the_core_was_had_is_no_waiting(whole: bool) -> None:
-    """It waits for 1.5 s at most, and has its core for 1 of the other 2.5 s: so have all parts of them."""
-    tally = of_small_basket(11.5, whole=whole)
-    assert tally.seconds() == pytest.approx((1.5, 2.25 * 0.4, 0.25 * 0.4))
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_small_basket_comes_after_steps_that_are_not_settled(whole: bool) -> None:
-    """Another basket was decompressed from 8 s to 9 s, and what it took of the core is known at 10 s: all of it."""
-    tally = of_small_basket(13.25, whole=whole)
-    before, me = Tally(), get_ident()
-    before.in_line = True
-    before.steps.extend((ASKED, me, None, 1, 0, None, 0.0, 8.0))
-    before.steps.extend((DECOMPRESSED, me, branch_named("b"), 0, 10, 8.0, None, 9.0))
-    before.steps.extend(tally.steps)
-    assert before.seconds() == pytest.approx((3.0, 0.5 + 0.5, 0.25))
-    assert before.payload == 110
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_a_small_basket_that_a_thread_reads_alone_is_one_step(other: bool) -> None:
     """As the executors record it; another basket in between makes steps of it, for the same result."""
@@ -121,19 +109,6 @@ def test_a_small_basket_that_a_thread_reads_alone_is_one_step(other: bool) -> No
 def test_time_in_the_queue_for_a_core_is_no_waiting_for_a_small_basket() -> None:
     tally = of_small_basket(13.0, delayed=2.0)
     assert tally.seconds() == pytest.approx((1.0, 0.75 / 3, 0.25 / 3))
-
-
-def test_a_basket_that_another_thread_is_about_to_record_is_left_to_it() -> None:
-    """It may be anywhere between taking note of the array and handing the step over."""
-    tally = Tally()
-    here = tally.places[get_ident() + 1]
-    for known in (4, 9):
-        here.begun = [WHOLE, get_ident() + 1, 1.0, 10.0, branch_named("a"), 0, 100, 13.0, 13.5][:known]
-        tally.note_begun(get_ident() + 1, here)
-        assert (len(tally.steps), here.begun) == (8 if known == 4 else 24, [])
-    here.begun = [*range(16)]
-    tally.note_begun(get_ident() + 1, here)
-    assert len(tally.steps) == 24
 
 
 def test_what_never_came_was_waited_for() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -18,13 +17,11 @@ import pytest
 import uproot
 from fsspec.implementations.local import LocalFileSystem
 from processes import PATIENCE
-from stored import FLAT, Slept, baskets_of, branch_named, clusters_of, outcome, total_of_all, total_of_f0, write_tree
-from uproot.source.fsspec import FSSpecSource
+from stored import FLAT, Slept, baskets_of, branch_named, clusters_of, outcome, total_of_f0, write_tree
 
 from roastcoffea.instrument.meter import servers as sources
 from roastcoffea.instrument.meter.formats import Meter
-from roastcoffea.instrument.meter.steps import SMALL, BranchRead
-from roastcoffea.instrument.meter.tally import Shadow, Tally, branch_path
+from roastcoffea.instrument.meter.tally import SMALL, BranchRead, Shadow, Tally, branch_path
 from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.records.chunks import PHASES
 
@@ -63,17 +60,6 @@ def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
     (chunk,) = measurement.run.chunks.to_pylist()
     parts = sum(chunk[phase.column] or 0.0 for phase in PHASES if phase.in_process)
     assert parts == pytest.approx(chunk["process_seconds"], rel=1.5e-3)
-
-
-def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MOST_VALUES", 2)
-    _, measurement = outcome(folder / "tree.root", total_of_all)
-    read = {branch.branch: branch for branch in measurement.branches.itertuples()}
-    assert len(read) == FLAT
-    for name, branch in read.items():
-        payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), name, 0, 10**9).values())
-        assert branch.bytes_payload == payload > 0
-        assert min(branch.decompress_seconds, branch.interpret_seconds) > 0
 
 
 def burn(seconds: float) -> None:
@@ -169,27 +155,6 @@ def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Calla
         assert chunk["helper_cpu_seconds"] > 0
 
 
-COUNTER = "_num_requested_bytes"
-
-
-def test_what_two_threads_add_at_the_same_moment_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, threads = FSSpecSource.chunks, set[int]()
-
-    def losing(source: Any, *args: Any, **kwargs: Any) -> Any:
-        before, known = getattr(source, COUNTER), get_ident() in threads
-        threads.add(get_ident())
-        found = original(source, *args, **kwargs)
-        if known:  # as a thread does that has read the counter before
-            setattr(source, COUNTER, before)
-        return found
-
-    monkeypatch.setattr(FSSpecSource, "chunks", losing)
-    _, measurement = outcome(folder / "tree.root", read_in_threads)
-    assert len(threads) > 1
-    assert measurement.byte_ledger["payload"] > 0
-    assert measurement.byte_ledger.residual == 0
-
-
 class Late:
     """A thread that reads a branch, and what it waits for between decompression and interpretation."""
 
@@ -223,16 +188,6 @@ def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypat
     payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), "f0", 0, 10**9).values())
     assert measurement.byte_ledger["payload"] == payload > 0
     assert measurement.byte_ledger.residual == 0
-
-
-def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
-    meter = Meter()
-    meter.branches["far"] = read = BranchRead()
-    for basket in (10**9, 0):
-        read.add(basket, 5)
-    columns = meter.branch_columns()
-    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[2], [2], [10**9, 0]]
-    assert columns["basket_bytes"] == [5, 5]
 
 
 def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:

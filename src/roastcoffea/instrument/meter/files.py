@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add, sub
 from threading import get_ident
 from time import perf_counter, thread_time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakValueDictionary
 from zlib import crc32
 
 from roastcoffea.errors import error_text
-from roastcoffea.generations import column_readers
 from roastcoffea.instrument.meter.formats import (
     ColumnShadow,
     Decompression,
     Interpretation,
-    LocatorShadow,
     Meter,
-    PagesShadow,
     leaves_once,
     metered_executor,
+    watch_ntuple,
     watch_parquet,
 )
 from roastcoffea.instrument.meter.servers import watch_source
-from roastcoffea.instrument.meter.steps import BranchRead
-from roastcoffea.instrument.meter.tally import READ, Tally, branch_path
+from roastcoffea.instrument.meter.tally import READ, BranchRead, Tally, branch_path
+from roastcoffea.instrument.shared import Row
 from roastcoffea.log.packing import BRANCHES
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.redaction import Added, redacted
@@ -33,22 +32,18 @@ OPEN: Final = "open_seconds"
 BUILD: Final = "build_seconds"
 
 MIXED: Final = "the function read Parquet and other files"
-
-SHARED: Final = "several functions read the same open file at the same time"
-
 MOST_SPANS: Final = 1000
 """Ranges of entries that are kept of a tree before they are merged."""
 
-
-class Times(NamedTuple):
-    """Clocks of a thread, and what it has read so far; or how much they grew."""
-
-    wall: float = 0.0
-    cpu: float = 0.0
-    delay: float = 0.0
-    read: float = 0.0
-    decompress: float = 0.0
-    interpret: float = 0.0
+AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata", "baskets")
+OTHER: Final = (
+    "bytes_other",
+    "bytes_other_transferred",
+    "other_requested",
+    "other_payload",
+    "other_metadata",
+    "other_baskets",
+)
 
 
 class TreeRead:
@@ -57,20 +52,20 @@ class TreeRead:
     def __init__(self, name: str | None, leaves: int | None = None) -> None:
         self.name = name
         self.leaves = leaves
-        self.spans: list[tuple[int, int]] = []
-        """Ranges of entries that were read."""
+        self._spans: list[tuple[int, int]] = []
 
     def add(self, start: int, stop: int) -> None:
         """Take note of entries that are read."""
-        if (start, stop) not in self.spans[-1:]:
-            self.spans.append((start, stop))
-            if len(self.spans) > MOST_SPANS:
-                self.spans = self.merged()
+        if (start, stop) not in self._spans[-1:]:
+            self._spans.append((start, stop))
+            if len(self._spans) > MOST_SPANS:
+                self._spans = self.spans
 
-    def merged(self) -> list[tuple[int, int]]:
-        """Ranges of entries that do not touch, in order."""
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Ranges of entries that were read, in order; they do not touch."""
         found: list[tuple[int, int]] = []
-        for start, stop in sorted(self.spans):
+        for start, stop in sorted(self._spans):
             if found and start <= found[-1][1]:
                 found[-1] = found[-1][0], max(stop, found[-1][1])
             elif stop > start:
@@ -80,25 +75,26 @@ class TreeRead:
     @property
     def entries(self) -> int:
         """Number of different entries that were read."""
-        return sum(stop - start for start, stop in self.merged())
+        return sum(stop - start for start, stop in self.spans)
 
 
-class FileRead:
+class OpenedFile:
     """A file as a function reads it; each opening of it has a source."""
+
+    uuid: str | None = None
+    bytes: int | None = None
+    requested_before = 0
+    """Bytes that were requested of its sources before the function began."""
+    requested: int | None = 0
+    transferred: int | None = 0
+    error: str | None = None
+    """Why it could not be opened."""
 
     def __init__(self, path: str | None) -> None:
         self.path = path
-        self.uuid: str | None = None
-        self.bytes: int | None = None
         self.sources: list[Any] = []
         self.kinds: list[str] = []
         self.trees: dict[str | None, TreeRead] = {}
-        self.requested_before = 0
-        """Bytes that were requested of its sources before the function began."""
-        self.requested: int | None = 0
-        self.transferred: int | None = 0
-        self.error: str | None = None
-        """Why it could not be opened."""
 
     @property
     def tree(self) -> TreeRead:
@@ -109,9 +105,8 @@ class FileRead:
         """Learn what was requested and transferred; the sources let go of the tally afterwards."""
         if self.sources:
             self.requested = sum(int(source.num_requested_bytes) for source in self.sources) - self.requested_before
-            received = [getattr(getattr(source, "_fs", None), "received", None) for source in self.sources]
-            known = [size for size in received if size is not None]
-            self.transferred = sum(known) if len(known) == len(received) else None
+            received: list[Any] = [getattr(getattr(source, "_fs", None), "received", None) for source in self.sources]
+            self.transferred = None if None in received else sum(received)
 
 
 class FilesMeter(Meter):
@@ -125,26 +120,26 @@ class FilesMeter(Meter):
 
     added: Added | None = None
     """Patterns of secrets, as for `redacted`."""
+    dataset: str | None = None
+    requested_before = 0
+    ntuples = False
 
     def __init__(self, chunk: Tally | None = None) -> None:
         super().__init__()
-        self.requested_before = 0
         if chunk is not None:
             self.places.own, self.in_process, self.reads = chunk.places.own, True, chunk.reads
             self.core_wait, self.delay, self.off_core = chunk.core_wait, chunk.delay, chunk.off_core
-        self.files: dict[str | None, FileRead] = {}
-        self.failed: list[FileRead] = []
+        self.files: dict[str | None, OpenedFile] = {}
+        self.failed: list[OpenedFile] = []
         """Files that could not be opened, for each time that this was tried."""
-        self.dataset: str | None = None
-        self.ntuples = False
         self.phases = {OPEN: 0.0, BUILD: 0.0}
-        self.aside = Times()
-        """What the thread did while it opened files and built events."""
-        self._of_sources: dict[int, FileRead] = {}
-        self._trees: dict[int, tuple[tuple[FileRead, TreeRead], Any]] = {}
+        self.aside = [0.0] * 6
+        """Growth of `times` while the thread opened files and built events."""
+        self._of_sources: dict[int, OpenedFile] = {}
+        self._trees: dict[int, tuple[OpenedFile, TreeRead, Any]] = {}
+        """File and tree of owners of branches, with the owner: else another one could get its identity."""
         self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._entered: list[list[float]] = []
-        self._began = Times()
 
     # files, as uproot and coffea open and read them
 
@@ -157,11 +152,11 @@ class FilesMeter(Meter):
 
     def opened(self, file: Any) -> None:
         """Meter the source of uproot's file, which has been made."""
-        self._watch(self._file(str(file.file_path)), file.source)
+        self._watch(file)
 
     def not_opened(self, path: Any, source: Any, error: BaseException) -> None:
         """Learn that a file could not be opened; the function may catch the error and go on."""
-        failed, file = FileRead(str(path)), self._file(str(path))
+        failed, file = OpenedFile(str(path)), self._file(str(path))
         failed.error = error_text(error, self.added)
         if id(source) in self._of_sources:
             failed.sources, failed.kinds = [source], [type(source).__name__]
@@ -170,37 +165,35 @@ class FilesMeter(Meter):
             del self.files[file.path]
         self.failed.append(failed)
 
-    def _file(self, path: str | None) -> FileRead:
-        return self.files.get(path) or self.files.setdefault(path, FileRead(path))
+    def _file(self, path: str | None) -> OpenedFile:
+        return self.files.get(path) or self.files.setdefault(path, OpenedFile(path))
 
-    def _watch(self, file: FileRead, source: Any) -> None:
-        self._of_sources[id(source)] = file
+    def _watch(self, of_uproot: Any) -> OpenedFile:
+        source = of_uproot.source
+        file = self._of_sources[id(source)] = self._file(str(of_uproot.file_path))
         other = getattr(vars(source).get("chunks"), "tally", None)
         if other is not None:
             # its counter has what both read
+            problem = "several functions read the same open file at the same time"
             for tally in (self, other):
-                tally.miss("bytes requested from storage", SHARED, *(READ if hasattr(tally, "files") else ()))
-            return
+                tally.miss("bytes requested from storage", problem, *(READ if hasattr(tally, "files") else ()))
+            return file
         kinds = len(self.kinds)
         file.requested_before += int(source.num_requested_bytes)
         watch_source(self, source)
         file.kinds += self.kinds[kinds:]
         file.sources.append(source)
+        return file
 
-    def _tree(self, owner: Any) -> tuple[FileRead, TreeRead]:
+    def _tree(self, owner: Any) -> tuple[OpenedFile, TreeRead, Any]:
         """File and tree of a TTree, an RNTuple or the parent of a branch."""
-        known = self._trees.get(id(owner)) or self._looked_up(owner)
-        return known[0]
+        return self._trees.get(id(owner)) or self._looked_up(owner)
 
-    def _looked_up(self, owner: Any) -> tuple[tuple[FileRead, TreeRead], Any]:
-        """The same, with its owner: else another one could get its identity."""
+    def _looked_up(self, owner: Any) -> tuple[OpenedFile, TreeRead, Any]:
         is_ntuple = hasattr(type(owner), "page_link_list")
         tree = owner if is_ntuple else owner.tree
-        source = tree.file.source
-        if id(source) not in self._of_sources:
-            # it was opened before the function began
-            self._watch(self._file(str(tree.file.file_path)), source)
-        file = self._of_sources[id(source)]
+        # without a source it was opened before the function began
+        file = self._of_sources.get(id(tree.file.source)) or self._watch(tree.file)
         file.uuid, file.bytes = tree.file.fUUID.hex(), int(tree.file.fEND)
         name = str(tree.object_path).strip("/").rpartition(";")[0]
         if name not in file.trees:
@@ -208,14 +201,13 @@ class FilesMeter(Meter):
             file.trees[name] = TreeRead(name, leaves)
         if is_ntuple:
             self.ntuples = True
-            self.shadow(tree, column_readers(type(tree)).of_cluster, PagesShadow)
-            self.shadow(tree, "read_locator", LocatorShadow)
-        known = self._trees[id(owner)] = (file, file.trees[name]), owner
+            watch_ntuple(self, tree)
+        known = self._trees[id(owner)] = file, file.trees[name], owner
         return known
 
     def name_of_branch(self, branch: Any) -> tuple[str, str, str]:
         """File, tree and name of a branch of a TTree."""
-        file, tree = self._tree(branch.parent)
+        file, tree, _ = self._tree(branch.parent)
         return str(file.path), str(tree.name), branch_path(branch)
 
     def is_new(self, basket: Any) -> bool:
@@ -227,6 +219,12 @@ class FilesMeter(Meter):
         """Take note of entries that are about to be read of a tree, or of one of its branches."""
         # climbing from a branch to its tree is done once for each parent
         self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].add(int(start), int(stop))
+
+    def reading_fields(self, fields: Any, options: Row) -> None:
+        """The same for an RNTuple: a negative entry counts from the end."""
+        entries = slice(options.get("entry_start"), options.get("entry_stop"))
+        start, stop, _ = entries.indices(int(fields.ntuple.num_entries))
+        self.reading(fields.ntuple, start, max(start, stop))
 
     def metered(self, decompression: Any, interpretation: Any) -> tuple[Any, Any]:
         """Executors that work like the given ones, with their steps metered."""
@@ -243,7 +241,7 @@ class FilesMeter(Meter):
 
     def field(self, ntuple: Any, column: int) -> BranchRead:
         """The top-level field that a column of an RNTuple is of."""
-        file, tree = self._tree(ntuple)
+        file, tree, _ = self._tree(ntuple)
         records, number = ntuple.field_records, int(ntuple.column_records[column].field_id)
         while records[number].parent_field_id != number:
             number = int(records[number].parent_field_id)
@@ -253,31 +251,27 @@ class FilesMeter(Meter):
         """Learn of coffea's factory of events, which has opened its file."""
         mapping = factory._mapping
         self.watch_cache(mapping)
-        if type(mapping).__name__ == "ParquetSourceMapping":
-            self._built_of_parquet(mapping, factory.file_handle, source)
-        else:
+        if type(mapping).__name__ != "ParquetSourceMapping":
             for tree in (mapping._cache or {}).values():
                 self.reading(getattr(tree, "ntuple", tree), mapping._start, mapping._stop)
+        elif self.files:
+            self.miss("bytes requested from storage", MIXED, *READ)
+        else:
+            watch_parquet(self, mapping, factory.file_handle)
+            file = self._file(str(getattr(source, "name", source)))
+            file.kinds = self.kinds
+            tree = file.trees[None] = TreeRead(None, self.tree_branches)
+            tree.add(mapping._start, mapping._stop)
         if isinstance(metadata, dict) and self.dataset is None and metadata.get("dataset") is not None:
             self.dataset = str(metadata["dataset"])
 
-    def _built_of_parquet(self, mapping: Any, handle: Any, source: Any) -> None:
-        if self.files:
-            self.miss("bytes requested from storage", MIXED, *READ)
-            return
-        watch_parquet(self, mapping, handle)
-        file = self._file(str(getattr(source, "name", source)))
-        file.kinds = self.kinds
-        file.trees[None] = TreeRead(None, self.tree_branches)
-        file.tree.add(mapping._start, mapping._stop)
-
     # times aside: opening files, building events
 
-    def times(self) -> Times:
-        """Clocks of this thread, and what it has read so far."""
+    def times(self) -> tuple[float, ...]:
+        """Clocks of this thread (wall, CPU, delay), and what it has read so far, as `seconds`."""
         delay = self.core_wait.seconds() if self.core_wait is not None else None
         read = self.seconds()
-        return Times(perf_counter(), thread_time(), delay or 0.0, *read)
+        return perf_counter(), thread_time(), delay or 0.0, *read
 
     def begin(self, phase: str) -> str | None:
         """Begin a phase, which may be a part of another one; None on another thread than the function's."""
@@ -296,8 +290,7 @@ class FilesMeter(Meter):
         if self._entered:
             self._entered[-1][1] += wall
         else:
-            grown = (after - before for after, before in zip(self.times(), self._began, strict=True))
-            self.aside = Times(*map(sum, zip(self.aside, grown, strict=True)))
+            self.aside = [*map(add, self.aside, map(sub, self.times(), self._began))]
 
     # what comes of it
 
@@ -321,18 +314,17 @@ class FilesMeter(Meter):
         """None: those of each file are in its own columns."""
         return self.columns_of({})
 
-    def columns_of_files(self, metadata: int | None = None) -> list[dict[str, Any]]:
+    def columns_of_files(self, metadata: int | None = None) -> list[Row]:
         """Columns of the records of each file, once the meter is closed; that with the most entries comes first.
 
         `metadata` is counted where it was asked for, and not as what is left.
         """
-        files = sorted(self.files.values(), key=lambda file: -file.tree.entries)
-        found = [self._columns(file) for file in files]
+        found = [self._columns(file) for file in sorted(self.files.values(), key=lambda file: -file.tree.entries)]
         if found and metadata is not None and self.without_source is None:
             found[0]["bytes_metadata"] = metadata - sum(other["bytes_metadata"] or 0 for other in found[1:])
         return found
 
-    def other_columns(self, added: Added, *, with_failed: bool) -> dict[str, Any]:
+    def other_columns(self, added: Added, *, with_failed: bool) -> Row:
         """Columns of the record of a chunk that opened these files itself; unknown ones are None.
 
         Files that could not be opened are among them if the chunk failed; else they have records of their own.
@@ -345,24 +337,30 @@ class FilesMeter(Meter):
             files += [dict.fromkeys(AMOUNTS, 0) | file | {"bytes_metadata": file["bytes_requested"]} for file in failed]
         elif failed:
             requested = None if requested is None else requested - of_failed
-            parts = [received, *(file["bytes_transferred"] for file in failed)]
-            received = None if None in parts else received - sum(parts[1:])
-        names = [redacted(str(file["file"]), added) for file in files]
-        if not self.unknown.isdisjoint(READ):
-            return dict.fromkeys(OTHER) | {"other_files": names}
-        lists = {name: [file[amount] for file in files] for name, amount in zip(OTHER[2:], AMOUNTS, strict=True)}
-        return dict(zip(OTHER, (requested, received), strict=False)) | {"other_files": names, **lists}
+            parts = [file["bytes_transferred"] for file in failed]
+            received = None if None in (received, *parts) else received - sum(parts)
+        columns: Row = dict.fromkeys(OTHER) | {"other_files": [redacted(str(file["file"]), added) for file in files]}
+        if self.unknown.isdisjoint(READ):
+            lists = ([file[amount] for file in files] for amount in AMOUNTS)
+            columns |= zip(OTHER, (requested, received, *lists), strict=True)
+        return columns
 
-    def columns_of_failed(self) -> list[dict[str, Any]]:
+    def columns_of_failed(self) -> list[Row]:
         """The same for files that could not be opened; those that were read after all lack no events."""
         return [
-            {"file": file.path, "outcome": ERROR, "error": file.error, "bytes_transferred": file.transferred}
-            | {"bytes_requested": file.requested, "source": ", ".join(file.kinds) or None}
-            | {"events": 0 if file.path in self.files else None}
+            {
+                "file": file.path,
+                "outcome": ERROR,
+                "error": file.error,
+                "bytes_transferred": file.transferred,
+                "bytes_requested": file.requested,
+                "source": ", ".join(file.kinds) or None,
+                "events": 0 if file.path in self.files else None,
+            }
             for file in self.failed
         ]
 
-    def _columns(self, file: FileRead) -> dict[str, Any]:
+    def _columns(self, file: OpenedFile) -> Row:
         tree = file.tree
         own = {
             name if isinstance(name, str) else name[2] if name[1] == tree.name else "/".join(name[1:]): read
@@ -371,8 +369,9 @@ class FilesMeter(Meter):
         }
         columns = self.columns_of(own)
         payload = sum(columns["bytes_payload"]) + sum(columns["bytes_again"])
-        requested = file.requested if file.sources or self.without_source is None else self.without_source
-        spans = tree.merged()
+        has_source = file.sources or self.without_source is None
+        requested = file.requested if has_source else self.without_source
+        spans = tree.spans
         return {
             "file": file.path,
             "tree": tree.name,
@@ -384,26 +383,14 @@ class FilesMeter(Meter):
             "bytes_requested": requested,
             "bytes_payload": payload,
             "bytes_metadata": None if requested is None else requested - payload,
-            WHICH: crc32(repr(sorted((name, sorted(read.sizes)) for name, read in own.items())).encode()),
-            "bytes_transferred": file.transferred if file.sources or self.without_source is None else None,
+            "baskets": crc32(repr(sorted((name, sorted(read.sizes)) for name, read in own.items())).encode()),
+            "bytes_transferred": file.transferred if has_source else None,
             "bytes_uncompressed": sum(columns["bytes_uncompressed"]),
             "branches": len(columns["branch"]),
             "tree_branches": tree.leaves,
             "file_bytes": file.bytes,
             "source": ", ".join(dict.fromkeys(file.kinds)) or None,
         }
-
-
-WHICH: Final = "baskets"
-AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata", WHICH)
-OTHER: Final = (
-    "bytes_other",
-    "bytes_other_transferred",
-    "other_requested",
-    "other_payload",
-    "other_metadata",
-    "other_baskets",
-)
 
 
 class FieldShadow(ColumnShadow):

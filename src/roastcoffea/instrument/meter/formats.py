@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter, thread_time
@@ -10,11 +10,24 @@ from typing import Any, Final
 
 from roastcoffea.generations import column_readers
 from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watched_source
-from roastcoffea.instrument.meter.steps import BEGUN, BRANCH, DECOMPRESSED, INTERPRETED, REQUESTED, SMALL, BranchRead
-from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Shadow, StandIn, Tally
-from roastcoffea.instrument.shared import Remembered, made_once
+from roastcoffea.instrument.meter.tally import (
+    BEGUN,
+    BRANCH,
+    BY_BRANCH,
+    DECOMPRESSED,
+    INTERPRETED,
+    READ,
+    REQUESTED,
+    SIZES,
+    SMALL,
+    BranchRead,
+    ReadingThread,
+    Shadow,
+    StandIn,
+    Tally,
+)
+from roastcoffea.instrument.shared import Action, Remembered, Row, made_once
 
-MOST_COUNTED: Final = 100
 _counted: Final[dict[tuple[bytes, str, int], int]] = Remembered()
 
 
@@ -24,7 +37,7 @@ def leaves_once(tree: Any, file_bytes: int) -> int:
     key = tree.file.fUUID, getattr(tree.parent, "fSeekKey", None) or tree.object_path, file_bytes
     number = _counted.get(key)
     if number is None:
-        if len(_counted) >= MOST_COUNTED:
+        if len(_counted) >= 100:
             _counted.clear()
         number = _counted[key] = _leaves(tree)
     return number
@@ -54,7 +67,7 @@ class Decompression(MeteredExecutor):
 
     __slots__ = ()
 
-    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, task: Action, /, *args: Any, **kwargs: Any) -> Any:
         tally = self.tally
         if tally is None:
             return self._inner.submit(task, *args, **kwargs)
@@ -88,7 +101,7 @@ class Interpretation(MeteredExecutor):
 
     __slots__ = ()
 
-    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, task: Action, /, *args: Any, **kwargs: Any) -> Any:
         tally = self.tally
         if tally is None:
             return self._inner.submit(task, *args, **kwargs)
@@ -139,50 +152,43 @@ def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> A
     if given is None or type(given) is type(executor._inner):
         return executor
     tally.pools = True
-    return _Pool(given, executor.submit)
+    return _Pool(given, executor)
 
 
 class _Pool(StandIn):
     """A user's executor that runs the tasks of another one, metered."""
 
-    __slots__ = ("_submit",)
+    __slots__ = ("_metered",)
 
-    def __init__(self, inner: Any, submit: Callable[..., Any]) -> None:
+    def __init__(self, inner: Any, metered: MeteredExecutor) -> None:
         self._inner = inner
-        self._submit = submit
+        self._metered = metered
 
     @property
     def tally(self) -> Tally | None:
         """The tally of that one."""
-        found: Tally | None = self._submit.__self__.tally  # type: ignore[attr-defined]
-        return found
+        return self._metered.tally
 
-    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return self._inner.submit(_result, self._submit, task, *args, **kwargs)
-
-
-def _result(submit: Callable[..., Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    return submit(task, *args, **kwargs).result()
+    def submit(self, *task: Any, **kwargs: Any) -> Any:
+        return self._inner.submit(_result, self._metered, *task, **kwargs)
 
 
-FOOTER_END: Final = 8
-"""Bytes at the end of a Parquet file: the footer's length, and a magic number."""
+def _result(metered: Any, /, *task: Any, **kwargs: Any) -> Any:
+    return metered.submit(*task, **kwargs).result()
 
 
-def watch_ntuple(tally: Tally, mapping: Any, ntuple: Any) -> None:
+def watch_ntuple(tally: Tally, ntuple: Any) -> None:
     """Meter the reading of an RNTuple's pages."""
     tally.shadow(ntuple, column_readers(type(ntuple)).of_cluster, PagesShadow)
     tally.shadow(ntuple, "read_locator", LocatorShadow)
-    tally.shadow(mapping, "extract_column", ColumnShadow)
-    if getattr(mapping, "preloaded_arrays", None):
-        tally.miss("bytes of branches", "preloaded fields of an RNTuple are read before metering starts", *SIZES)
 
 
 def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
     """Meter the reading of a Parquet file opened by Arrow."""
     tally.kinds.append("ParquetFile")
     tally.transferred = None
-    tally.without_source = file.metadata.serialized_size + FOOTER_END
+    # behind the footer are its length, and a magic number
+    tally.without_source = file.metadata.serialized_size + 8
     tally.tree_branches = len(file.schema_arrow.names)
     tally.name_of = attrgetter("column")
     tally.shadow(file, "read", ReadShadow)
@@ -258,10 +264,7 @@ class ColumnShadow(Shadow):
             cpu = thread_time() - began - here.stepped + stepped - here.source_cpu + before
             with tally.lock:
                 read.read = (read.read or 0.0) + here.waited - waited
-                if here.own:
-                    read.interpret += cpu
-                else:
-                    tally.helper_cpu += cpu
+                read.interpret += tally.own(here, cpu)
 
 
 class PagesShadow(Shadow):
@@ -305,10 +308,7 @@ class LocatorShadow(Shadow):
                 (cluster, column), size = pages, int(locator.num_bytes)
                 read.add_part(cluster, (column, int(locator.offset)), size)
                 read.uncompressed += int(uncompressed)
-                if here.own:
-                    read.decompress += cpu
-                else:
-                    tally.helper_cpu += cpu
+                read.decompress += tally.own(here, cpu)
             except Exception as problem:
                 tally.miss("bytes of branches", problem, *BY_BRANCH)
         return result
@@ -320,51 +320,41 @@ class ReadShadow(Shadow):
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tally = self.tally
-        wall, cpu, own = perf_counter(), thread_time(), get_ident() == tally.places.own
-        if own:
-            tally.waits(wall - cpu)
-        table = tally.read_apart(self.original, *args, **kwargs)
-        ended, now = thread_time(), perf_counter()
-        cpu = ended - cpu
-        waited = max(now - wall - cpu - (tally.delayed(now - ended) if own else 0.0), 0.0)
+        tally, here = self.tally, self.tally.places[get_ident()]
+        before = here.source_cpu
+        table = tally.waiting(tally.read_apart, self.original, *args, **kwargs)
+        cpu = here.source_cpu - before
         try:
             columns = args[0] if args else kwargs.get("columns")
             names = table.column_names if columns is None else list(columns)
             for column in names:
-                self._column_read(column, cpu / len(names), waited / len(names))
+                self._column_read(column, here, cpu / len(names))
         except Exception as problem:
-            self.tally.miss("bytes of columns", problem, *READ)
+            tally.miss("bytes of columns", problem, *READ)
         return table
 
-    def _column_read(self, column: str, cpu: float, waited: float) -> None:
+    def _column_read(self, column: str, here: ReadingThread, cpu: float) -> None:
         """Record a column read by Arrow."""
         tally, metadata = self.tally, self.original.__self__.metadata
-        read, here = tally.branch_read(column), tally.places[get_ident()]
+        read = tally.branch_read(column)
         with tally.lock:
+            read.decompress += tally.own(here, cpu)
             for group in range(metadata.num_row_groups):
                 row_group = metadata.row_group(group)
-                leaves = [row_group.column(leaf) for leaf in range(row_group.num_columns)]
+                leaves = map(row_group.column, range(row_group.num_columns))
                 ours = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(f"{column}.")]
                 compressed = sum([leaf.total_compressed_size for leaf in ours])
                 tally.without_source = (tally.without_source or 0) + compressed
                 read.add(group, compressed)
                 read.uncompressed += sum([leaf.total_uncompressed_size for leaf in ours])
-            here.waited += waited
-            here.stepped += cpu
-            if here.own:
-                tally.read += waited
-                read.decompress += cpu
-            else:
-                tally.helper_cpu += cpu
 
 
 class Meter(Tally):
     """Meters the reading of one attempt, from `options` to `close`."""
 
-    _of_servers: dict[str, Any] | None = None
+    _of_servers: Row | None = None
 
-    def options(self, given: dict[str, Any]) -> dict[str, Any]:
+    def options(self, given: Row) -> Row:
         """Options for `uproot.open` that lead through the meter."""
         ours = dict(given)
         self.handler = given.get("handler")
@@ -416,11 +406,15 @@ class Meter(Tally):
             else:
                 self.in_line = False
                 self.tree_branches = len(tree.fields)
-                watch_ntuple(self, mapping, ntuple)
+                watch_ntuple(self, ntuple)
+                self.shadow(mapping, "extract_column", ColumnShadow)
+                if getattr(mapping, "preloaded_arrays", None):
+                    reason = "preloaded fields of an RNTuple are read before metering starts"
+                    self.miss("bytes of branches", reason, *SIZES)
 
-    def server_columns(self) -> dict[str, Any]:
+    def server_columns(self) -> Row:
         """Columns of a record about servers; none where the file was not read from one."""
-        found = self._of_servers if self.servers is None else self.servers.columns()
+        found = self._of_servers if self.servers is None else self.servers.columns
         return {name: value for name, value in (found or {}).items() if name not in self.unknown}
 
     def close(self) -> None:
@@ -434,7 +428,7 @@ class Meter(Tally):
             except Exception as problem:
                 self.miss("the server of the file", problem, *OF_SERVERS[:2])
             # each holds the other, which only the garbage collector would end
-            self._of_servers, self.servers = self.servers.columns(), None
+            self._of_servers, self.servers = self.servers.columns, None
         self.restore()
         for executor in self.executors.values():
             executor.tally = None

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, Final
 
 from roastcoffea.generations import column_readers
 from roastcoffea.instrument.meter.files import BUILD, OPEN, OTHER, FilesMeter
 from roastcoffea.instrument.meter.tally import BY_BRANCH, OF_CLASS, READ, Tally
-from roastcoffea.instrument.shared import Remembered, joined, leave, lock_of, name_here
-from roastcoffea.instrument.track import CHUNKS
+from roastcoffea.instrument.shared import Action, Remembered, joined, leave, lock_of, name_here
+from roastcoffea.instrument.track import OpenChunk, open_chunk_of
 
 _STATE: Final = "_roastcoffea_openings"
 
@@ -26,14 +25,8 @@ _made: Final[dict[tuple[Any, str], tuple[Any, Any]]] = Remembered()
 
 FACTORY: Final = "coffea.nanoevents.factory"
 
-OF_OTHERS: Final = ("MainThread", "IO loop", "Dask-Offload")
-"""Beginnings of the names of threads that work for no function: on a worker they unpickle files for other tasks."""
-
-WHOSE: Final = (
-    "several functions ran in the process, so reads by a thread could not be assigned to one of them "
-    "(run the thread's function in contextvars.copy_context())"
-)
-TOO_LATE: Final = "NanoEvents were imported in the function itself: import coffea before it is called"
+Patch = tuple[Any, str, Action]
+"""Owner and name of a method, and what makes the one in its place."""
 
 
 class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
@@ -52,72 +45,84 @@ class openings_noticed:  # noqa: N801  (a context, as those of contextlib)
         self._everything = everything
 
     def __enter__(self) -> None:
-        self._state = state = joined(_STATE, self._meter, undo=[], patched=set())
+        self._without_events = FACTORY not in sys.modules
+        self._state = state = joined(_STATE, self._meter, patched={})
         try:
-            _patch_first(state, self._meter)
+            _patch(state, self._meter, _first_seen)
             if self._everything:
-                _patch_rest(state, self._meter)
+                _patch(state, self._meter, _further)
         except BaseException:  # of a signal's handler
             self._leave()
             raise
         finally:
             state.lock.release()
-        self._without_events = FACTORY not in state.patched
 
     def __exit__(self, *_: object) -> None:
         with lock_of(self._state):
             self._leave()
         if self._without_events and FACTORY in sys.modules:
-            self._meter.miss("building events and reading Parquet", TOO_LATE)
+            problem = "NanoEvents were imported in the function itself: import coffea before it is called"
+            self._meter.miss("building events and reading Parquet", problem)
 
     def _leave(self) -> None:
-        if self._state.open == {self._meter}:
-            _restore(self._state)
+        """Let methods be as they were after the last one, but those that somebody else has put in the place of ours."""
+        patched = self._state.patched
+        while self._state.open == {self._meter} and patched:
+            (owner, name), (before, after) = patched.popitem()
+            if vars(owner).get(name) is after:
+                if before is OF_CLASS:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, before)
         leave(self._state, self._meter)
 
 
-def _patch_first(state: Any, meter: Tally) -> None:
-    """Patch that through which files are first seen, if it is loaded and was not patched yet; uproot is loaded.
+def _first_seen() -> Iterator[Patch]:
+    """Where files are first seen: functions of modules if possible, as classes that change with each chunk are slow."""
+    import uproot.behaviors.TBranch
+    import uproot.reading
 
-    Functions of modules if possible, as classes that change with each chunk are slow.
-    """
+    yield uproot._util, "file_path_to_source_class", _noticed_path
+    # later it would be too late for the first file, which may be one that cannot be opened
+    yield uproot.reading.ReadOnlyFile, "__init__", _noticed_opening
+    yield uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets
+    if FACTORY in sys.modules:
+        factory = sys.modules[FACTORY].NanoEventsFactory
+        yield factory, "from_root", _built_events
+        yield factory, "from_parquet", _built_events
+
+
+def _further() -> Iterator[Patch]:
+    """The rest, which the first leads to."""
+    import uproot.behaviors.RNTuple
+    import uproot.models.RNTuple
+    import uproot.reading
+
+    ntuple = uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple
+    yield uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source
+    yield uproot.reading.ReadOnlyDirectory, "__init__", _opening
+    yield uproot.reading.ReadOnlyKey, "get", _opening
+    yield uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries
+    yield ntuple, column_readers(ntuple).of_clusters, _metered_columns
+    if FACTORY in sys.modules:
+        yield sys.modules[FACTORY].NanoEventsFactory, "events", _building
+
+
+def _patch(state: Any, meter: Tally, patches: Action) -> None:
+    """Patch methods that are not patched yet."""
     try:
-        if "uproot" not in state.patched:
-            import uproot.behaviors.TBranch
-            import uproot.reading
-
-            state.patched.add("uproot")
-            _patch(state, uproot._util, "file_path_to_source_class", _noticed_path)
-            # later it would be too late for the first file, which may be one that cannot be opened
-            _patch(state, uproot.reading.ReadOnlyFile, "__init__", _noticed_opening)
-            _patch(state, uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", _metered_baskets)
-        if FACTORY in sys.modules and FACTORY not in state.patched:
-            state.patched.add(FACTORY)
-            for name in ("from_root", "from_parquet"):
-                _patch(state, sys.modules[FACTORY].NanoEventsFactory, name, _built_events)
-    except Exception as problem:
-        meter.miss("files that the function opens", problem, *_unknown_to(meter))
-
-
-def _patch_rest(state: Any, meter: Tally) -> None:
-    """Patch the rest, which the first leads to."""
-    try:
-        import uproot.behaviors.RNTuple
-        import uproot.models.RNTuple
-        import uproot.reading
-
-        ntuple = uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple
-        for owner, name, wrapping in (
-            (uproot.reading.ReadOnlyFile, "hook_before_get_chunks", _noticed_source),
-            (uproot.reading.ReadOnlyDirectory, "__init__", OPENING),
-            (uproot.reading.ReadOnlyKey, "get", OPENING),
-            (uproot.behaviors.RNTuple.HasFields, "arrays", _noticed_entries),
-            (ntuple, column_readers(ntuple).of_clusters, _metered_columns),
-            *([(sys.modules[FACTORY].NanoEventsFactory, "events", BUILDING)] if FACTORY in sys.modules else ()),
-        ):
+        for owner, name, wrapping in patches():
             if (owner, name) not in state.patched:
-                state.patched.add((owner, name))
-                _patch(state, owner, name, wrapping)
+                before = vars(owner).get(name, OF_CLASS)
+                made = _made.get((owner, name))
+                if made is None or made[0] is not before:
+                    if isinstance(before, classmethod):
+                        made = before, classmethod(wrapping(before.__func__))
+                    else:
+                        made = before, wrapping(getattr(owner, name))
+                    _made[owner, name] = made
+                state.patched[owner, name] = made
+                setattr(owner, name, made[1])
     except Exception as problem:
         meter.miss("files that the function opens", problem, *_unknown_to(meter))
 
@@ -127,132 +132,93 @@ def _unknown_to(meter: Tally) -> tuple[str, ...]:
     return (*READ, *BY_BRANCH) if isinstance(meter, FilesMeter) else OTHER
 
 
-def _patch(state: Any, owner: Any, name: str, wrapping: Callable[[Any], Any]) -> None:
-    before = vars(owner).get(name, OF_CLASS)
-    made = _made.get((owner, name))
-    if made is None or made[0] is not before:
-        of_class = isinstance(before, classmethod)
-        after = wrapping(before.__func__ if isinstance(before, classmethod) else getattr(owner, name))
-        made = _made[owner, name] = before, classmethod(after) if of_class else after
-    after = made[1]
-    setattr(owner, name, after)
-    state.undo.append((owner, name, before, after))
-
-
-def _restore(state: Any) -> None:
-    """Let methods be as they were, but one that somebody else has put in the place of ours."""
-    while state.undo:
-        owner, name, before, after = state.undo.pop()
-        if vars(owner).get(name) is not after:
-            continue
-        if before is OF_CLASS:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-
 def current_meter() -> FilesMeter | None:
     """The meter of the chunk or function that called this code, if known."""
-    meter = _meter_of_chunk()
+    # threads that work for no function: on a worker they unpickle files for other tasks
+    chunk = open_chunk_of(_unassigned, ("MainThread", "IO loop", "Dask-Offload"))
+    meter = None if chunk is None else chunk.meter
     if meter is None or isinstance(meter, FilesMeter):
         return meter
-    if not meter.in_process:
-        return None
-    others: FilesMeter | None = meter.others
-    if others is None:
+    if meter.in_process and meter.others is None:
         state = sys.modules[name_here(_STATE)]
         with state.lock:
-            others = meter.others = meter.others or FilesMeter(meter)
-            _patch_rest(state, meter)
+            meter.others = meter.others or FilesMeter(meter)
+            _patch(state, meter, _further)
+    others: FilesMeter | None = meter.others if meter.in_process else None
     return others
 
 
-def _meter_of_chunk() -> Any:
-    """The meter of the chunk that called this code, where it can be told."""
-    state = sys.modules.get(name_here(CHUNKS))
-    if state is None:
-        return None
-    chunk = state.current.get()
-    if chunk is None:
-        worker = sys.modules.get("distributed.worker")
-        if worker is not None and hasattr(worker.thread_state, "key"):
-            return None  # the thread runs another task
-        if threading.current_thread().name.startswith(OF_OTHERS):
-            return None
-        with state.lock:
-            chunks = list(state.open)
-        if len(chunks) > 1:
-            for other in chunks:
-                if other.meter is not None:
-                    other.meter.miss("what threads of the function read", WHOSE, *_unknown_to(other.meter))
-            return None
-        (chunk,) = chunks or (None,)
-    return chunk.meter if chunk is not None and chunk in state.open else None
+def _unassigned(chunk: OpenChunk) -> None:
+    if chunk.meter is not None:
+        reason = (
+            "several functions ran in the process, so reads by a thread could not be assigned to one of them "
+            "(run the thread's function in contextvars.copy_context())"
+        )
+        chunk.meter.miss("what threads of the function read", reason, *_unknown_to(chunk.meter))
 
 
-def _noting(action: Callable[..., Any], meter: FilesMeter, *unknown: str) -> Any:
+def _noting(meter: FilesMeter, unknown: tuple[str, ...], action: Action, *args: Any) -> Any:
     """What an action of ours gives; where it fails that is reported, as the function must go on."""
     try:
-        return action()
+        return action(*args)
     except Exception as problem:
         meter.miss("what the function reads", problem, *unknown)
         return None
 
 
-def _in_phase(meter: FilesMeter, phase: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    begun = _noting(functools.partial(meter.begin, phase), meter)
+def _in_phase(meter: FilesMeter, phase: str, original: Action, *args: Any, **kwargs: Any) -> Any:
+    begun = _noting(meter, (), meter.begin, phase)
     try:
         return original(*args, **kwargs)
     finally:
         if begun is not None:
-            _noting(functools.partial(meter.end, phase), meter)
+            _noting(meter, (), meter.end, phase)
 
 
-def _phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        meter = current_meter()
-        return original(*args, **kwargs) if meter is None else _in_phase(meter, phase, original, *args, **kwargs)
+def _metered(call: Action) -> Action:
+    """Makes a method of its original, which calls this with the meter and the original first, if there is a meter."""
 
-    return timed
+    def wrapping(original: Action) -> Action:
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            meter = current_meter()
+            return original(*args, **kwargs) if meter is None else call(meter, original, *args, **kwargs)
 
+        return method
 
-def _noticed_path(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def file_path_to_source_class(path: Any, *args: Any, **kwargs: Any) -> Any:
-        meter = current_meter()
-        if meter is not None:
-            _noting(functools.partial(meter.opening, path), meter, *READ)
-        return original(path, *args, **kwargs)
-
-    return file_path_to_source_class
+    return wrapping
 
 
-def _noticed_opening(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, file_path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        meter = current_meter()
-        if meter is None:
-            return original(self, file_path, *args, **kwargs)
-        _noting(functools.partial(meter.opening, file_path), meter, *READ)
-        try:
-            return _in_phase(meter, OPEN, original, self, file_path, *args, **kwargs)
-        except BaseException as error:
-            _noting(functools.partial(meter.not_opened, file_path, vars(self).get("_source"), error), meter, *READ)
-            raise
-
-    return __init__
+@_metered
+def _opening(meter: FilesMeter, original: Action, *args: Any, **kwargs: Any) -> Any:
+    return _in_phase(meter, OPEN, original, *args, **kwargs)
 
 
-def _noticed_source(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def hook_before_get_chunks(self: Any, **kwargs: Any) -> Any:
-        meter = current_meter()
-        if meter is not None:
-            _noting(functools.partial(meter.opened, self), meter, *READ, *BY_BRANCH)
-        return original(self, **kwargs)
+@_metered
+def _building(meter: FilesMeter, original: Action, *args: Any, **kwargs: Any) -> Any:
+    return _in_phase(meter, BUILD, original, *args, **kwargs)
 
-    return hook_before_get_chunks
+
+@_metered
+def _noticed_path(meter: FilesMeter, original: Action, path: Any, *args: Any, **kwargs: Any) -> Any:
+    _noting(meter, READ, meter.opening, path)
+    return original(path, *args, **kwargs)
+
+
+@_metered
+def _noticed_opening(meter: FilesMeter, original: Action, file: Any, file_path: Any, *args: Any, **kwargs: Any) -> Any:
+    _noting(meter, READ, meter.opening, file_path)
+    try:
+        return _in_phase(meter, OPEN, original, file, file_path, *args, **kwargs)
+    except BaseException as error:
+        _noting(meter, READ, meter.not_opened, file_path, vars(file).get("_source"), error)
+        raise
+
+
+@_metered
+def _noticed_source(meter: FilesMeter, original: Action, file: Any, **kwargs: Any) -> Any:
+    _noting(meter, (*READ, *BY_BRANCH), meter.opened, file)
+    return original(file, **kwargs)
 
 
 PLACES: Final = (
@@ -261,11 +227,10 @@ PLACES: Final = (
 )
 
 
-def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
+def _metered_baskets(original: Action) -> Action:
     signature = inspect.signature(original)
     names = list(signature.parameters)
-    missing = [name for name in PLACES if name not in names]
-    if missing:
+    if missing := [name for name in PLACES if name not in names]:
         raise TypeError(f"uproot's way to read baskets has no {', '.join(missing)}")
     owner, start, stop, decompression, interpretation, keeps = map(names.index, PLACES)
     number = len(names)
@@ -290,57 +255,33 @@ def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def _noticed_entries(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def arrays(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meter = current_meter()
-        if meter is not None:
-            _noting(functools.partial(_note_entries, meter, self, kwargs), meter, "events")
-        return original(self, *args, **kwargs)
-
-    return arrays
+@_metered
+def _noticed_entries(meter: FilesMeter, original: Action, fields: Any, *args: Any, **kwargs: Any) -> Any:
+    _noting(meter, ("events",), meter.reading_fields, fields, kwargs)
+    return original(fields, *args, **kwargs)
 
 
-def _note_entries(meter: FilesMeter, fields: Any, options: dict[str, Any]) -> None:
-    """Take note of the entries that are read of an RNTuple: a negative one counts from the end."""
-    number = int(fields.ntuple.num_entries)
-    start, stop, _ = slice(options.get("entry_start"), options.get("entry_stop")).indices(number)
-    meter.reading(fields.ntuple, start, max(start, stop))
-
-
-def _metered_columns(original: Callable[..., Any]) -> Callable[..., Any]:
+def _metered_columns(original: Action) -> Action:
     @functools.wraps(original)
     def read_column(self: Any, *args: Any, **kwargs: Any) -> Any:
         watched = vars(self).get("read_locator")
         # the chunk's own ntuple has the chunk's meter
         is_own = watched is not None and not isinstance(watched.tally, FilesMeter)
         meter = None if is_own else current_meter()
-        bound = functools.partial(original, self)
-        shadow = None
-        if meter is not None:
-            shadow = _noting(functools.partial(meter.reading_column, original.__get__(self)), meter, *BY_BRANCH)
+        bound = original.__get__(self)
+        shadow = None if meter is None else _noting(meter, BY_BRANCH, meter.reading_column, bound)
         return (shadow or bound)(*args, **kwargs)
 
     return read_column
 
 
-OPENING: Final = functools.partial(_phase, OPEN)
-BUILDING: Final = functools.partial(_phase, BUILD)
-
-
-def _built_events(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def build(kind: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-        meter = current_meter()
-        if meter is None:
-            return original(kind, file, *args, **kwargs)
-        try:
-            factory = _in_phase(meter, BUILD, original, kind, file, *args, **kwargs)
-        except BaseException as error:
-            if original.__name__ == "from_parquet":
-                _noting(functools.partial(meter.not_opened, file, None, error), meter)
-            raise
-        _noting(functools.partial(meter.built, factory, file, kwargs.get("metadata")), meter, *READ)
-        return factory
-
-    return build
+@_metered
+def _built_events(meter: FilesMeter, original: Action, kind: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        factory = _in_phase(meter, BUILD, original, kind, file, *args, **kwargs)
+    except BaseException as error:
+        if original.__name__ == "from_parquet":
+            _noting(meter, (), meter.not_opened, file, None, error)
+        raise
+    _noting(meter, READ, meter.built, factory, file, kwargs.get("metadata"))
+    return factory

@@ -11,17 +11,13 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.steps import ASKED, MOST_VALUES, WHOLE
-from roastcoffea.instrument.meter.tally import WAITED, Shadow, StandIn, Tally
-from roastcoffea.interrupts import raise_if_interrupted
+from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, WHOLE, Shadow, StandIn, Tally
+from roastcoffea.instrument.shared import Action, Row
 
-PROPERTY: Final = "DataServer"
-"""Property of an open file: the server that it was opened at, behind all redirectors."""
-
-DEFAULT_PORT: Final = ":1094"
-
-OF_REQUESTS: Final = ("requests", "vector_reads", "request_seconds", "shortest_request_seconds")
-OF_SERVERS: Final = ("endpoint", "left_endpoint", "opens", "connect_seconds", *OF_REQUESTS)
+OF_SERVERS: Final = (
+    *("endpoint", "left_endpoint", "opens", "connect_seconds"),
+    *("requests", "vector_reads", "request_seconds", "shortest_request_seconds"),
+)
 """Columns of an opening's record that are unknown where the file could not be watched."""
 
 
@@ -30,22 +26,19 @@ class Servers:
 
     def __init__(self, tally: Tally, *, transferred: bool, of_xrootd: bool = True) -> None:
         self._tally = tally
-        self._of_xrootd = of_xrootd
         self._transferred = transferred
         self._files: list[Any] = []
-        self._endpoint: str | None = None
-        self._left: str | None = None
-        self._opens = 0
-        self._connect = 0.0
-        self._requests = self._vectors = self._early = 0
-        self._seconds = self._early_seconds = 0.0
-        self._shortest: float | None = None
+        self.columns: Row = dict.fromkeys(OF_SERVERS) | {"requests": 0, "request_seconds": 0.0}
+        """Columns of the opening's record."""
+        self.columns |= {"metadata_requests": 0, "metadata_request_seconds": 0.0}
+        if of_xrootd:
+            self.columns |= {"opens": 0, "connect_seconds": 0.0, "vector_reads": 0}
 
     def opened(self, file: Any, seconds: float) -> None:
         """Learn that a file was opened, and how long that took."""
         with self._tally.lock:
-            self._opens += 1
-            self._connect += seconds
+            self.columns["opens"] += 1
+            self.columns["connect_seconds"] += seconds
         self.watch(file)
 
     def watch(self, file: Any) -> None:
@@ -53,52 +46,40 @@ class Servers:
         if not any(file is known for known in self._files):
             self._files.append(file)
             self.locate(file)
-            for method, shadow in SHADOWS.items():
+            for method, shadow in (("read", RequestShadow), ("vector_read", VectorShadow), ("close", CloseShadow)):
                 self._tally.shadow(file, method, shadow)
 
     def locate(self, file: Any) -> None:
-        """Learn which server has the file: XRootD's client goes to another one where the first is lost."""
-        endpoint = _host(file.get_property(PROPERTY))
-        if endpoint is None:
-            return
-        with self._tally.lock:
-            if self._endpoint not in {None, endpoint}:
-                self._left = self._endpoint
-            self._endpoint = endpoint
+        """Learn which server has the file, behind all redirectors: XRootD's client goes to another one if it is lost.
+
+        That is its host, with a port that is not the usual one and no credentials.
+        """
+        place = file.get_property("DataServer").rpartition("://")[2].partition("/")[0].rpartition("@")[2]
+        if endpoint := place.removesuffix(":1094"):
+            with self._tally.lock:
+                if self.columns["endpoint"] not in {None, endpoint}:
+                    self.columns["left_endpoint"] = self.columns["endpoint"]
+                self.columns["endpoint"] = endpoint
 
     def closes(self, file: Any) -> None:
         """Learn that a file will be closed."""
         self.locate(file)
         self._files = [known for known in self._files if known is not file]
 
-    def answered(self, seconds: float, size: int, *, vector: bool, early: bool) -> None:
+    def answered(self, seconds: float, size: int = 0, *, vector: bool = False, early: bool) -> None:
         """Count a request that was answered."""
-        tally = self._tally
+        tally, columns = self._tally, self.columns
         with tally.lock:
-            self._requests += 1
-            self._vectors += vector
-            self._seconds += seconds
-            self._shortest = seconds if self._shortest is None else min(self._shortest, seconds)
+            columns["requests"] += 1
+            columns["request_seconds"] += seconds
+            columns["shortest_request_seconds"] = min(columns["shortest_request_seconds"] or seconds, seconds)
+            if vector:
+                columns["vector_reads"] += 1
             if early:
-                self._early += 1
-                self._early_seconds += seconds
+                columns["metadata_requests"] += 1
+                columns["metadata_request_seconds"] += seconds
             if self._transferred and tally.transferred is not None:
                 tally.transferred += size
-
-    def columns(self) -> dict[str, Any]:
-        """Columns of the opening's record."""
-        return {
-            "endpoint": self._endpoint,
-            "left_endpoint": self._left,
-            "opens": self._opens if self._of_xrootd else None,
-            "connect_seconds": self._connect if self._of_xrootd else None,
-            "requests": self._requests,
-            "vector_reads": self._vectors if self._of_xrootd else None,
-            "request_seconds": self._seconds,
-            "shortest_request_seconds": self._shortest,
-            "metadata_requests": self._early,
-            "metadata_request_seconds": self._early_seconds,
-        }
 
     def settle(self) -> None:
         """Learn which servers have the files that are still open."""
@@ -111,48 +92,39 @@ def watch_own(tally: Tally, source: Any, seconds: float) -> bool:
 
     `seconds` is how long it took to make the source, which opens its files.
     """
-    files = [resource.file for resource in _resources(source) if _is_of_xrootd(resource)]
-    if not files:
-        return False
-    tally.servers = servers = tally.servers or Servers(tally, transferred=True)
-    for file in files:
-        servers.opened(file, seconds / len(files))
-    return True
-
-
-def _resources(source: Any) -> list[Any]:
-    """What a source reads from: one resource, one for each of its threads, or one for its own thread."""
     executor = getattr(source, "_executor", None)
+    # one resource, one for each of its threads, or one for its own thread
     own = getattr(source, "_resource", None) or getattr(executor, "_resource", None)
-    return [own] if own is not None else [worker.resource for worker in getattr(executor, "workers", ())]
-
-
-def _is_of_xrootd(resource: Any) -> bool:
-    return any(kind.__name__ == "XRootDResource" for kind in type(resource).__mro__)
+    resources = [worker.resource for worker in getattr(executor, "workers", ())] if own is None else [own]
+    files = [each.file for each in resources if "XRootDResource" in [kind.__name__ for kind in type(each).__mro__]]
+    if files:
+        tally.servers = tally.servers or Servers(tally, transferred=True)
+    for file in files:
+        tally.servers.opened(file, seconds / len(files))
+    return bool(files)
 
 
 def watch_requests(tally: Tally, system: Any) -> bool:
-    """Whether each range that is read from this file system is a request that can be counted, as for HTTP and S3."""
-    protocols, asyn = getattr(system, "protocol", None), sys.modules.get("fsspec.asyn")
-    if protocols == "root" or asyn is None or not isinstance(system, asyn.AsyncFileSystem):
+    """Whether each range that is read from this file system is a request that can be counted, as for HTTP and S3.
+
+    Otherwise, the handles that the file system of fsspec-xrootd keeps are metered.
+    """
+    asyn = sys.modules.get("fsspec.asyn")
+    if getattr(system, "protocol", None) == "root":
+        try:
+            handles = system._readonly_filehandle_cache
+            tally.servers = tally.servers or Servers(tally, transferred=False)
+            tally.shadow(handles, "_open", HandleShadow)
+        except Exception as problem:
+            tally.servers = None
+            tally.miss("requests to the server", problem, *OF_SERVERS)
+        return False
+    if asyn is None or not isinstance(system, asyn.AsyncFileSystem):
         return False
     if type(system)._cat_ranges is not asyn.AsyncFileSystem._cat_ranges:  # it may merge them
         return False
     tally.servers = tally.servers or Servers(tally, transferred=False, of_xrootd=False)
     return True
-
-
-def watch_handles(tally: Tally, system: Any) -> None:
-    """Meter the handles that the file system of fsspec-xrootd keeps."""
-    if getattr(system, "protocol", None) != "root":
-        return
-    try:
-        handles = system._readonly_filehandle_cache
-        tally.servers = tally.servers or Servers(tally, transferred=False)
-        tally.shadow(handles, "_open", HandleShadow)
-    except Exception as problem:
-        tally.servers = None
-        tally.miss("requests to the server", problem, *OF_SERVERS)
 
 
 class HandleShadow(Shadow):
@@ -161,26 +133,21 @@ class HandleShadow(Shadow):
     __slots__ = ()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        began, before = perf_counter(), self._held()
+        tally, began, held = self.tally, perf_counter(), []
+        try:
+            held = [item.handle for item in self.original.__self__._cache.values()]
+        except Exception as problem:
+            tally.miss("requests to the server", problem, *OF_SERVERS)
         handle = await self.original(*args, **kwargs)
         seconds = perf_counter() - began
         try:
-            servers = self.tally.servers
-            if not any(handle is known for known in before):
-                servers.opened(handle, seconds)
+            if any(handle is known for known in held):
+                tally.servers.watch(handle)
             else:
-                servers.watch(handle)
+                tally.servers.opened(handle, seconds)
         except Exception as problem:
-            self.tally.miss("requests to the server", problem, *OF_SERVERS)
+            tally.miss("requests to the server", problem, *OF_SERVERS)
         return handle
-
-    def _held(self) -> list[Any]:
-        """Handles that were open before."""
-        try:
-            return [item.handle for item in self.original.__self__._cache.values()]
-        except Exception as problem:
-            self.tally.miss("requests to the server", problem, *OF_SERVERS)
-            return []
 
 
 class RequestShadow(Shadow):
@@ -192,16 +159,16 @@ class RequestShadow(Shadow):
     """Place of the callback among the arguments."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tally, given = self.tally, [*args]
-        early, began = not tally.in_process, perf_counter()
-        callback = given[self.callback_at] if len(given) > self.callback_at else kwargs.get("callback")
+        given, place = [*args], self.callback_at
+        began, early = perf_counter(), not self.tally.in_process
+        callback = given[place] if len(given) > place else kwargs.get("callback")
         if callback is None:
             answer = self.original(*args, **kwargs)
             self.note(began, early, answer)
             return answer
         ours = partial(_answer, self, began, early, callback)
-        if len(given) > self.callback_at:
-            given[self.callback_at] = ours
+        if len(given) > place:
+            given[place] = ours
         else:
             kwargs["callback"] = ours
         return self.original(*given, **kwargs)
@@ -212,13 +179,10 @@ class RequestShadow(Shadow):
         try:
             status, response = answer
             if status.ok:
-                tally.servers.answered(seconds, self.size(response), vector=self.vector, early=early)
+                size = sum([chunk.length for chunk in response.chunks]) if self.vector else len(response)
+                tally.servers.answered(seconds, size, vector=self.vector, early=early)
         except Exception as problem:
             tally.miss("requests to the server", problem, *OF_SERVERS, "bytes_transferred")
-
-    def size(self, response: Any) -> int:
-        """Bytes of an answer."""
-        return len(response)
 
 
 class VectorShadow(RequestShadow):
@@ -228,11 +192,8 @@ class VectorShadow(RequestShadow):
     vector = True
     callback_at = 2
 
-    def size(self, response: Any) -> int:
-        return sum([chunk.length for chunk in response.chunks])
 
-
-def _answer(shadow: RequestShadow, began: float, early: bool, callback: Callable[..., Any], *args: Any) -> Any:
+def _answer(shadow: RequestShadow, began: float, early: bool, callback: Action, *args: Any) -> Any:
     """What the user of a file is told by XRootD's client when an answer has come."""
     shadow.note(began, early, args[:2])
     return callback(*args)
@@ -251,14 +212,6 @@ class CloseShadow(Shadow):
         return self.original(*args, **kwargs)
 
 
-SHADOWS: Final = {"read": RequestShadow, "vector_read": VectorShadow, "close": CloseShadow}
-
-
-def _host(place: str) -> str | None:
-    """Host of what XRootD's client calls a server, with a port that is not the usual one and no credentials."""
-    return place.rpartition("://")[2].partition("/")[0].rpartition("@")[2].removesuffix(DEFAULT_PORT) or None
-
-
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the tally."""
 
@@ -269,7 +222,7 @@ def watched_source() -> type:
     from uproot._util import file_path_to_source_class
     from uproot.source.chunk import Source
 
-    class Watched(Source):  # type: ignore[misc]
+    class WatchedSource(Source):  # type: ignore[misc]
         def __new__(cls, file_path: Any, **options: Any) -> Any:
             tally: Tally = options.pop(OPTION)
             options["handler"] = tally.handler
@@ -285,7 +238,7 @@ def watched_source() -> type:
             watch_source(tally, source, perf_counter() - began)
             return source
 
-    return Watched
+    return WatchedSource
 
 
 def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
@@ -306,9 +259,8 @@ def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
             tally.transferred = None
         else:
             tally.kinds[-1] += f"({type(system).__name__})"
-            asks = watch_requests(tally, system)
-            tally.change(source, "_fs", CountedFileSystem(system, tally, asks=asks), system)
-            watch_handles(tally, system)
+            counted = CountedFileSystem(system, tally, asks=watch_requests(tally, system))
+            tally.change(source, "_fs", counted, system)
     except Exception as problem:
         tally.miss("bytes transferred", problem, "bytes_transferred")
 
@@ -348,10 +300,6 @@ def _wait(tally: Tally, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> 
         found.__dict__.pop("wait", None)
 
 
-IN_OTHER_THREADS: Final = {"MemmapSource", "FSSpecSource", "XRootDSource"}
-"""Sources by which the thread that requests baskets reads nothing itself that the system counts."""
-
-
 class ChunksShadow(Shadow):
     """`chunks` of an uproot source, used for baskets, or for pages of an RNTuple."""
 
@@ -360,7 +308,8 @@ class ChunksShadow(Shadow):
     def __init__(self, original: Any, tally: Tally) -> None:
         super().__init__(original, tally)
         source = getattr(original, "__self__", None)
-        in_threads = type(source).__name__ in IN_OTHER_THREADS or (
+        # the thread that requests baskets reads nothing itself that the system counts
+        in_threads = type(source).__name__ in {"MemmapSource", "FSSpecSource", "XRootDSource"} or (
             type(source).__module__.startswith("uproot.") and getattr(source, "num_workers", 0) > 0
         )
         self.read = original if in_threads else partial(tally.read_apart, original)
@@ -438,7 +387,7 @@ class CountedFileSystem(StandIn):
     def _answered(self, began: float, early: bool) -> None:
         servers = self._tally.servers  # None once the attempt has ended
         if servers is not None:
-            servers.answered(perf_counter() - began, 0, vector=False, early=early)
+            servers.answered(perf_counter() - began, early=early)
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
         return self._receiving(self._inner.cat_ranges, *args, **kwargs)
@@ -448,7 +397,7 @@ class CountedFileSystem(StandIn):
             return self._received(await type(self._inner)._cat_ranges(self, *args, **kwargs))
         return self._received(await self._inner._cat_ranges(*args, **kwargs))
 
-    def _receiving(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _receiving(self, read: Action, *args: Any, **kwargs: Any) -> Any:
         """Result of a read by the file system, which may run in another thread."""
         if self._tally.places[get_ident()].own:
             return self._received(read(*args, **kwargs))
@@ -462,18 +411,10 @@ class CountedFileSystem(StandIn):
             tally.helper_cpu += helper_cpu
             try:
                 if tally.transferred is not None:
-                    size = _size(data)
+                    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+                    size = sum([len(piece) for piece in pieces if not isinstance(piece, BaseException)])
                     self.received += size
                     tally.transferred += size
             except Exception as problem:
                 tally.miss("bytes transferred", problem, "bytes_transferred")
         return data
-
-
-def _size(data: Any) -> int:
-    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
-    try:
-        return sum(map(len, pieces))
-    except TypeError as error:
-        raise_if_interrupted(error)
-        return sum(len(piece) for piece in pieces if not isinstance(piece, BaseException))
