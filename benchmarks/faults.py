@@ -36,7 +36,7 @@ from roastcoffea.cli.sample import write_sample
 from roastcoffea.errors import MeasurementError, RoastcoffeaError
 from roastcoffea.log.journals import journals_in
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.recording.recovery import recovered
+from roastcoffea.recording.importers import recovered
 from roastcoffea.storage.store import list_runs
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

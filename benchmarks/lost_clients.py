@@ -27,11 +27,11 @@ from typing import Any, Final, NamedTuple
 
 from distributed import Client
 
-from roastcoffea.backends import stay
+from roastcoffea.backends import plugin_lifetime
 from roastcoffea.cli.sample import write_sample
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.recording.recovery import recovered
+from roastcoffea.recording.importers import recovered
 from roastcoffea.records.run import LOST, Run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -78,9 +78,9 @@ if __name__ == "__main__":
 """
 
 PRELOAD: Final = """
-from roastcoffea.backends import stay
+from roastcoffea.backends import plugin_lifetime
 def dask_setup(scheduler):
-    stay.LONGEST_SILENCE = {}
+    plugin_lifetime.LONGEST_SILENCE = {}
 """
 
 Chunk = tuple[str, str, int, int]
@@ -295,10 +295,10 @@ def trials(folder: Path, given: argparse.Namespace) -> Iterator[Trial]:
             name: {"files": files["files"]}
             for name, files in write_sample(folder / "data", files=40, events=4000, baskets=4).items()
         }
-        with cluster_with(folder / "patient", stay.LONGEST_SILENCE) as (cluster, observer):
+        with cluster_with(folder / "patient", plugin_lifetime.LONGEST_SILENCE) as (cluster, observer):
             reference = reference_of(folder / "long reference", cluster, many)
             place = Place(folder / "long", cluster, many)
-            yield stopped(place, observer, reference, 3.0, (LONG, stay.LONGEST_SILENCE))
+            yield stopped(place, observer, reference, 3.0, (LONG, plugin_lifetime.LONGEST_SILENCE))
 
 
 def main() -> None:

@@ -24,7 +24,8 @@ import dask
 import numpy as np
 from distributed import Client, LocalCluster, wait
 
-from roastcoffea.backends import attempts, workers
+from roastcoffea.backends import attempts
+from roastcoffea.backends import scheduler as plugins
 from roastcoffea.backends.deployment import DRAIN_BYTES
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
@@ -235,7 +236,7 @@ def chunk_record(number: int, start: float, stop: float, worker: str) -> bytes:
 def recorded(load: Load, folder: Path) -> list[Step]:
     """Recording and draining; what was drained is in files."""
     times = times_of_tasks(load)
-    clock = attempts.time = workers.time = Clock()
+    clock = attempts.time = plugins.time = Clock()
     scheduler = Scheduler(load.workers)
     before = reset_peak()
     plugin = started_plugin(scheduler)

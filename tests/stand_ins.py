@@ -32,7 +32,7 @@ from roastcoffea.recording.facility import observer as observers
 from roastcoffea.recording.facility.index import recorded_in
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.recorder import NAME as RECORDER
-from roastcoffea.recording.facility.recorder import Recorder
+from roastcoffea.recording.facility.recorder import FacilityPlugin
 from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, MERGE, OK, OTHER, PREPROCESSING, PROCESSOR
 
 NAME = "roastcoffea-stand-in"
@@ -539,11 +539,11 @@ def made_record(number: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def recorded(observed: Observed, folder: Path) -> Recorder:
+def recorded(observed: Observed, folder: Path) -> FacilityPlugin:
     """A run that ended, with metered chunks, and one that goes on, without."""
     observed.observer.tokens[RECORDER] = "token"
     observed.scheduler.plugins = {}
-    recorder = Recorder(observed.scheduler, observed.observer, folder)
+    recorder = FacilityPlugin(observed.scheduler, observed.observer, folder)
     for number in range(4):
         task = observed.chunk(number, "call-1")
         observed.pass_time(1)

@@ -20,7 +20,7 @@ from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.log.journal import JournalWriter
 from roastcoffea.log.journals import hold, journals_in, saved
-from roastcoffea.recording.black_box import remove_old
+from roastcoffea.recording.assembly import remove_old
 from roastcoffea.storage.store import save_run
 
 STREAM = pa.BufferOutputStream()

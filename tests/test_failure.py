@@ -17,7 +17,7 @@ from processes import PATIENCE
 
 from roastcoffea import collector as collector_module
 from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.spans import RunSpan
+from roastcoffea.backends.recorder import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.received import ReceivedRecords

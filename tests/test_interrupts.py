@@ -460,9 +460,7 @@ def test_several_signals_take_effect_after_the_block() -> None:
 NOT_OF_THE_USER = {
     "backends/attempts.py": "the scheduler's event loop",
     "backends/connection.py": "the scheduler's event loop",
-    "backends/display.py": "the scheduler's event loop",
     "backends/scheduler.py": "the scheduler's event loop",
-    "backends/workers.py": "the scheduler's event loop",
     "monitor/states.py": "the scheduler's event loop",
     "recording/facility/observer.py": "the scheduler's event loop",
     "recording/facility/recorder.py": "the scheduler's event loop",

@@ -15,10 +15,10 @@ from benchmarks.scale.figures import Figure, Timed, Watched, timed, tried, watch
 from benchmarks.scale.scheduler_cost import MEGABYTE, PATIENCE
 from benchmarks.scheduler import BEGINNING, CALL, Load, runner_call
 
+from roastcoffea.backends.recorder import LoggedCluster
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.journal import LOG
 from roastcoffea.measurement import load
-from roastcoffea.recording.recovery import ReplayedCluster
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Item:
     usermeta: Any = None
 
 
-class Fed(ReplayedCluster):
+class Fed(LoggedCluster):
     """A cluster whose log comes from a file."""
 
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.scale.figures import Figure
 from benchmarks.scheduler import ANNOTATIONS, BEGINNING, PREFIX, Load, chunk_record, times_of_tasks
 
-from roastcoffea.backends import attempts, scheduler, workers
+from roastcoffea.backends import attempts, scheduler
 from roastcoffea.backends.deployment import DRAIN_BYTES
 from roastcoffea.log.kinds import BLOCK, LOG_CAP
 from roastcoffea.log.marks import METADATA_KEY
@@ -106,7 +106,7 @@ def tasks_of(plan: Plan, of_workers: Sequence[Any]) -> list[Task]:
 def on_scheduler(size: Load, folder: Path) -> list[Figure]:
     """Feed the plugin, drain it each second into a file, and tell what it took and held."""
     plan, clock = plan_of(size), Clock()
-    attempts.time = workers.time = scheduler.time = clock  # type: ignore[assignment]
+    attempts.time = scheduler.time = clock  # type: ignore[assignment]
     stand_in = Scheduler(size.workers)
     tasks = tasks_of(plan, [*stand_in.workers.values()])
     stand_in.tasks = {task.key: task for task in tasks}

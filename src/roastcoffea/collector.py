@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
-from roastcoffea.backends.recorder import TABLES
+from roastcoffea.backends.recorder import TABLES, RunSpan
 from roastcoffea.backends.registry import backend_for
-from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.names import given_name
 from roastcoffea.instrument.tasks import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable, interrupts_held
-from roastcoffea.recording.assembly import Ending, RunRecords
-from roastcoffea.recording.black_box import BlackBox, Place, checked_place
+from roastcoffea.recording.assembly import BlackBox, Ending, Place, RunRecords, checked_place
 from roastcoffea.records.run import FAILED, FINISHED
 from roastcoffea.redaction import redacted_values
 

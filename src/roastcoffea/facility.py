@@ -1,5 +1,5 @@
-"""Public name of `roastcoffea.recording.facility.preload`: `dask scheduler --preload roastcoffea.facility`."""
+"""Public name of `roastcoffea.recording.facility.recorder`: `dask scheduler --preload roastcoffea.facility`."""
 
-from roastcoffea.recording.facility.preload import dask_setup, dask_teardown
+from roastcoffea.recording.facility.recorder import dask_setup, dask_teardown
 
 __all__ = ["dask_setup", "dask_teardown"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from roastcoffea.backends.logged import AskedJobs
+from roastcoffea.backends.recorder import AskedJobs
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import wait_until
 from distributed import Client, SubprocessCluster
 
-from roastcoffea.backends.display import SHOWN_BY, Display
 from roastcoffea.collector import MetricsCollector
 
 PLUGIN: Any = SimpleNamespace(scheduler="scheduler", name="roastcoffea-1", token="token-1")
@@ -24,7 +19,6 @@ PLUGIN: Any = SimpleNamespace(scheduler="scheduler", name="roastcoffea-1", token
 def test_a_scheduler_without_a_dashboard_loads_no_bokeh() -> None:
     def modules_of_bokeh(dask_scheduler: Any = None) -> list[str] | None:
         """Those that the scheduler has loaded; None until it shows the run."""
-        import sys
 
         if "roastcoffea-observer" not in dask_scheduler.plugins:
             return None
@@ -40,7 +34,6 @@ def test_a_scheduler_without_a_dashboard_loads_no_bokeh() -> None:
 @pytest.mark.slow
 def test_what_is_heavy_is_loaded_beside_the_event_loop(command_line_cluster: Any) -> None:
     def watch_imports(dask_scheduler: Any = None) -> None:
-        import sys
         import threading
 
         class Watching:
@@ -67,58 +60,3 @@ def test_what_is_heavy_is_loaded_beside_the_event_loop(command_line_cluster: Any
         assert collector.measurement.problems == []
         _, names = client.run_on_scheduler(imported)
     assert set(names) <= {"roastcoffea"}  # which is only looked for
-
-
-def shown(monkeypatch: pytest.MonkeyPatch, module: Any, done: Callable[[], object]) -> None:
-    """Start and end the addition on a scheduler with this module, which does something."""
-    monkeypatch.setitem(sys.modules, SHOWN_BY, module)
-
-    async def run() -> None:
-        display = Display()
-        display.start(PLUGIN)
-        for _ in range(500):
-            if done():
-                break
-            await asyncio.sleep(0.01)
-        display.end()
-
-    asyncio.run(run())
-
-
-def test_it_joins_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
-    module: Any = ModuleType("display")
-    module.join = lambda *given: calls.append(given)
-    module.leave = lambda *given: calls.append(given)
-    module.load = lambda scheduler: calls.append((scheduler,))
-    shown(monkeypatch, module, lambda: len(calls) > 1)
-    assert calls == [("scheduler",), ("scheduler", "roastcoffea-1", "token-1"), ("scheduler", "roastcoffea-1")]
-
-
-def test_a_scheduler_that_cannot_show_it_says_so_in_its_debug_log_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.DEBUG, "roastcoffea"):
-        shown(monkeypatch, None, lambda: caplog.records)  # as if the module were missing
-    (record,) = caplog.records
-    assert record.levelno == logging.DEBUG
-    assert "does not show the run" in record.message
-
-
-def test_it_waits_for_the_module_that_another_collector_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    slow = "import time\ntime.sleep(0.3)\njoined = []\ndef join(*given): joined.append(given)\n"
-    slow += "leave = join\nload = print\n"
-    (tmp_path / "slow_to_load.py").write_text(slow)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("roastcoffea.backends.display.SHOWN_BY", "slow_to_load")
-
-    async def run() -> None:
-        first, second = Display(), Display()
-        first.start(PLUGIN)
-        while "slow_to_load" not in sys.modules:
-            await asyncio.sleep(0.01)
-        second.start(PLUGIN)
-        while len(getattr(sys.modules["slow_to_load"], "joined", ())) < 2:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(run(), 20))

@@ -511,15 +511,6 @@ def test_a_failure_to_look_is_noted_and_ends_nothing(
     assert "could not be seen for a while" in backend.notes()[0]
 
 
-def test_never_opened() -> None:
-    backend = LocalMetricsBackend()
-    backend.drain()
-    backend.close()
-    assert not backend.was_open
-    assert backend.hosts == ()
-    assert backend.notes() == []
-
-
 def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMetricsBackend) -> None:
     backend.start_tracking(0.1)
     child = subprocess.Popen(["sleep", "60"])

@@ -10,7 +10,7 @@ from conftest import wait_until
 from distributed import Client, Future, span
 
 from roastcoffea import MetricsCollector
-from roastcoffea.backends import stay as past_spans
+from roastcoffea.backends import plugin_lifetime as past_spans
 
 
 @pytest.fixture(autouse=True)

@@ -173,19 +173,3 @@ def test_neighbours_become_one_sample_with_their_highest_memory() -> None:
         Sample(4.0, 30.0, 40, 1.2, 8),
         Sample(5.0, 10.0, 15, 1.3, 9),
     ]
-
-
-def test_this_process_is_the_first_of_its_family() -> None:
-    tree = ProcessTree()
-    tree.scan(sample=True)
-    own = next(process for process in tree.family() if process.pid == os.getpid())
-    (sample,) = own.samples
-    assert (sample.cpu_percent, own.ended, own.is_tracker) == (None, False, False)
-    assert sample.memory > 10_000_000
-    before, used = own.cpu_seconds, time.process_time()
-    assert 0 <= before < 1
-    while time.process_time() < used + 0.05:
-        pass
-    tree.scan(sample=False)
-    assert before + 0.05 <= own.cpu_seconds <= time.process_time()
-    assert len(own.samples) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from roastcoffea.backends.recorder import NO_CLIENT, NO_SCHEDULER, NO_TASKS, TABLES, Recorder
+from roastcoffea.backends.recorder import TABLES, Recorder
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.packing import packed_records
 from roastcoffea.records.arrow import table_of_rows
@@ -89,17 +89,6 @@ def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers(
     assert backend.table("sections", None, T, T + 5) is None
     (lifetime,) = tables["lifetimes"].to_pylist()
     assert (lifetime["start"], lifetime["stop"]) == (T, T + 5)
-
-
-def test_what_only_dask_has_is_absent_with_the_reason() -> None:
-    backend = Plain.for_collector(None, None)
-    without_scheduler = dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
-    without_client = {"client_steps": NO_CLIENT, "tasks": NO_TASKS, "span_metrics": NO_TASKS}
-    assert backend.absent == without_client | without_scheduler
-    assert (backend.clock_offset, backend.dropped, backend.refused) == (0.0, {}, 0)
-    assert backend.workers_now() is backend.packed_for_tasks(Plain) is None
-    with backend.create_span("mine")["context"]:
-        assert backend.get_span_metrics({"id": "mine"}) == {}
 
 
 def test_tracking_under_the_older_names() -> None:

@@ -54,12 +54,6 @@ def test_a_toy_backend_measures_a_run(toys: None, sample: Any, tmp_path: Any) ->
     assert set(collector.tracking_data or ()) > {"worker_counts", "worker_memory"}
 
 
-def test_what_a_toy_does_not_reach_says_so(toys: None, client: Client, sample: Any) -> None:
-    with MetricsCollector(backend="toy") as collector:
-        runner_for(client, 4000)(sample, processor_instance=Jets())
-    assert any("Toy has no records of a Dask cluster" in problem for problem in collector.measurement.problems)
-
-
 @pytest.mark.slow
 def test_an_instance_says_where_and_measures_as_the_name_does(client: Client, sample: Any) -> None:
     given = DaskMetricsBackend(client)

@@ -35,7 +35,6 @@ from stand_ins import (
 )
 from stand_ins import STARTED as T
 
-from roastcoffea.backends import workers
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log import kinds as writer
 from roastcoffea.log.kinds import BLOCK, MOST_PROBLEMS
@@ -244,7 +243,7 @@ def size_of(value: Any, seen: set[int]) -> int:
 @pytest.mark.slow
 def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(T)
-    monkeypatch.setattr(workers, "time", SimpleNamespace(time=lambda: next(now)))
+    monkeypatch.setattr("roastcoffea.backends.scheduler.time", SimpleNamespace(time=lambda: next(now)))
     monkeypatch.setattr(writer, "MOST_TEXTS", 500)
     scheduler = Scheduler(5)
     plugin = started_plugin(scheduler)

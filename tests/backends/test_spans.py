@@ -10,7 +10,7 @@ import pytest
 from analyses import Jets, runner_for
 from distributed import Client
 
-from roastcoffea.backends.spans import RunSpan
+from roastcoffea.backends.recorder import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.marks import ANNOTATION
 
@@ -104,8 +104,3 @@ def test_a_span_of_the_user_s_in_the_thread_is_kept_inside() -> None:
     span = RunSpan("again")
     with span as again, dask.annotate(span=ours), span.ensured():
         assert dask.get_annotations()["span"] == {"name": ("again", "run"), "ids": (again, identity)}
-
-
-def test_a_span_that_was_not_opened_changes_nothing() -> None:
-    with RunSpan("run").ensured():
-        assert dask.get_annotations() == {}

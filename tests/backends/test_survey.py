@@ -11,7 +11,7 @@ from distributed.protocol.pickle import dumps
 from processes import PATIENCE
 
 from roastcoffea.backends.connection import Connection
-from roastcoffea.backends.stay import ask_workers, described
+from roastcoffea.backends.plugin_lifetime import ask_workers
 
 
 async def broadcast(msg: dict[str, Any], workers: list[str], on_error: str) -> dict[str, Any]:
@@ -31,10 +31,6 @@ def test_who_fails_or_is_silent_is_named_and_waited_for_no_longer_than_said() ->
     assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_a_cluster_without_workers_gives_no_answers() -> None:
-    assert asyncio.run(ask_workers(SimpleNamespace(workers={}), b"", {}, 60.0)) == ({}, [])
-
-
 def test_workers_answer_for_themselves(client: Any) -> None:
     async def asked(dask_scheduler: Any) -> Any:
         return await ask_workers(dask_scheduler, dumps(address_and), {"number": 3}, 30.0)
@@ -46,9 +42,3 @@ def test_workers_answer_for_themselves(client: Any) -> None:
 
 def address_and(number: int, dask_worker: Any) -> list[Any]:
     return [dask_worker.address, number]
-
-
-def test_descriptions_are_by_address() -> None:
-    replies = {"a": {"description": {"threads": 2}, "counted": None}}
-    found = described(replies, ["b"])
-    assert (found["workers"], found["silent"]) == ({"a": {"threads": 2}}, ["b"])

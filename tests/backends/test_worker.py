@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
-import socket
 import time
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import roastcoffea
 from roastcoffea.backends import worker as worker_module
-from roastcoffea.backends.worker import WorkerHalf, description, flush
+from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 
 NAME, TOKEN = "roastcoffea-test", "token-1"
@@ -154,23 +150,6 @@ def test_only_a_worker_that_leaves_has_last_words_and_nothing_of_ours_stays(stat
     assert [[process["pid"] for process in load["processes"]] for load in last["loads"]] == [[os.getpid()]] * 2
 
 
-def test_counts_are_not_sent_where_nobody_wants_them() -> None:
-    worker = Worker()
-    half = begun(worker, counts=False)
-    worker.digests_total[CPU] = 9.0
-    worker.status.name = "closing"
-    half.teardown(worker)
-    ((_, last),) = worker.sent
-    assert set(last) == {"worker", "cpu_seconds", "loads", "last", "token"}
-
-
-def test_what_is_carried_is_unpacked_once() -> None:
-    half = WorkerHalf(NAME, TOKEN, carried=pickle.dumps({"a": 1}))
-    assert half.unpacked() == {"a": 1}
-    assert half.unpacked() is half.unpacked()
-    assert WorkerHalf(NAME, TOKEN).unpacked() is None
-
-
 def test_a_worker_reports_the_spans_that_are_asked_for_after_a_heartbeat() -> None:
     worker = Worker()
     without = asyncio.run(flush(["span-1"], NAME, dask_worker=worker))
@@ -183,10 +162,3 @@ def test_a_worker_reports_the_spans_that_are_asked_for_after_a_heartbeat() -> No
     assert answer["digests"] == {("execute", "Jets", "thread-cpu", "seconds"): 3.0}
     assert answer["counted"] == [(CPU, 2.0), (OTHER_SPAN, 7.0)]
     assert answer["running"] == [("a", [1.0, 2.0, 3.0, 0.0])]
-
-
-def test_a_process_is_described() -> None:
-    found = description()
-    assert (found["process"], found["host"]) == (os.getpid(), socket.gethostname())
-    assert found["package"] == roastcoffea.__version__
-    assert found["versions"] == {package: version(package) for package in ("coffea", "awkward", "uproot")}

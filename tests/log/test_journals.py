@@ -19,7 +19,7 @@ from processes import wait_until
 from roastcoffea.log import journals
 from roastcoffea.log.journal import RECORDS, JournalWriter, claimed
 from roastcoffea.log.journals import Entry, JournalError, journal_in, journals_in
-from roastcoffea.recording.black_box import remove_old
+from roastcoffea.recording.assembly import remove_old
 
 ENTRIES = [(RECORDS, b"first"), (RECORDS, random.Random(1).randbytes(60)), ("own", b"third")]
 

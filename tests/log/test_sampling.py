@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from stand_ins import Scheduler, Worker, started_plugin
 
-from roastcoffea.backends import workers
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.log import attempts as sampling
 from roastcoffea.log.kinds import SAMPLING
@@ -40,7 +39,7 @@ class Watched:
         self.states: list[Row] = []
         self.samples: list[Row] = []
         self.now = 0.0
-        monkeypatch.setattr(workers, "time", self)
+        monkeypatch.setattr("roastcoffea.backends.scheduler.time", self)
 
     def time(self) -> float:
         return self.now

@@ -23,9 +23,8 @@ from roastcoffea.cli import main
 from roastcoffea.log.journal import COLUMNS, HEADER_KEY, RECORDS, checksum
 from roastcoffea.log.journals import Entry, Journal, JournalError, journal_in, journals_in
 from roastcoffea.measurement import Measurement
-from roastcoffea.recording.assembly import BEGAN
-from roastcoffea.recording.black_box import END
-from roastcoffea.recording.recovery import recovered
+from roastcoffea.recording.assembly import BEGAN, END
+from roastcoffea.recording.importers import recovered
 from roastcoffea.records.run import LOST, Run
 from roastcoffea.storage.store import load_run
 

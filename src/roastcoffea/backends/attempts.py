@@ -41,8 +41,6 @@ from roastcoffea.records.tasks import (
 )
 from roastcoffea.redaction import redacted_beginning
 
-COFFEA = "coffea"
-
 OF_TYPES = {"WorkItem": PROCESSOR, "FileMeta": PREPROCESSING, "_reduce": MERGE}
 """Kind of a task by the class of its first argument or function, if coffea defines that class."""
 
@@ -80,7 +78,7 @@ class CoffeaTasks:
 
 def kind_by(of: type) -> str | None:
     """Kind of the tasks of a class; None if it is not coffea's. No class is remembered: users' come and go."""
-    return OF_TYPES.get(of.__name__) if of.__module__.partition(".")[0] == COFFEA else None
+    return OF_TYPES.get(of.__name__) if of.__module__.partition(".")[0] == "coffea" else None
 
 
 def chunk_of(task: Any) -> list[Any] | None:
@@ -107,7 +105,6 @@ def first_of(arguments: Any) -> Any:
     return first[0] if type(first) is tuple and first else first
 
 
-MOST_STOLEN = 255
 UNKNOWN_TIMES = (math.nan,) * 4
 
 MOST_FAILURES = 1000
@@ -266,7 +263,7 @@ class Attempts:
         match message:
             case ("confirm", str() | tuple() as key, _, _, str() as thief, *_) if key in self._open:
                 before = self._open[key]
-                stolen = min(before.stolen + 1, MOST_STOLEN)
+                stolen = min(before.stolen + 1, 255)
                 self._open[key] = before._replace(worker=thief, time=time.time(), stolen=stolen)
 
     def failing(self, message: Mapping[str, Any]) -> None:

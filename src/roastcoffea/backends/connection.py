@@ -20,19 +20,8 @@ from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.log.byvalue import ByValue
 from roastcoffea.redaction import redacted
 
-ALIVE_PAUSE: Final = 0.5
-"""Seconds between questions whether the scheduler still answers."""
-
-LATE_PAUSE: Final = 0.5
-"""Seconds between checks whether a late answer is still needed."""
-
 SCHEDULER_TIMEOUT: Final = 10.0
 """Seconds for the scheduler to accept a connection or to answer."""
-
-ENCRYPTED: Final = ("tls", "wss")
-"""Schemes of addresses that need certificates."""
-
-MOST_PORT: Final = 65535
 
 
 class NoAnswerError(RoastcoffeaError, ConnectionError):
@@ -122,7 +111,8 @@ class Connection:
 
     def late_result(self, call: Future[Any], ended: threading.Event) -> Any:
         """Result of a call, however late, until the event."""
-        while not wait([call], LATE_PAUSE).done:
+        # seconds between checks whether a late answer is still needed
+        while not wait([call], 0.5).done:
             if ended.is_set() or self.client.status == "closed":
                 raise lost("the answer is no longer needed")
         return self.result(call, 0)
@@ -149,7 +139,8 @@ class Connection:
                 if alive not in done:
                     raise silent(min(silence, left))
                 self.result(alive, 0)
-                done, _ = wait([call], min(ALIVE_PAUSE, silence))
+                # seconds between questions whether the scheduler still answers
+                done, _ = wait([call], min(0.5, silence))
                 alive = self.call(nothing, {})
             raise silent(timeout)
         finally:
@@ -175,10 +166,11 @@ def check_address(address: str) -> None:
         if scheme == "inproc":
             raise ValueError("inproc does not leave its own process")
         host, _, port = place.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= MOST_PORT:
+        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
             raise ValueError("it needs a host and a port number")
         parse_host_port(place)
-        if scheme in ENCRYPTED and Security().get_connection_args("client")["ssl_context"] is None:
+        # schemes of addresses that need certificates
+        if scheme in ("tls", "wss") and Security().get_connection_args("client")["ssl_context"] is None:
             raise ValueError(f"{scheme} needs the certificates of Dask's configuration, distributed.comm.tls")
     except (ValueError, TypeError, ImportError, OSError) as error:
         reason = f"{address!r} is not a scheduler address ({redacted(str(error))}); use tcp://HOST:PORT"

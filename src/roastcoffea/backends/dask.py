@@ -16,13 +16,11 @@ from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
 from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment, Plugins
-from roastcoffea.backends.display import Display
 from roastcoffea.backends.hosts import differing_versions, hosts_of, versions_on, with_more, with_others
 from roastcoffea.backends.limits import Usage, load, usage, versions_of
-from roastcoffea.backends.logged import AskedJobs, LoggedCluster
-from roastcoffea.backends.scheduler import ClusterPlugin
-from roastcoffea.backends.spans import RunSpan
-from roastcoffea.backends.stay import leave_spans, metrics_of_span
+from roastcoffea.backends.plugin_lifetime import leave_spans, metrics_of_span
+from roastcoffea.backends.recorder import AskedJobs, LoggedCluster, RunSpan
+from roastcoffea.backends.scheduler import ClusterPlugin, Display
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.byvalue import is_registered, packed_by_value
@@ -60,10 +58,13 @@ class ClientLoop:
         now, used = time.time(), usage()
         late = now - (now if self._asked is None else self._asked)
         before, self._before, self._asked = self._before, (now, used), None
+        # a scheduler in this process may have the same event loop, as in a LocalCluster
+        scheduler = getattr(getattr(self._client, "cluster", None), "scheduler", None)
+        shared = getattr(scheduler, "loop", None) is self._client.loop
         if before is not None:
             self._take(
                 {
-                    "step": SHARED_LOOP if self._is_of_scheduler() else LOOP,
+                    "step": SHARED_LOOP if shared else LOOP,
                     "start": before[0],
                     "stop": now,
                     "cpu_seconds": used.loop_cpu - before[1].loop_cpu,
@@ -71,11 +72,6 @@ class ClientLoop:
                     "late_seconds": max(late, 0.0),
                 }
             )
-
-    def _is_of_scheduler(self) -> bool:
-        """Whether a scheduler in this process has the same event loop, as in a LocalCluster."""
-        scheduler = getattr(getattr(self._client, "cluster", None), "scheduler", None)
-        return getattr(scheduler, "loop", None) is self._client.loop
 
 
 SHORTEST_INTERVAL: Final = 0.05
@@ -85,15 +81,7 @@ LOSS = f"its fine metrics may lack its last {PUSH_SECONDS:g} s"
 """What is missing for a lost worker."""
 
 
-COUNTED_OTHERS = (
-    "Dask counted {} of others along with those of this run, because tasks of the same name were alive at the same time"
-)
-COUNTED_ANEW = "nothing was recorded for a while, and the workers' counts before that are lost"
 OTHER_VERSIONS = "workers and client have different versions; tasks ran with those of the workers: "
-NO_ANSWER = (
-    "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
-    "lack everything since their last heartbeat"
-)
 
 
 class DaskMetricsBackend(LoggedCluster):
@@ -298,15 +286,19 @@ class DaskMetricsBackend(LoggedCluster):
         self._learn_environment(answer)
         self.attempts = None if self.gaps else dict(answer["attempts"])
         if answer["of_others"]:
-            self.absent["span_metrics"] = COUNTED_OTHERS.format(counted(answer["of_others"], "task"))
+            self.absent["span_metrics"] = (
+                f"Dask counted {counted(answer['of_others'], 'task')} of others along with those of this run, because "
+                "tasks of the same name were alive at the same time"
+            )
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
         elif answer["span"] is None:
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
         else:
             self.span_metrics = dict(answer["span"])
         if answer["silent"]:
-            silent = answer["silent"]
-            self.note(NO_ANSWER.format(counted(len(silent), "worker"), WORKERS_TIMEOUT, ", ".join(silent[:5])))
+            who = f"{counted(len(answer['silent']), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end"
+            lack = "the fine metrics and the CPU time of the workers may lack everything since their last heartbeat"
+            self.note(f"{who} ({', '.join(answer['silent'][:5])}): {lack}")
         elif not answer["complete"]:
             self.note("the fine metrics lack some of the workers' counts")
 
@@ -315,6 +307,8 @@ class DaskMetricsBackend(LoggedCluster):
         left = self.log.workers
         self.hosts = with_others(self.hosts, [*self._loads, *left.loads], self._last_loads, left.silent)
         if self.gaps:
-            self.absent["span_metrics_per_worker"] = COUNTED_ANEW
+            self.absent["span_metrics_per_worker"] = (
+                "nothing was recorded for a while, and the workers' counts before that are lost"
+            )
         elif self.span_metrics is not None:
             self.span_metrics_per_worker = self.log.workers.counted(answer["counted"], answer["spans"])

@@ -18,9 +18,9 @@ from distributed.protocol.pickle import dumps
 
 import roastcoffea
 from roastcoffea.backends.connection import Connection, NoAnswerError, PluginGoneError, pickled, silent
-from roastcoffea.backends.logged import LoggedPeriod
+from roastcoffea.backends.plugin_lifetime import survey
+from roastcoffea.backends.recorder import LoggedPeriod
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register, remove_plugin
-from roastcoffea.backends.stay import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, signal_waits
@@ -43,22 +43,9 @@ GONE: Final = (AttributeError, OSError, RuntimeError)
 SILENCE: Final = 2.0
 """Seconds without any answer of the scheduler after which nothing more is fetched at the end."""
 
-STILL_SILENT: Final = 0.5
-"""The same, if the last question was not answered."""
-
-LEAVE_WAIT: Final = 0.25
-"""Seconds to wait for the workers to drop our plugin; after that they do so without us."""
-
-SIGNAL_PAUSE: Final = 0.05
-"""Seconds after which a wait sees that a signal came."""
-
-THREAD_TIMEOUT: Final = 2.0
-"""Seconds to wait for the draining thread, unless it waits for a scheduler that does not answer."""
 
 GONE_PLUGIN: Final = "the scheduler no longer has the collector's plugin"
 GAP: Final = "nothing was recorded for {:.3g} s from {} on: {}"
-GIVEN_UP: Final = "the client was stopped or out of touch for so long that the scheduler gave it up"
-LATE: Final = "the scheduler did not answer until then"
 
 Answer = Mapping[str, Any]
 Asked = TypeVar("Asked")
@@ -229,7 +216,8 @@ class Deployment(LoggedPeriod):
         complete
             Receives it again once the log is complete.
         """
-        silence = STILL_SILENT if self._is_silent else SILENCE
+        # the same, if the last question was not answered
+        silence = 0.5 if self._is_silent else SILENCE
         self.wait_for_start(silence)
         self._ended.set()
         if self.is_open:
@@ -240,7 +228,8 @@ class Deployment(LoggedPeriod):
             self.is_open, self._left = False, True  # from here on, no drain installs the plugins again
             self._leave()
         if self._thread is not None and self.lost is None:
-            self._thread.join(THREAD_TIMEOUT)
+            # seconds to wait for the draining thread, unless it waits for a scheduler that does not answer
+            self._thread.join(2.0)
 
     def last_contact(self, start: float, stop: float) -> float:
         """The stop, or the last contact with the cluster if the connection was lost."""
@@ -264,7 +253,8 @@ class Deployment(LoggedPeriod):
     def _wait_for_attempt(self, patience: float) -> None:
         """Wait for the end of an attempt to install the plugins, unless a signal wants the thread."""
         end = time.monotonic() + patience
-        while not self._tried.wait(SIGNAL_PAUSE) and time.monotonic() < end and not signal_waits():
+        # seconds after which a wait sees that a signal came
+        while not self._tried.wait(0.05) and time.monotonic() < end and not signal_waits():
             pass
 
     def _begin(self, make: Callable[[Answer], Plugins]) -> None:
@@ -283,7 +273,9 @@ class Deployment(LoggedPeriod):
             plugin.silent_since = since
         self._register()
         if plugin.silent_since is not None:
-            self._note(GAP.format(time.time() - self._began, moment(self._began), LATE))
+            self._note(
+                GAP.format(time.time() - self._began, moment(self._began), "the scheduler did not answer until then")
+            )
         self.drain()
 
     def _register(self, timeout: float | None = None) -> None:
@@ -316,7 +308,8 @@ class Deployment(LoggedPeriod):
 
     def _drain_some(self, question: bytes | None, patience: float | None) -> Answer | None:
         """Take the oldest entries; return the answer that contained them."""
-        asked, answer = self._again_if_gone(lambda: (time.time(), self._ask_for_more(question, patience)))
+        asking = {"limit": DRAIN_BYTES, "received": self._received, "question": question}
+        asked, answer = self._again_if_gone(lambda: (time.time(), self.ask("drain", patience, **asking)))
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
             return None
@@ -324,9 +317,6 @@ class Deployment(LoggedPeriod):
         self.clock_offset = self._clock.offset
         self._take(answer)
         return answer
-
-    def _ask_for_more(self, question: bytes | None, patience: float | None) -> dict[str, Any]:
-        return self.ask("drain", patience, limit=DRAIN_BYTES, received=self._received, question=question)
 
     def _again_if_gone(self, ask: Callable[[], Asked]) -> Asked:
         """Answer of the plugin, which is installed again if it is gone, or is being installed."""
@@ -347,7 +337,13 @@ class Deployment(LoggedPeriod):
         if self._left:
             raise PluginGoneError(GONE_PLUGIN)
         self._received = 0
-        self._note(GAP.format(time.time() - since, moment(since), GIVEN_UP))
+        self._note(
+            GAP.format(
+                time.time() - since,
+                moment(since),
+                "the client was stopped or out of touch for so long that the scheduler gave it up",
+            )
+        )
 
     def _take(self, answer: Answer) -> None:
         """Take complete entries of the log."""
@@ -427,7 +423,8 @@ class Deployment(LoggedPeriod):
             return
         with _internal_errors(self._note, "its plugins were removed"):
             try:
-                self._connection.answer(remove_plugin, self._removal(LEAVE_WAIT), SILENCE)
+                # seconds to wait for the workers to drop our plugin; after that they do so without us
+                self._connection.answer(remove_plugin, self._removal(0.25), SILENCE)
             except NoAnswerError as problem:
                 self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
                 self._leave_in_background()

@@ -18,8 +18,6 @@ from roastcoffea.records.arrow import with_column
 from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 
-VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
-
 SAMPLED: Final = 0.1
 """Error of the kernel's count of a host's CPU time: as a share, and in cores."""
 
@@ -38,7 +36,9 @@ Process = Mapping[str, Any]
 
 def environment_of(hosts: Iterable[Host]) -> Environment:
     """Environment of a run on these hosts, as this process has it."""
-    versions = {"python": platform.python_version()} | versions_of(VERSIONS_OF)
+    versions = {"python": platform.python_version()} | versions_of(
+        ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
+    )
     return Environment(versions=versions, client_host=socket.gethostname(), hosts=tuple(hosts))
 
 

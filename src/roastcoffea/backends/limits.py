@@ -162,10 +162,6 @@ def _text(path: str) -> str:
     return ""
 
 
-OF_THREAD = "/proc/thread-self/schedstat"
-LONGEST_LINE = 256
-
-
 class Usage(NamedTuple):
     """CPU time of this thread, time that it was runnable without a core, and CPU time of the process, so far."""
 
@@ -179,12 +175,12 @@ def usage() -> Usage:
     return Usage(time.thread_time(), _queued(), time.process_time())
 
 
-def _queued(of_thread: str = OF_THREAD) -> float:
+def _queued(of_thread: str = "/proc/thread-self/schedstat") -> float:
     """Seconds for which this thread was runnable and had no core."""
     with suppress(OSError, IndexError, ValueError):
         file = os.open(of_thread, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return int(os.read(file, LONGEST_LINE).split()[1]) * 1e-9
+            return int(os.read(file, 256).split()[1]) * 1e-9
         finally:
             os.close(file)
     return math.nan

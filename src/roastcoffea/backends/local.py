@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import socket
@@ -20,8 +21,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of, with_others
 from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
-from roastcoffea.backends.parsl import ParslManagers
-from roastcoffea.backends.processes import ProcessJournal, ProcessTree, Step, WatchedProcess, pool_size
+from roastcoffea.backends.parsl import ParslManagers, pools_of
+from roastcoffea.backends.processes import PROCESSES, ProcessJournal, ProcessTree, Step, WatchedProcess, remember
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
@@ -43,9 +44,6 @@ SHARE: Final = 0.02
 
 MOST_SAMPLES: Final = 100_000
 """Most samples kept; beyond that, neighbours are merged and the interval is doubled."""
-
-POOL_BIRTHS: Final = 5.0
-"""Most seconds between the births of two processes of one pool."""
 
 
 class LocalMetricsBackend(Recorder):
@@ -118,18 +116,12 @@ class LocalMetricsBackend(Recorder):
             self.drain()
         self._withheld = withheld_since(self.withheld_before)
         if self.hosts:
-            self.hosts = with_others(self.hosts, [self.load_before], [self._load_now()])
+            # processes of pools are not asked for their CPU time
+            (own, *_), now = self.load_before["processes"] or [{}], load()
+            cpu = sum(process.cpu_seconds for process in {*self.processes.family(), *self._workers()})
+            now["processes"] = [own | {"own": own["own"] + cpu}] if own else []
+            self.hosts = with_others(self.hosts, [self.load_before], [now])
         self._period.is_open = False
-
-    def _load_now(self) -> dict[str, Any]:
-        """Load with the CPU time of all processes of the analysis: those of its pools are not asked."""
-        (own, *_), found = self.load_before["processes"] or [{}], load()
-        cpu = sum(process.cpu_seconds for process in {*self.processes.family(), *self._workers()})
-        return found | {"processes": [own | {"own": own["own"] + cpu}] if own else []}
-
-    def reaches(self, executor: Any) -> bool:
-        """Whether this is an executor without a Dask client."""
-        return not hasattr(executor, "client")
 
     # information from the collector
 
@@ -217,7 +209,8 @@ class LocalMetricsBackend(Recorder):
             and any(process.parent == worker.parent for worker in workers)
         ]
         apart = {process: min(abs(process.born - worker.born) for worker in workers) for process in siblings}
-        born_with_them = [process for process in siblings if apart[process] < POOL_BIRTHS]
+        # most seconds between the births of two processes of one pool
+        born_with_them = [process for process in siblings if apart[process] < 5.0]
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
     def _note_unseen(self) -> None:
@@ -275,11 +268,16 @@ class LocalMetricsBackend(Recorder):
         """Workers present between start and stop."""
         rows: list[dict[str, Any]] = []
         for process, threads in self._workers().items():
-            if self._learned and process.pid == self._process:
-                rows += self._own_lifetimes(process, start, stop)
-            else:
-                rows.append(self._lifetime(process, threads, start, stop))
-        rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
+            worker = self._identity(self._name(process.pid)) | self._job | {"memory_limit": self.hosts[0].memory}
+            worker |= dict(zip(WITHHELD, self._withheld, strict=True))
+            for life in self._lives(process, threads, start, stop):
+                rows.append(worker | dict(zip(("start", "stop", "threads", "cpu_seconds"), life, strict=True)))
+        for name, threads in self._unseen.items():
+            row = self._identity(name) | {"threads": threads}
+            if row["host"] == self._host:
+                starts, stops = self._busy(name)
+                row |= {"start": float(starts[0]), "stop": float(stops[-1])}
+            rows.append(row)
         facts = self.received.processes
         for row in rows:
             if "batch_system" in (known := facts.get(row["worker"], {})):
@@ -297,25 +295,28 @@ class LocalMetricsBackend(Recorder):
         times = (np.concatenate([[], *(table[name].to_numpy() for table in rows)]) for name in ("start", "stop"))
         return list(map(np.sort, times))
 
-    def _lifetime(self, process: WatchedProcess, threads: int | None, start: float, stop: float) -> dict[str, Any]:
-        starts, stops = self._busy(self._name(process.pid))
-        born = min([process.born, *starts[:1]])
-        died = max([process.seen, *stops[-1:]]) if process.ended else stop
-        begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
-        return self._life(process, threads, (begin, max(begin, end)), process.cpu_seconds)
+    def _lives(
+        self, process: WatchedProcess, threads: int | None, start: float, stop: float
+    ) -> Iterator[tuple[float, float, int | None, float]]:
+        """Start, stop, threads and CPU time of a process as a worker.
 
-    def _own_lifetimes(self, process: WatchedProcess, start: float, stop: float) -> list[dict[str, Any]]:
-        """Lifetimes of this process: one after the other, with the threads that it had for steps."""
+        Those of this process are one after the other, with the threads that it had for steps.
+        """
+        if not (self._learned and process.pid == self._process):
+            starts, stops = self._busy(self._name(process.pid))
+            born = min([process.born, *starts[:1]])
+            died = max([process.seen, *stops[-1:]]) if process.ended else stop
+            begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
+            yield begin, max(begin, end), threads, process.cpu_seconds
+            return
         cpu = {start: 0.0, stop: process.cpu_seconds}
         for step, _ in self._steps_here:
             if step is not None:
                 cpu[step.start] = step.cpu_start - self._cpu_at_open
                 if step.stop is not None and step.cpu_stop is not None:
                     cpu[step.stop] = step.cpu_stop - self._cpu_at_open
-        return [
-            self._life(process, threads, (begin, end), max(cpu[end] - cpu[begin], 0.0))
-            for begin, end, threads in self._own_threads(start, stop)
-        ]
+        for begin, end, own in self._own_threads(start, stop):
+            yield begin, end, own, max(cpu[end] - cpu[begin], 0.0)
 
     def _own_threads(self, start: float, stop: float) -> list[tuple[float, float, int]]:
         """From when until when this process was a worker, and with how many threads."""
@@ -332,20 +333,6 @@ class LocalMetricsBackend(Recorder):
             elif threads:
                 found.append((begin, end, threads))
         return found
-
-    def _life(
-        self, process: WatchedProcess, threads: int | None, span: tuple[float, float], cpu: float
-    ) -> dict[str, Any]:
-        life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu, **self._job}
-        life |= {"memory_limit": self.hosts[0].memory, **dict(zip(WITHHELD, self._withheld, strict=True))}
-        return self._identity(self._name(process.pid)) | life
-
-    def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
-        row = self._identity(worker) | {"threads": threads}
-        if row["host"] != self._host:
-            return row
-        starts, stops = self._busy(worker)
-        return row | {"start": float(starts[0]), "stop": float(stops[-1])}
 
     @staticmethod
     def _identity(worker: str) -> dict[str, Any]:
@@ -383,6 +370,19 @@ class LocalMetricsBackend(Recorder):
         known = {"cpu_at_open": self._cpu_at_open, "job": self._job, "withheld": self._withheld}
         return super().facts() | known | {"host": self._host, "process": self._process}
 
+    def take(self, kind: str, data: bytes) -> None:
+        if kind == PROCESSES:
+            remember(json.loads(data), self.processes.seen, self._steps)
+        else:
+            super().take(kind, data)
+
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        super().learn(facts)
+        if "process" in facts:  # else they are of a backend of the user's
+            self._host, self._process = facts["host"], facts["process"]
+            self._cpu_at_open, self._job = facts["cpu_at_open"], facts["job"]
+            self._withheld = tuple(facts["withheld"])
+
     def news(self) -> Iterator[tuple[str, bytes]]:
         yield from super().news()
         yield from self._journal.news(self.processes.seen, self._steps)
@@ -415,3 +415,13 @@ def host_and_process(worker: str) -> tuple[str | None, int | None]:
     """Host and number of a process by its name; none for a name of another form."""
     host, _, process = worker.rpartition("/")
     return (host, int(process)) if host and process.isdecimal() else (None, None)
+
+
+def pool_size(executor: Any) -> int | None:
+    """Processes or threads that work for an executor of coffea; None if not reported."""
+    pools = pools_of(executor)
+    if pools:  # Parsl, where only pools of threads show the size of all
+        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
+    if not hasattr(executor, "pool"):
+        return None
+    return getattr(executor.pool, "_max_workers", None) or int(executor.workers)

@@ -26,7 +26,6 @@ REGISTERED: Final = re.compile(
 LEFT: Final = re.compile(r"Received HOLD_\w+ for b'([^']+)'|Manager b'([^']+)' is drained")
 """It is drained, or put on hold because its block is about to be cancelled."""
 LOST: Final = re.compile(r"Too many heartbeats missed for manager b'([^']+)'")
-ENDED: Final = re.compile(r" Exiting$")
 
 Row = dict[str, Any]
 
@@ -52,39 +51,25 @@ def managers_in(lines: Iterable[str], patience: float) -> list[Row]:
     """
     managers: dict[str, Row] = {}
     for line in lines:
-        when = WHEN.match(line)
-        if when is not None:
-            _take(managers, _moment(when), line.rstrip("\n"), patience)
+        when, ended = WHEN.match(line), list[str]()
+        if when is None:
+            continue
+        moment = float(when["unix"] or datetime.fromisoformat(when["local"]).timestamp())
+        if found := REGISTERED.search(line):
+            known = {"workers": int(found["workers"]), "start": moment, "stop": None}
+            managers[found["manager"]] = found.groupdict() | known
+        elif found := LEFT.search(line):
+            ended = [found[1] or found[2]]
+        elif found := LOST.search(line):
+            ended, moment = [found[1]], moment - patience
+        elif line.rstrip("\n").endswith(" Exiting"):
+            ended = list(managers)
+        for manager in ended:
+            row = managers.get(manager)
+            if row is not None and row["stop"] is None:
+                row["stop"] = max(moment, row["start"])
     return list(managers.values())
 
-
-def _take(managers: dict[str, Row], moment: float, line: str, patience: float) -> None:
-    if found := REGISTERED.search(line):
-        row = found.groupdict() | {"workers": int(found["workers"]), "start": moment, "stop": None}
-        managers[found["manager"]] = row
-    elif found := LEFT.search(line):
-        _stop(managers.get(found[1] or found[2]), moment)
-    elif found := LOST.search(line):
-        _stop(managers.get(found[1]), moment - patience)
-    elif ENDED.search(line):
-        for manager in managers.values():
-            _stop(manager, moment)
-
-
-def _stop(manager: Row | None, moment: float) -> None:
-    if manager is not None and manager["stop"] is None:
-        manager["stop"] = max(moment, manager["start"])
-
-
-def _moment(when: re.Match[str]) -> float:
-    return float(when["unix"] or datetime.fromisoformat(when["local"]).timestamp())
-
-
-UNREADABLE: Final = "Parsl's managers are unknown, as {log} could not be read: {reason}"
-NONE_FOUND: Final = "Parsl's managers are unknown: there is none in {log}"
-
-JOB: Final = (*OF_JOB, "job_start")
-"""Columns of lifetimes on a worker's batch job."""
 
 Facts = Mapping[str, Any]
 Busy = Callable[[str], Sequence[npt.NDArray[np.float64]]]
@@ -131,20 +116,18 @@ class ParslManagers:
 
     def _read(self) -> list[Row]:
         if self._managers is None:
-            self._managers = [manager for pool in self._pools for manager in self._managers_of(pool)]
+            self._managers = []
+            for pool in self._pools:
+                log = Path(pool.logdir) / "interchange.log"
+                try:
+                    found = managers_of(log, float(pool.heartbeat_threshold))
+                except OSError as error:
+                    self._note(f"Parsl's managers are unknown, as {log} could not be read: {error.strerror}")
+                else:
+                    self._managers += found
+                    if not found:
+                        self._note(f"Parsl's managers are unknown: there is none in {log}")
         return self._managers
-
-    def _managers_of(self, pool: Any) -> list[Row]:
-        found: list[Row] = []
-        log = Path(pool.logdir) / "interchange.log"
-        try:
-            found = managers_of(log, float(pool.heartbeat_threshold))
-        except OSError as error:
-            self._note(UNREADABLE.format(log=log, reason=error.strerror))
-        else:
-            if not found:
-                self._note(NONE_FOUND.format(log=log))
-        return found
 
     def complete(self, rows: list[Row], facts: Mapping[str, Facts], busy: Busy, start: float, stop: float) -> None:
         """Complete lifetimes by what only the managers know.
@@ -163,26 +146,26 @@ class ParslManagers:
         start, stop : float
             Start and stop of the run.
         """
-        places: dict[tuple[str, str], list[Row]] = {}
+        places: dict[str, dict[str, list[Row]]] = {}
         for row in rows:
             known = facts.get(row["worker"], {})
             if PARSL_MANAGER in known:
-                places.setdefault((known[PARSL_MANAGER], known[PARSL_RANK]), []).append(row)
+                places.setdefault(known[PARSL_MANAGER], {}).setdefault(known[PARSL_RANK], []).append(row)
         # without reports of workers nobody knows which of them had chunks
         for manager in self._read() if places else ():
-            of_manager = [rows for (name, _), rows in places.items() if name == manager["manager"]]
-            job = {name: of_manager[0][0].get(name) for name in JOB} if of_manager else {}
-            ranks = {str(rank): places.get((manager["manager"], str(rank)), []) for rank in range(manager["workers"])}
-            for rank, workers in ranks.items():
-                for row in workers:
-                    row["name"] = _name(manager, rank)
-                _set_times(workers, manager, busy, start, stop)
-                if not workers:
-                    rows += _without_chunks(manager, rank, job, start, stop)
-
-
-def _name(manager: Row, rank: str) -> str:
-    return f"block {manager['block']}, {manager['manager']}, worker {rank}"
+            of_manager = places.get(manager["manager"], {})
+            one = next((row for each in of_manager.values() for row in each), {})
+            job = {name: one.get(name) for name in (*OF_JOB, "job_start")}
+            times = {"start": max(manager["start"], start), "stop": min(manager["stop"] or stop, stop)}
+            for rank in map(str, range(manager["workers"])):
+                name = f"block {manager['block']}, {manager['manager']}, worker {rank}"
+                if workers := of_manager.get(rank):
+                    _set_times(workers, manager, busy, start, stop)
+                    for row in workers:
+                        row["name"] = name
+                elif times["start"] < times["stop"]:  # without a chunk
+                    known = {"worker": f"{manager['host']}/{manager['manager']}-{rank}", "name": name}
+                    rows.append(job | known | {"host": manager["host"], "threads": 1} | times)
 
 
 def _set_times(workers: list[Row], manager: Row, busy: Busy, start: float, stop: float) -> None:
@@ -190,18 +173,8 @@ def _set_times(workers: list[Row], manager: Row, busy: Busy, start: float, stop:
     chunks = {row["worker"]: busy(row["worker"]) for row in workers}
     workers = sorted(workers, key=lambda row: float(chunks[row["worker"]][0][0]))
     first = [float(chunks[row["worker"]][0][0]) for row in workers]
-    last = stop if manager["stop"] is None else manager["stop"]
-    edges = [manager["start"], *first[1:], last]
-    for row, (begin, end) in zip(workers, pairwise(edges), strict=False):
+    edges = [manager["start"], *first[1:], stop if manager["stop"] is None else manager["stop"]]
+    for row, begun, (begin, end) in zip(workers, first, pairwise(edges), strict=True):
         if row.get("cpu_seconds") is None:
-            begun, ended = (float(times[place]) for times, place in zip(chunks[row["worker"]], (0, -1), strict=True))
             row["start"] = min(max(begin, start), begun)
-            row["stop"] = max(min(end, stop), ended)
-
-
-def _without_chunks(manager: Row, rank: str, job: Row, start: float, stop: float) -> list[Row]:
-    """Lifetime of a worker without a chunk, in the batch job of its manager's other workers; none outside the run."""
-    begin, end = max(manager["start"], start), min(manager["stop"] or stop, stop)
-    known = {"worker": f"{manager['host']}/{manager['manager']}-{rank}", "name": _name(manager, rank)}
-    times = {"host": manager["host"], "threads": 1, "start": begin, "stop": end}
-    return [job | known | times] if begin < end else []
+            row["stop"] = max(min(end, stop), float(chunks[row["worker"]][1][-1]))

@@ -13,17 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from roastcoffea.backends.parsl import pools_of
-
-SHORTEST_STEP: Final = 0.05
-"""Shortest seconds for a CPU percentage: the operating system counts CPU time in hundredths of a second."""
-
-TRACKERS: Final = ("resource_tracker", "semaphore_tracker", "forkserver")
-"""Words in the commands of processes that serve a pool without working in it."""
-
-LEAST_WEIGHT: Final = 0.01
-"""Least seconds of CPU assumed for a process when time is split in proportion."""
-
 
 class Sample(NamedTuple):
     """Resource use of a process at one time; None if the operating system does not report it."""
@@ -111,12 +100,18 @@ class WatchedProcess:
 
     def _learn_command(self) -> None:
         """Read its command; between fork and exec that is still its parent's."""
-        self.is_tracker = any(word in part for part in self._handle.cmdline() for word in TRACKERS)
+        # words in the commands of processes that serve a pool without working in it
+        self.is_tracker = any(
+            word in part
+            for part in self._handle.cmdline()
+            for word in ("resource_tracker", "semaphore_tracker", "forkserver")
+        )
 
     def _take_sample(self) -> None:
         self._learn_command()
         memory, percent = int(self._handle.memory_info().rss), None
-        if self.samples and self.seen - self.samples[-1].time >= SHORTEST_STEP:
+        # shortest seconds for a CPU percentage: the operating system counts CPU time in hundredths of a second
+        if self.samples and self.seen - self.samples[-1].time >= 0.05:
             last = self.samples[-1]
             percent = 100 * (self.cpu_seconds - last.cpu_seconds) / (self.seen - last.time)
         descriptors = self._handle.as_dict(["num_fds"])["num_fds"]  # None if access is denied
@@ -131,7 +126,8 @@ class WatchedProcess:
         self._settled = self._reaped
         unseen = self._pending + found - sum(child._cpu + child._reaped for child in gone)
         self._pending = 0.0 if gone else found
-        weights = [child.cpu_seconds + LEAST_WEIGHT for child in gone]
+        # least seconds of CPU assumed for a process when time is split in proportion
+        weights = [child.cpu_seconds + 0.01 for child in gone]
         for child, weight in zip(gone, weights, strict=True):
             child._cpu += max(unseen, 0.0) * weight / sum(weights)
 
@@ -236,16 +232,6 @@ class Step:
     """CPU time of this process at its start; likewise at its stop."""
     stop: float | None = None
     cpu_stop: float | None = None
-
-
-def pool_size(executor: Any) -> int | None:
-    """Processes or threads that work for an executor of coffea; None if not reported."""
-    pools = pools_of(executor)
-    if pools:  # Parsl, where only pools of threads show the size of all
-        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
-    if not hasattr(executor, "pool"):
-        return None
-    return getattr(executor.pool, "_max_workers", None) or int(executor.workers)
 
 
 PROCESSES: Final = "processes"

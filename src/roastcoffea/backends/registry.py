@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pkgutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any, Final
 
@@ -14,8 +14,7 @@ import pyarrow as pa
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend, host_and_process
 from roastcoffea.backends.recorder import Recorder
-from roastcoffea.compat.shapes import COUNTS, SAMPLED, SERIES, seconds
-from roastcoffea.compat.shapes import samples_of as samples_of_tracking
+from roastcoffea.compat.shapes import COUNTS, SERIES, samples_of, seconds
 from roastcoffea.errors import reported
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, SAMPLING_COLUMNS
@@ -27,8 +26,6 @@ WHOLE_NUMBERS: Final = {
 
 OF_WORKERS: Final = ("samples", "lifetimes")
 
-AT_THE_EDGES: Final = 2.0
-"""Intervals between the start of the run and a worker's first sample within which it was present from the start."""
 
 Series = dict[str, list[tuple[float, Any]]]
 
@@ -90,17 +87,11 @@ class AdaptedRecorder(Recorder):
                 self.span_metrics = checked_metrics(self._backend.get_span_metrics(self._span))
                 self.absent.pop("span_metrics")
 
-    def reaches(self, executor: Any) -> bool:
-        """Whether this is an executor without a Dask client, whose records arrive with the output."""
-        return not hasattr(executor, "client")
-
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
         return None if name in self.absent else super().table(name, chunks, start, stop)
 
     def samples(self) -> pa.Table:
-        return samples_of_tracking({name: series for name, series in self._series.items() if name != CORES}).sort_by(
-            "time"
-        )
+        return samples_of(self._series).sort_by("time")
 
     def sampling(self) -> pa.Table:
         """Number of workers over time, as counted by the backend."""
@@ -117,13 +108,13 @@ class AdaptedRecorder(Recorder):
         for series in self._series.values():
             for worker, points in series.items():
                 moments.setdefault(worker, []).extend(moment for moment, _ in points)
-        threads = {worker: points[-1][1] for worker, points in self._series.get(CORES, {}).items() if points}
-        near = AT_THE_EDGES * (self._interval or 0.0)
+        cores, near = self._series.get(CORES, {}), 2 * (self._interval or 0.0)
         rows = []
         for worker, times in moments.items():
             first, last = (min(max(moment, start), stop) for moment in (min(times), max(times)))
             host, process = host_and_process(worker)
-            row = {"worker": worker, "host": host, "process": process, "threads": threads.get(worker)}
+            row: dict[str, Any] = {"worker": worker, "host": host, "process": process}
+            row["threads"] = cores[worker][-1][1] if worker in cores else None
             row["start"] = start if first - start <= near else first
             row["stop"] = stop if stop - last <= near else last
             rows.append(row)
@@ -139,19 +130,18 @@ class AdaptedRecorder(Recorder):
         for name, series in tracked.items():
             if name in columns:
                 with reported(self.note, f"{name} of {self._called} could not be read", Exception):
-                    read = {str(worker): list(_points(points, columns[name])) for worker, points in series.items()}
+                    read = {str(worker): _points(points, columns[name]) for worker, points in series.items()}
                     self._series[name] = {worker: points for worker, points in read.items() if points}
             elif name == COUNTS:
                 with reported(self._without("sampling"), f"{COUNTS} of {self._called} could not be read", Exception):
-                    self._counts = list(_points(series.items(), "workers"))
+                    self._counts = _points(series.items(), "workers")
                     self.absent.pop("sampling", None)
             else:
-                known = ", ".join((COUNTS, *columns))
-                self.note(f"{self._called} returned {name!r}; the series are {known}")
+                self.note(f"{self._called} returned {name!r}; the series are {', '.join((COUNTS, *columns))}")
         if not any(self._series.values()):
             none = f"{self._called}.stop_tracking() returned no sample of a worker"
             self.absent |= dict.fromkeys(OF_WORKERS, none)
-        elif not any(self._series.get(name) for name, _ in SAMPLED):
+        elif not any(series for name, series in self._series.items() if name != CORES):
             self.absent["samples"] = f"{self._called} returned no series but {CORES}"
 
     def _without(self, *tables: str) -> Callable[[str], None]:
@@ -164,15 +154,16 @@ class AdaptedRecorder(Recorder):
         return take
 
 
-def _points(points: Iterable[tuple[Any, Any]], column: str) -> Iterator[tuple[float, Any]]:
+def _points(points: Iterable[tuple[Any, Any]], column: str) -> list[tuple[float, Any]]:
     """Sorted moments and values of a series; unmeasured values are left out."""
-    for moment, value in sorted((seconds(moment), value) for moment, value in points if value is not None):
-        if column == "last_seen":
-            yield moment, seconds(value)
-        elif isinstance(value, bool) or not isinstance(value, Real):
+    found = sorted((seconds(moment), value) for moment, value in points if value is not None)
+    if column == "last_seen":
+        return [(moment, seconds(value)) for moment, value in found]
+    for _, value in found:
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"a value is {type(value).__name__}, not a number")
-        elif math.isfinite(value):
-            yield moment, round(value) if column in WHOLE_NUMBERS else float(value)
+    whole = round if column in WHOLE_NUMBERS else float
+    return [(moment, whole(value)) for moment, value in found if math.isfinite(value)]
 
 
 def checked_metrics(metrics: Any) -> dict[tuple[Any, ...], float]:
@@ -210,11 +201,13 @@ def backend_for(backend: str | AbstractMetricsBackend | None, client: Any, carri
     if backend is None:
         backend = "local" if client is None else "dask"
     if not isinstance(backend, str):
-        takes = f"backend takes {known}, or an instance of a subclass of AbstractMetricsBackend"
         found = f"the class {backend.__name__}" if isinstance(backend, type) else type(backend).__name__
+        takes = f"backend takes {known}, or an instance of a subclass of AbstractMetricsBackend"
         raise TypeError(f"{takes}, not {found}")
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; choose from {known}")
-    found = BACKENDS[backend]
-    named: type[AbstractMetricsBackend] = pkgutil.resolve_name(found) if isinstance(found, str) else found
-    return named.for_collector(client, carried) if issubclass(named, Recorder) else AdaptedRecorder(named())
+    named: Any = BACKENDS[backend]
+    if isinstance(named, str):
+        named = pkgutil.resolve_name(named)
+    made: Recorder = named.for_collector(client, carried) if issubclass(named, Recorder) else AdaptedRecorder(named())
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,12 +36,7 @@ from roastcoffea.units import counted
 KIND_OF: Final = {"preprocessing": PREPROCESSING, "processing": PROCESSOR, "accumulating": MERGE}
 """Kinds of tasks by the categories that coffea gives them."""
 
-WAITS: Final = ("READY", "WAITING")
-"""States of a task that waits for a worker, in newer and in older versions."""
-
 RETRIEVED: Final = re.compile(r"(?P<result>\S+)\s+(?:(?P<status>-?\d+)\s+)?(?P<resources>\{.*)")
-TIMES: Final = ("time_worker_start", "time_worker_end")
-"""Times of a task on its worker, by the worker's clock: it makes the task's process, and sees its end."""
 
 Row = dict[str, Any]
 
@@ -69,13 +65,13 @@ class TransactionLog:
         self._waiting: dict[str, tuple[float, str]] = {}
         self._running: dict[str, Row] = {}
         for line in lines:
-            if line.startswith("#") or not line.strip():
-                continue
-            try:
-                self._take(line.rstrip("\n"))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                # the last line of a manager that was killed may be a part of one
-                self.unread += 1
+            if not line.startswith("#") and line.strip():
+                try:
+                    moment, _, subject, identity, event, *rest = line.rstrip("\n").split(maxsplit=5)
+                    self._take(int(moment) / 1e6, f"{subject} {event}", identity, "".join(rest))
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    # the last line of a manager that was killed may be a part of one
+                    self.unread += 1
 
     @classmethod
     def of(cls, folder: Path) -> TransactionLog:
@@ -83,32 +79,34 @@ class TransactionLog:
         with (folder / "transactions").open(encoding="utf-8", errors="replace") as lines:
             return cls(lines)
 
-    def _take(self, line: str) -> None:
-        moment, _, subject, identity, event, *rest = line.split(maxsplit=5)
-        time, details = int(moment) / 1e6, rest[0] if rest else ""
-        if subject == "WORKER":
-            self._take_worker(time, identity, event, details)
-        elif subject == "TASK":
-            self._take_task(time, identity, event, details)
-        elif subject == "MANAGER" and event == "END":
-            for worker in list(self._connected):
-                self._connected.pop(worker)["stop"] = time
-
-    def _take_worker(self, time: float, worker: str, event: str, details: str) -> None:
-        if event == "CONNECTION":
-            self._connect(worker, details.strip() or None, time)
-        elif event == "DISCONNECTION":
-            self._connected.pop(worker)["stop"] = time
-            for task in [task for task, attempt in self._running.items() if attempt["worker"] == worker]:
-                self._running.pop(task).update(outcome=LOST, seen=time)
-        elif event == "RESOURCES":
-            resources = json.loads(details)
-            found = {"cores": int(resources["cores"][0]), "memory": round(resources["memory"][0] * 2**20)}
-            before = self._connected[worker]
-            if before["cores"] not in {None, found["cores"]}:
-                before["stop"] = time
-                before = self._connect(worker, before["address"], time)
-            before.update(found)
+    def _take(self, time: float, event: str, identity: str, details: str) -> None:
+        match event:
+            case "MANAGER END":
+                while self._connected:
+                    self._connected.popitem()[1]["stop"] = time
+            case "WORKER CONNECTION":
+                self._connect(identity, details.strip() or None, time)
+            case "WORKER DISCONNECTION":
+                self._connected.pop(identity)["stop"] = time
+                for task in [task for task, attempt in self._running.items() if attempt["worker"] == identity]:
+                    self._running.pop(task).update(outcome=LOST, seen=time)
+            case "WORKER RESOURCES":
+                resources = json.loads(details)
+                cores, before = int(resources["cores"][0]), self._connected[identity]
+                if before["cores"] not in {None, cores}:
+                    before["stop"] = time
+                    before = self._connect(identity, before["address"], time)
+                before.update(cores=cores, memory=round(resources["memory"][0] * 2**20))
+            case "TASK READY" | "TASK WAITING":  # in newer and in older versions
+                self._waiting[identity] = time, details.split(maxsplit=1)[0]
+                if identity in self._running:
+                    self._running.pop(identity).update(outcome=LOST, seen=time)
+            case "TASK RUNNING":
+                self._begin(time, identity, details)
+            case "TASK WAITING_RETRIEVAL":
+                self._running[identity]["seen"] = time
+            case "TASK RETRIEVED" if identity in self._running:
+                self._end(time, self._running.pop(identity), details)
 
     def _connect(self, worker: str, address: str | None, time: float) -> Row:
         row = {"worker": worker, "address": address, "cores": None, "memory": None, "start": time, "stop": None}
@@ -116,69 +114,46 @@ class TransactionLog:
         self.workers.append(row)
         return row
 
-    def _take_task(self, time: float, task: str, event: str, details: str) -> None:
-        if event in WAITS:
-            self._waiting[task] = time, details.split(maxsplit=1)[0]
-            if task in self._running:
-                self._running.pop(task).update(outcome=LOST, seen=time)
-        elif event == "RUNNING":
-            self._begin(time, task, details)
-        elif event == "WAITING_RETRIEVAL":
-            self._running[task]["seen"] = time
-        elif event == "RETRIEVED" and task in self._running:
-            self._end(time, self._running.pop(task), details)
-
     def _begin(self, time: float, task: str, details: str) -> None:
         worker, _, allocated = details.split(maxsplit=2)
         resources = json.loads(allocated)
         runnable, category = self._waiting[task]
-        self._running[task] = {
+        attempt = dict.fromkeys(("start", "stop", "seen")) | {
             "task": int(task),
             "category": category,
             "kind": KIND_OF.get(category, OTHER),
             "worker": worker,
-            "cores": resources["cores"][0] if "cores" in resources else None,
+            "cores": resources.get("cores", [None])[0],
             "runnable": runnable,
-            "assigned": resources["time_commit_start"][0] if "time_commit_start" in resources else time,
+            "assigned": resources.get("time_commit_start", [time])[0],
             "arrived": time,
-            "start": None,
-            "stop": None,
-            "seen": None,
             "outcome": UNFINISHED,
         }
-        self.attempts.append(self._running[task])
+        self._running[task] = attempt
+        self.attempts.append(attempt)
 
     def _end(self, time: float, attempt: Row, details: str) -> None:
         attempt.update(seen=time, outcome=ERROR)
         found = RETRIEVED.match(details)
         if found is None:
             raise ValueError(details)
-        succeeded = found["result"] == "SUCCESS" and found["status"] in {None, "0"}
-        outcome = OK if succeeded else CANCELLED if found["result"] == "CANCELLED" else ERROR
-        measured = _last_object(found["resources"])
-        start, stop = (measured[name][0] if name in measured else None for name in TIMES)
-        # TaskVine writes 0 for what did not happen
-        attempt.update(outcome=outcome, start=start or None, stop=stop or None)
-
-
-def _last_object(text: str) -> dict[str, Any]:
-    """The last of several JSON objects: the first has the limits that a task exceeded."""
-    decoder, place = json.JSONDecoder(), 0
-    found: dict[str, Any] = {}
-    while (place := text.find("{", place)) >= 0:
-        found, place = decoder.raw_decode(text, place)
-    return found
+        if found["result"] == "SUCCESS" and found["status"] in {None, "0"}:
+            attempt["outcome"] = OK
+        elif found["result"] == "CANCELLED":
+            attempt["outcome"] = CANCELLED
+        # of several JSON objects the last: the first has the limits that a task exceeded
+        text, place = found["resources"], 0
+        measured: Row = {}
+        while (place := text.find("{", place)) >= 0:
+            measured, place = json.JSONDecoder().raw_decode(text, place)
+        for name in ("start", "stop"):
+            # by the worker's clock: it makes the task's process, and sees its end; 0 is what did not happen
+            times = measured.get("time_worker_start" if name == "start" else "time_worker_end", [None])
+            attempt[name] = times[0] or None
 
 
 NO_LOGS: Final = "TaskVine reports its workers in the logs of its manager, and {}"
 NO_SAMPLES: Final = "TaskVine does not report memory and CPU time of its workers; chunks have those of their processes"
-
-SAME: Final = ("key", "run_id", "kind", "worker", "runnable", "assigned", "arrived", "seen", "outcome")
-"""Columns of tasks that an attempt in the logs has, too."""
-
-
-OF_RECORDS: Final = ("worker", "key", "run_id")
-"""Columns of records that the logs know better."""
 
 
 def is_taskvine(executor: Any) -> bool:
@@ -200,7 +175,9 @@ class TaskVineLogs:
         self._folders: list[Path] = []
         self._calls: dict[tuple[str | None, bool], list[int]] = {}
         """Managers by Runner call, and whether they worked for its preprocessing."""
-        self._logs: list[TransactionLog] | None = None
+        self._is_read = False
+        self._workers: list[Row] = []
+        self._attempts: list[Row] = []
         self._clocks: dict[str, float] = {}
         self._hosts: dict[str | None, str | None] = {}
         self._jobs: dict[str, Row] = {}
@@ -237,34 +214,30 @@ class TaskVineLogs:
             yield
         finally:
             executor.custom_init = of_user
-            self._logs = None
+            self._is_read = False
 
-    def _read(self) -> list[TransactionLog]:
-        """Logs of all managers; `reason` says why there are none."""
-        if self._logs is None:
-            self._logs = []
-            try:
-                self._logs = [TransactionLog.of(folder) for folder in self._folders]
-            except OSError as error:
-                self.reason = NO_LOGS.format(f"{error.filename} could not be read: {error.strerror}")
-            unread = sum(log.unread for log in self._logs)
-            if unread:
-                self._note(f"{counted(unread, 'line')} of TaskVine's logs could not be read")
-            if self.reason is None and not any(log.workers for log in self._logs):
-                self.reason = NO_LOGS.format("no worker is in them")
-            self._clocks = _clock_offsets([attempt for log in self._logs for attempt in log.attempts])
-            self._note_wide_tasks()
-            everything = [(manager, attempt) for manager, log in enumerate(self._logs) for attempt in log.attempts]
-            for number, (manager, attempt) in enumerate(everything):
-                attempt.update(run_id=number, key=f"{attempt['category']}-{manager + 1}.{attempt['task']}")
-        return self._logs
-
-    def _attempts(self) -> Iterator[Row]:
-        for log in self._logs or ():
-            yield from log.attempts
-
-    def _note_wide_tasks(self) -> None:
-        cores = max((attempt["cores"] or 1 for attempt in self._attempts()), default=1)
+    def _read(self) -> None:
+        """Read the logs of all managers; `reason` says why there are none."""
+        if self._is_read:
+            return
+        self._is_read, logs = True, []
+        try:
+            logs = [TransactionLog.of(folder) for folder in self._folders]
+        except OSError as error:
+            self.reason = NO_LOGS.format(f"{error.filename} could not be read: {error.strerror}")
+        if unread := sum(log.unread for log in logs):
+            self._note(f"{counted(unread, 'line')} of TaskVine's logs could not be read")
+        self._workers = [worker for log in logs for worker in log.workers]
+        if self.reason is None and not self._workers:
+            self.reason = NO_LOGS.format("no worker is in them")
+        everything = [(manager, attempt) for manager, log in enumerate(logs) for attempt in log.attempts]
+        self._attempts = [
+            attempt
+            | {"manager": manager, "run_id": number, "key": f"{attempt['category']}-{manager + 1}.{attempt['task']}"}
+            for number, (manager, attempt) in enumerate(everything)
+        ]
+        self._clocks = _clock_offsets(self._attempts)
+        cores = max((attempt["cores"] or 1 for attempt in self._attempts), default=1)
         if cores > 1:
             self._note(f"TaskVine gave up to {cores:g} cores to a task: all but one of them count as idle")
 
@@ -282,34 +255,34 @@ class TaskVineLogs:
 
         Each task ran in a process of its own, which is all that a record knows; `facts` are what it reported of itself.
         """
-        logs = self._read()
-        tasks: dict[tuple[int, int | None], list[Row]] = {}
-        for manager, log in enumerate(logs):
-            for one in log.attempts:
-                tasks.setdefault((manager, one["task"]), []).append(one)
+        self._read()
+        tasks: dict[tuple[int, int], list[Row]] = {}
+        for one in self._attempts:
+            tasks.setdefault((one["manager"], one["task"]), []).append(one)
+        addresses = {row["worker"]: row["address"] for row in self._workers}
         rows = records.select(["call", "key", "worker", "start", "run_id"]).to_pylist()
-        addresses = {row["worker"]: row["address"] for log in logs for row in log.workers}
-        lost = 0
+        known, lost = ("worker", "key", "run_id"), 0
         for row in rows:
             managers = self._calls.get((row["call"], preprocessing))
             if managers is None:
                 continue
-            number = _task_number(row["key"])
-            found = [one for manager in managers for one in tasks.get((manager, number), ())]
-            attempt = _of_moment(found, row["start"])
-            if attempt is None:
+            number = re.fullmatch(rf"{TASKVINE}-(\d+)", row["key"] or "")  # the key that the probe found in the task
+            found = [one for manager in managers for one in tasks.get((manager, int(number[1])), ())] if number else []
+            if not found:
                 lost += 1
                 continue
+            # the last attempt that had been given to a worker as the record began
+            attempt = ([one for one in found if one["assigned"] <= row["start"]] or found)[-1]
             self._hosts.setdefault(_host(addresses.get(attempt["worker"])), row["worker"].rpartition("/")[0])
             if "batch_system" in facts.get(row["worker"], {}):
                 self._jobs[attempt["worker"]] = job_columns(facts[row["worker"]], row["start"])
             if attempt["start"] is not None:
                 begun = max(row["start"] - attempt["start"], 0.0)
                 self._startups[attempt["run_id"]] = min(begun, self._startups.get(attempt["run_id"], math.inf))
-            row |= {name: attempt[name] for name in OF_RECORDS}
+            row.update((name, attempt[name]) for name in known)
         if lost and self.reason is None:
             self._note(f"{counted(lost, 'record')} of TaskVine's tasks could not be found in its logs")
-        for name in OF_RECORDS:
+        for name in known:
             records = with_column(records, name, [row[name] for row in rows])
         return records
 
@@ -317,58 +290,34 @@ class TaskVineLogs:
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers connected between start and stop, with their cores."""
+        self._read()
         rows = []
-        for log in self._read():
-            for worker in log.workers:
-                begin, end = max(worker["start"], start), min(worker["stop"] or stop, stop)
-                if begin >= end:
-                    continue
-                host = _host(worker["address"])
-                rows.append(
-                    self._jobs.get(worker["worker"], {})
-                    | {
-                        "worker": worker["worker"],
-                        "host": self._hosts.get(host, host),
-                        "threads": worker["cores"],
-                        "memory_limit": worker["memory"],
-                        "start": begin,
-                        "stop": end,
-                        "clock_offset": self._clocks.get(worker["worker"]),
-                    }
-                )
+        for worker in self._workers:
+            name, host = worker["worker"], _host(worker["address"])
+            times = {"start": max(worker["start"], start), "stop": min(worker["stop"] or stop, stop)}
+            if times["start"] < times["stop"]:
+                known = {"host": self._hosts.get(host, host), "threads": worker["cores"]}
+                known |= {"memory_limit": worker["memory"], "clock_offset": self._clocks.get(name)}
+                rows.append(self._jobs.get(name, {}) | {"worker": name} | known | times)
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def tasks(self) -> pa.Table:
         """Attempts of tasks that were given to a worker."""
-        rows = []
-        for log in self._read():
-            tried: dict[int, int] = {}
-            for attempt in log.attempts:
-                tried[attempt["task"]] = tried.get(attempt["task"], 0) + 1
-                clock = self._clocks.get(attempt["worker"]) or 0.0
-                times = {name: attempt[name] and attempt[name] - clock for name in ("start", "stop")}
-                known = {name: attempt[name] for name in SAME}
-                of_tasks = {"prefix": attempt["category"], "attempt": tried[attempt["task"]], "stolen": 0}
-                rows.append(known | times | of_tasks | {"startup_seconds": self._startups.get(attempt["run_id"])})
+        self._read()
+        rows, tried = [], Counter[tuple[int, int]]()
+        for attempt in self._attempts:
+            place = attempt["manager"], attempt["task"]
+            tried[place] += 1
+            clock = self._clocks.get(attempt["worker"]) or 0.0
+            times = {name: attempt[name] and attempt[name] - clock for name in ("start", "stop")}
+            times["startup_seconds"] = self._startups.get(attempt["run_id"])
+            rows.append(attempt | times | {"prefix": attempt["category"], "attempt": tried[place], "stolen": 0})
         return table_of_rows(TASK_COLUMNS, rows)
 
     def attempts(self) -> dict[str, int]:
         """Number of attempts by kind."""
         self._read()
-        kinds = [attempt["kind"] for attempt in self._attempts()]
-        return {kind: kinds.count(kind) for kind in KINDS}
-
-
-def _task_number(key: str | None) -> int | None:
-    """Number of a task by the key that the probe found in it."""
-    found = None if key is None else re.fullmatch(rf"{TASKVINE}-(\d+)", key)
-    return None if found is None else int(found[1])
-
-
-def _of_moment(attempts: list[Row], moment: float) -> Row | None:
-    """The attempt at a task in which something began: the last one that had been given to a worker by then."""
-    begun = [attempt for attempt in attempts if attempt["assigned"] <= moment]
-    return next(reversed(begun or attempts), None)
+        return dict.fromkeys(KINDS, 0) | Counter(attempt["kind"] for attempt in self._attempts)
 
 
 def _host(address: str | None) -> str | None:

@@ -11,7 +11,7 @@ import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -29,18 +29,6 @@ BEGUN = 4
 STANDS_FOR = "stands_for"
 """Attribute of what a worker runs in place of a task: the task itself."""
 
-LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
-
-
-class Companion(Protocol):
-    """Code that accompanies our plugin on a worker."""
-
-    def setup(self, half: WorkerHalf) -> None:
-        """Start on the worker of this plugin; it may take over the plugin's transitions."""
-
-    def teardown(self, leaving: bool) -> None:
-        """End; the worker may be about to leave."""
-
 
 class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
     """Reports the CPU time of the worker's process since this plugin started, and holds our code for tasks.
@@ -57,8 +45,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         Mark of our messages, by which the scheduler's plugin recognizes them.
     carried : bytes, optional
         Pickle of our code for tasks, on a cluster without the package.
-    companion : Companion, optional
-        Additional code.
+    companion : optional
+        Additional code: its `setup(half)` may take over transitions; `teardown(leaving)` ends it.
     functions : optional
         Settings for functions that tasks run without a Runner: `instrument.tasks.Settings`.
     counts : bool
@@ -72,7 +60,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         name: str,
         token: str,
         carried: bytes | None = None,
-        companion: Companion | None = None,
+        companion: Any = None,
         functions: Any = None,
         *,
         counts: bool = True,
@@ -183,7 +171,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         return withheld_since(self.withheld_before)
 
     def teardown(self, worker: Any) -> None:
-        leaving = worker.status.name in LEAVING
+        leaving = worker.status.name in ("closing", "closing_gracefully", "closed", "stopping")
         if self.companion is not None:
             self.companion.teardown(leaving)
         worker.metrics.pop(self.name, None)

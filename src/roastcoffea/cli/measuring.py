@@ -106,7 +106,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
     alone.
     """
     from roastcoffea.log.journals import journals_in
-    from roastcoffea.recording.black_box import state_folder
+    from roastcoffea.recording.assembly import state_folder
     from roastcoffea.recording.facility.index import is_facility
     from roastcoffea.report.runs import sheet_of_journals
     from roastcoffea.sheets.terminal import print_sheets
@@ -134,7 +134,7 @@ def _recover(journal: Journal, output: Path, keep: bool) -> bool:
     from roastcoffea.errors import RoastcoffeaError, reported
     from roastcoffea.log.journal import CLAIM, claimed, remove_journal
     from roastcoffea.log.journals import DAMAGED
-    from roastcoffea.recording.recovery import recovered
+    from roastcoffea.recording.importers import recovered
 
     expected = (RoastcoffeaError, *DAMAGED)
     what = f"{journal.folder} is not recovered"

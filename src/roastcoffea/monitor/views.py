@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from roastcoffea.backends.plugin_lifetime import ask_workers
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
-from roastcoffea.backends.stay import ask_workers
 from roastcoffea.backends.worker import WorkerHalf
 from roastcoffea.generations import event_topics
 from roastcoffea.log.kinds import VIEWS

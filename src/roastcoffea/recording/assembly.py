@@ -1,11 +1,16 @@
-"""What a client knows of a run: told by the hook, kept in a journal, and assembled with the backend's records."""
+"""What a client knows of a run, and its journal, for a lost run; assembled with the backend's records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -13,15 +18,26 @@ from roastcoffea.backends.hosts import differing_versions
 from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES, Recorder
 from roastcoffea.errors import reported
 from roastcoffea.instrument.calls import calls_of_tasks
+from roastcoffea.instrument.hook import take_new_records
 from roastcoffea.instrument.names import Files
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
+from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
+from roastcoffea.log.journals import Journal, JournalError, hold, journal_in, journal_of
+from roastcoffea.log.processes import remove_files
 from roastcoffea.log.profiles import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
-from roastcoffea.storage.document import fields_by_name
+from roastcoffea.storage.document import RUN_FILE, body_of, fields_by_name
+from roastcoffea.storage.document import SCHEMA as RUN_SCHEMA
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored
-from roastcoffea.units import counted
+from roastcoffea.storage.store import OWN_FILES, is_replaceable
+from roastcoffea.storage.tables import SPAN_FORMS, tables_of
+from roastcoffea.units import SECONDS_PER_DAY, counted
+
+if TYPE_CHECKING:
+    from roastcoffea.measurement import Measurement
 
 START: Final = "start"
 BEGAN: Final = "call began"
@@ -34,12 +50,6 @@ PROBLEM: Final = "problem"
 REPORT: Final = "report"
 """Kinds of entries in a journal, in addition to those of the backend."""
 
-LOST_WITH_CLIENT: Final = "lost with the client"
-IN_GAP: Final = "while nothing was recorded"
-"""Why chunks have no record."""
-
-NOT_RECORDED: Final = "the cluster was not recorded"
-"""Why a run has no tables."""
 
 NO_FILES: Final[Files] = {}
 """Of functions whose files are not known."""
@@ -163,7 +173,12 @@ class RunRecords:
 
     def run_without_tables(self, backend: Recorder, start: float, stop: float, ending: Ending) -> Run:
         """The run as known before its tables are made: they, and what only they can tell, are missing."""
-        absent = backend.absent if backend.was_open else dict.fromkeys((*TABLES, "span_metrics"), NOT_RECORDED)
+        # why a run has no tables
+        absent = (
+            backend.absent
+            if backend.was_open
+            else dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not recorded")
+        )
         return self.run_of(backend, start, stop, ending, {}, absent)
 
     def run(self, backend: Recorder, start: float, stop: float, ending: Ending) -> Run:
@@ -196,23 +211,18 @@ class RunRecords:
         tables: dict[str, Any] = {"asked": self.asked.table()}
         absent = {}
         for name in TABLES:
+            unwanted = (name in SAMPLED and self.interval is None) or (name == PROFILE and not self.profile)
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = backend.chunks(self._began)
                 else:
-                    tables[name] = self._table(backend, name, tables.get("chunks"), start, stop)
+                    table = None if unwanted else backend.table(name, tables.get("chunks"), start, stop)
+                    if name == PROFILE and table is not None:
+                        table = with_files(table, self._files_of_functions)
+                    tables[name] = table
             if name not in tables:
                 absent[name] = self.problems[-1]
         return tables, absent
-
-    def _table(
-        self, backend: Recorder, name: str, chunks: pa.Table | None, start: float, stop: float
-    ) -> pa.Table | None:
-        """One of `TABLES` except the first; None for what is switched off."""
-        if (name in SAMPLED and self.interval is None) or (name == PROFILE and not self.profile):
-            return None
-        table = backend.table(name, chunks, start, stop)
-        return with_files(table, self._files_of_functions) if name == PROFILE and table is not None else table
 
     def reasons_against_chunks(self, backend: Recorder, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""
@@ -229,7 +239,8 @@ class RunRecords:
         cached = len(received.chunks(earlier)) if earlier else 0
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused, cached)
         if self.lost or backend.gaps:
-            losses = replace(losses, otherwise=LOST_WITH_CLIENT if self.lost else IN_GAP)
+            # why chunks have no record
+            losses = replace(losses, otherwise="lost with the client" if self.lost else "while nothing was recorded")
         for lack in chunks_without_record(known, chunks, asked, losses):
             self.note(lack)
         return {f"{OF_CALL}{call}": reason for call, reason in self._lost.items()}
@@ -288,37 +299,26 @@ class RunRecords:
 
     def take(self, kind: str, data: bytes) -> None:
         """Take an entry of a journal, as when it was new; those of other kinds are ignored."""
-        taken = self._takers.get(kind)
-        if taken is not None:
-            taken(data)
-
-    @property
-    def _takers(self) -> dict[str, Callable[[bytes], None]]:
-        return {
-            START: lambda data: self._take_start(float(data)),
-            BEGAN: lambda data: self.call_began(_text(data)),
-            CALL: lambda data: self._take_call(unpacked_values(data)),
-            ASKED: lambda data: self.asked.take(unpacked_part(data, arrow_schema(ASKED_COLUMNS))),
-            UNKNOWN_REQUESTS: lambda _: self.requests_unknown(),
-            NO_CHUNKS_OF: lambda data: self.chunks_lost(**unpacked_values(data)),
-            NO_CHUNKS: lambda data: self.chunks_lost(_text(data)),
-            PROBLEM: lambda data: self.note(_text(data)),
-            REPORT: lambda data: self.take_report(**unpacked_values(data)),
-        }
-
-    def _take_start(self, moment: float) -> None:
-        check_times(moment, moment)
-        self.started(moment)
-
-    def _take_call(self, values: dict[str, Any]) -> None:
-        call = RunnerCall(**values)
-        check_fields(values, RunnerCall, "a Runner call")
-        check_times(call.start, call.stop)
-        (self.call_runs if call.outcome == LOST else self.call_ended)(call)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
+        if kind == ASKED:
+            self.asked.take(unpacked_part(data, arrow_schema(ASKED_COLUMNS)))
+        elif kind == UNKNOWN_REQUESTS:
+            self.requests_unknown()
+        elif kind == START:
+            check_times(float(data), float(data))
+            self.started(float(data))
+        elif kind == CALL:
+            values = unpacked_values(data)
+            call = RunnerCall(**values)
+            check_fields(values, RunnerCall, "a Runner call")
+            check_times(call.start, call.stop)
+            (self.call_runs if call.outcome == LOST else self.call_ended)(call)
+        elif kind in {NO_CHUNKS_OF, REPORT}:
+            (self.take_report if kind == REPORT else self.chunks_lost)(**unpacked_values(data))
+        else:
+            takers: dict[str, Callable[[str], None]]
+            takers = {BEGAN: self.call_began, NO_CHUNKS: self.chunks_lost, PROBLEM: self.note}
+            if kind in takers:
+                takers[kind](data.decode("utf-8", "surrogatepass"))
 
 
 def packed_values(values: Mapping[str, Any]) -> bytes:
@@ -329,3 +329,176 @@ def packed_values(values: Mapping[str, Any]) -> bytes:
 def unpacked_values(data: bytes) -> dict[str, Any]:
     """Values by name from `packed_values`."""
     return dict(restored(json.loads(data)))
+
+
+END: Final = "end"
+"""Kind of the last entry of a run that ended, with all but its tables."""
+
+SPANS: Final = "spans "
+"""Kinds of the entries before it, with the metrics of spans, begin like this."""
+
+
+Place = str | os.PathLike[str] | bool | None
+
+
+def state_folder() -> Path:
+    """Folder of journals in the state folder of the user (XDG)."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    base = given if given.is_absolute() else Path.home() / ".local" / "state"
+    return base / "roastcoffea" / "journals"
+
+
+def checked_place(place: Place) -> Place:
+    """What is given as the folder for journals: a path, True for the state folder, None or False for none."""
+    if isinstance(place, bool) or place is None:
+        return place
+    if isinstance(place, str | os.PathLike) and os.fspath(place):
+        return Path(place)
+    raise TypeError(f"journal is a folder, True for the state folder, or None, not {place!r}")
+
+
+class BlackBox:
+    """The journal of one collector.
+
+    Parameters
+    ----------
+    records, backend
+        What the collector has of the run.
+    place
+        As for `checked_place`.
+    """
+
+    def __init__(self, records: RunRecords, backend: Recorder, place: Place) -> None:
+        self._records, self._backend = records, backend
+        self._place = place
+        self._writer: JournalWriter | None = None
+
+    def open(self) -> None:
+        """Begin the journal."""
+        if not self._place:
+            return
+        folder = state_folder() if self._place is True else Path(self._place)
+        records, now = self._records, time.time()
+        name = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H%M%SZ}-{records.id[:8]}"
+        header = {
+            "id": records.id,
+            "name": records.name and redacted(records.name),
+            "start": now,
+            "backend": self._backend.kind,
+            "interval": records.interval,
+            "profile": records.profile,
+            "peak_memory": records.peak_memory,
+            "outside": records.outside,
+            "environment": asdict(records.environment),
+        }
+        if self._place is True:
+            with reported(records.note, "journals of earlier runs could not be removed", OSError):
+                remove_old(folder)
+        with interrupts_held():  # its thread must have somebody who ends it
+            self._writer = JournalWriter(folder / name, header, records.note, look=self._look)
+        records.keep = self._backend.keep = self._writer.write
+
+    def records(self, packed: bytes) -> None:
+        """Take packed records that did not pass through a scheduler."""
+        if self._writer is not None:
+            self._writer.write(RECORDS, packed)
+
+    def end(self, owner: object, run: Run, *, has_tables: bool) -> None:
+        """End the journal with what is known at the end; it stays until its owner is saved or dropped."""
+        if self._writer is not None:
+            self._write_news()
+            for name, table in tables_of(run).items():
+                for part in packed_parts(table) if name in SPAN_FORMS else ():
+                    self._writer.write(f"{SPANS}{name}", part)
+            self._writer.write(*entry_of_end(run, has_tables=has_tables))
+            self._writer.close()
+            hold(owner, self._writer)
+
+    def complete(self, before: object, measurement: Measurement) -> None:
+        """Add what the tables tell to a journal that ended before they were made."""
+        if self._writer is not None and journal_of(before) is not None:
+            self._writer.write(*entry_of_end(measurement.run))
+            self.hand_on(before, measurement)
+
+    def hand_on(self, before: object, after: object) -> None:
+        """Let the journal of one owner be that of another one, with what was learned since."""
+        if self._writer is not None and journal_of(before) is not None:
+            hold(after, self._writer)
+            self._writer.settle()
+
+    def give_up(self) -> None:
+        """Remove the journal of a run that never began."""
+        if self._writer is not None:
+            self._writer.remove()
+
+    def _look(self) -> None:
+        with reported(self._records.note, "records could not be fetched for the journal", Exception):
+            take_new_records()
+            self._write_news()
+
+    def _write_news(self) -> None:
+        if self._writer is not None:
+            for kind, data in self._backend.news():
+                self._writer.write(kind, data)
+
+
+def entry_of_end(run: Run, *, has_tables: bool = True) -> tuple[str, bytes]:
+    """Entry with all of a run that is not in others; rows of its tables are None before they are made."""
+    rows = {name: table.num_rows for name, table in tables_of(run).items()} if has_tables else None
+    return END, json.dumps({"schema": RUN_SCHEMA, "rows": rows, "run": body_of(run)}, allow_nan=False).encode()
+
+
+class _Kept(NamedTuple):
+    """A journal or a measurement on disk."""
+
+    path: Path
+    last: float
+    size: int
+    journal: Journal | None = None
+
+    def remove(self) -> bool:
+        """Remove it, unless somebody has the journal, or may have it."""
+        journal = self.journal
+        if journal is None:
+            remove_files(self.path, [self.path / name for name in OWN_FILES])
+            return True
+        # a scheduler that lives has ended most of its journals
+        ended = journal.is_locked is None and "facility" in journal.header
+        if journal.is_recent if ended else journal.is_written:
+            return False
+        with claimed(self.path) as ours:
+            if ours:
+                remove_journal(self.path)
+            return ours
+
+
+def _kept_in(folder: Path) -> Iterator[_Kept]:
+    """Journals and measurements in a folder, known by their content."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with suppress(OSError):  # somebody else may remove, or write, it meanwhile
+            if path.is_symlink():
+                continue
+            try:
+                journal = journal_in(path)
+                yield _Kept(path, journal.last, journal.size, journal)
+            except JournalError:
+                if (path / RUN_FILE).is_file() and is_replaceable(path):
+                    states = [file.stat() for file in path.iterdir()]
+                    last = max(state.st_mtime for state in states)
+                    yield _Kept(path, last, sum(state.st_size for state in states))
+
+
+# what the state folder keeps of lost runs: older journals, and the oldest of more, are removed
+def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None = 2.0) -> list[Path]:
+    """Remove older journals and measurements in a folder, and the oldest if all take more space; return which.
+
+    Nothing else in the folder is removed, and nothing that somebody writes or recovers.
+    """
+    size, removed = 0, []
+    for each in sorted(_kept_in(folder), key=lambda each: each.last, reverse=True):
+        size += each.size
+        is_old = days is not None and time.time() - each.last > days * SECONDS_PER_DAY
+        is_much = gigabytes is not None and size > 1e9 * gigabytes
+        if (is_old or is_much) and each.remove():
+            removed.append(each.path)
+    return removed

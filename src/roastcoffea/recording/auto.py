@@ -42,13 +42,10 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE: Final = "ROASTCOFFEA"
 RUNNER_MODULE: Final = "coffea.processor.executor"
-LAST_SECONDS: Final = 15.0
-"""Time for saving when the process is terminated; batch systems kill it after about half a minute."""
 
 LONGEST_PAUSE: Final = 60.0
 """Seconds between preprocessing that a script calls itself and the Runner call to which it belongs, at most."""
 
-OF_CALLS_ALONE: Final = "what the script does outside of its Runner calls is not recorded"
 
 log = logging.getLogger("roastcoffea.auto")  # as the module is imported
 _recorders: list[Recorder] = []
@@ -177,7 +174,10 @@ class Recorder:
 
         @functools.wraps(original)
         def recorded(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.recording or _in_dask_task() or is_watched() or _is_unmeasured.get():
+            worker = sys.modules.get("distributed.worker")
+            # `get_worker` would also return one that shares the process
+            in_task = worker is not None and hasattr(worker.thread_state, "execution_state")
+            if not self.recording or in_task or is_watched() or _is_unmeasured.get():
                 return original(runner_itself, *args, **kwargs)
             with _Recording(self, runner_itself, waits=name == "preprocess") as is_measured:
                 # while the call is measured, the collector's hook wraps this function
@@ -230,7 +230,7 @@ class Recorder:
         client = executor.client if isinstance(executor, DaskExecutor) else None
         collector = MetricsCollector(client, profile=self.profile, name=self.name)
         collector.of_all_contexts = False
-        collector._records.outside[OUTSIDE] = OF_CALLS_ALONE
+        collector._records.outside[OUTSIDE] = "what the script does outside of its Runner calls is not recorded"
         self._open[id(collector)] = collector
         return collector
 
@@ -280,12 +280,6 @@ def _warn(text: str) -> None:
     log.warning("%s", " ".join(text.split()))
 
 
-def _in_dask_task() -> bool:
-    """Whether this thread runs a task of a Dask worker; `get_worker` would also return one sharing the process."""
-    worker = sys.modules.get("distributed.worker")
-    return worker is not None and hasattr(worker.thread_state, "execution_state")
-
-
 # patching a module once it is imported
 
 
@@ -328,7 +322,8 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
     done = _thread.allocate_lock()
     done.acquire()
     _thread.start_new_thread(_save_all_open, (done,))
-    done.acquire(timeout=LAST_SECONDS)
+    # time for saving when the process is terminated; batch systems kill it after about half a minute
+    done.acquire(timeout=15.0)
     os.kill(os.getpid(), number)
 
 
@@ -354,13 +349,6 @@ if hasattr(os, "register_at_fork"):
 if os.environ.get(FOLDER_VARIABLE) and multiprocessing.current_process().name == "MainProcess":
     Recorder(os.environ[FOLDER_VARIABLE]).start()
 
-
-BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
-"""Prefixes of modules whose frames are between those of the script and coffea when it is measured."""
-
-
-SHORTEST_IMPORTS: Final = 0.1
-"""Seconds of imports that are worth a line."""
 
 LONGEST_PAGES: Final = 30.0
 """Seconds after which, as the process ends, only a first page is still made."""
@@ -474,7 +462,8 @@ def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool 
                 with reported(_tell, "its page cannot be made", Exception):
                     made = measurement.report(path / PAGE_FILE, overwrite=True)
             measurement.print_summary(sys.stderr)
-    if recorder.recording and recorder.saved and recorder.import_seconds >= SHORTEST_IMPORTS:
+    # seconds of imports that are worth a line
+    if recorder.recording and recorder.saved and recorder.import_seconds >= 0.1:
         took = duration(recorder.import_seconds)
         _tell(f"importing it took {took}, right after coffea was imported; measurements do not contain this time")
     if open_page and made is not None:
@@ -515,7 +504,11 @@ def _without_probes(trace: TracebackType | None) -> TracebackType | None:
     kept = [
         entry
         for entry in entries
-        if entry is entries[-1] or not str(entry.tb_frame.f_globals.get("__name__")).startswith(BETWEEN)
+        # prefixes of modules whose frames are between those of the script and coffea when it is measured
+        if entry is entries[-1]
+        or not str(entry.tb_frame.f_globals.get("__name__")).startswith(
+            ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
+        )
     ]
     for entry, following in pairwise(kept):
         entry.tb_next = following

@@ -1,36 +1,39 @@
-"""Measurements from reports of other programs."""
+"""Measurements from journals of runs that were lost with their client, and from reports of other programs."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from roastcoffea.measurement import Measurement
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.run import Run, unwatched_run
-from roastcoffea.redaction import redacted_values
+import pyarrow as pa
 
-NANOSECONDS: Final = 1e-9
-FIELDS: Final = ("args", "duration", "performance_counters", "exception", "message", "call_time")
-"""uproot's fields for each partition."""
+import roastcoffea
+from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.recorder import LoggedCluster, Recorder
+from roastcoffea.errors import error_text, reported
+from roastcoffea.log.journals import DAMAGED, Entry, Journal, JournalError
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.failures import checked, with_report
+from roastcoffea.recording.assembly import END, REPORT, SPANS, RunRecords, unpacked_values
+from roastcoffea.records.arrow import arrow_schema, table_of_rows, unpacked_part
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
+from roastcoffea.records.run import LOST, Environment, Run, unwatched_run
+from roastcoffea.redaction import redacted_values
+from roastcoffea.storage.document import SCHEMA, body_of, check_body, restored_body, run_of
+from roastcoffea.storage.reading import check_times
+from roastcoffea.storage.tables import SPAN_FORMS, TABLES, tables_of
+from roastcoffea.units import moment
 
 NOT_IN_REPORT: Final = "the report of a Dask collection does not contain it"
 ABSENT: Final = (
     *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
     *("samples", "sampling", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
     *("worker_states", "client_steps"),
-)
-OPENED_BEFORE: Final = (
-    "{} of {} partitions read trees that were already open: the report has neither their files nor their "
-    "requested bytes (pass open_files=False, or files with steps)"
-)
-STEPS: Final = (
-    "{} of {} partitions are fractions of a file: the report does not have their entries "
-    "(pass files with steps, as from coffea's preprocess)"
 )
 
 Row = dict[str, Any]
@@ -92,7 +95,7 @@ def _joined(live: Run, rows: Sequence[Row], name: str | None) -> Run:
     if live.chunks is not None and absent.pop("chunks", None) is None:
         recorded = live.chunks.to_pylist()
     else:
-        absent |= dict.fromkeys(OF_CHUNKS, NOT_IN_REPORT)
+        absent |= dict.fromkeys(("branch_reads", "sections", "profile"), NOT_IN_REPORT)
     fresh = _without_records(rows, recorded)
     return dataclasses.replace(
         live,
@@ -144,7 +147,6 @@ def _place_in(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row.get(column) for column in columns)
 
 
-OF_CHUNKS: Final = ("branch_reads", "sections", "profile")
 PLACE: Final = ("file", "tree", "entry_start", "entry_stop")
 """Columns that identify a partition."""
 
@@ -158,7 +160,12 @@ def _partitions(report: Any) -> list[Row]:
             "compute it together with the output"
         )
         raise TypeError(text)
-    lacking = [field for field in FIELDS if field not in report.fields]
+    # uproot's fields for each partition
+    lacking = [
+        field
+        for field in ("args", "duration", "performance_counters", "exception", "message", "call_time")
+        if field not in report.fields
+    ]
     if lacking:
         text = f"the report has no {', '.join(lacking)}: it is not a report of uproot's allow_read_errors_with_report"
         raise TypeError(text)
@@ -171,7 +178,7 @@ def _row(dataset: str | None, partition: Row) -> Row:
     row: Row = {"id": secrets.randbits(63), "dataset": dataset, **place}
     if partition["exception"] is not None:
         error = f"{partition['exception']}: {partition['message']} (on {partition['hostname']})"
-        return row | {"outcome": ERROR, "error": error, "start": NANOSECONDS * partition["call_time"]}
+        return row | {"outcome": ERROR, "error": error, "start": 1e-9 * partition["call_time"]}
     # a tree that was already open counts the requests of all its readers
     requested = partition["performance_counters"]["num_requested_bytes"] if "file" in place else None
     return row | {
@@ -196,7 +203,120 @@ def _place(arguments: Sequence[str]) -> Row:
     return {"file": file, "tree": tree, **entries}
 
 
-def _problems(rows: Sequence[Row]) -> list[str]:
-    opened = sum("file" not in row for row in rows)
-    steps = sum("entry_stop" not in row for row in rows)
-    return [text.format(number, len(rows)) for text, number in ((OPENED_BEFORE, opened), (STEPS, steps)) if number]
+def _problems(rows: Sequence[Row]) -> Iterator[str]:
+    if opened := sum("file" not in row for row in rows):
+        yield (
+            f"{opened} of {len(rows)} partitions read trees that were already open: the report has neither their files "
+            "nor their requested bytes (pass open_files=False, or files with steps)"
+        )
+    if steps := sum("entry_stop" not in row for row in rows):
+        yield (
+            f"{steps} of {len(rows)} partitions are fractions of a file: the report does not have their entries "
+            "(pass files with steps, as from coffea's preprocess)"
+        )
+
+
+def recovered(journal: Journal) -> Measurement:
+    """The measurement that a journal has: of a run that was lost, or one that ended and was not saved.
+
+    Raises
+    ------
+    JournalError
+        Its header is damaged.
+    """
+    try:
+        replay = _Replay(journal.header)
+        for entry in journal.entries():
+            replay.take(entry)
+        return Measurement(checked(replay.run(journal.problems)))
+    except DAMAGED as error:
+        raise JournalError(f"{journal.folder} cannot be read: {error_text(error)}") from error
+
+
+def _as_saved(run: Run) -> Run:
+    """The run; raises one of `DAMAGED` if it could not be loaded once it is saved."""
+    check_times(run.start, run.stop)
+    check_body(restored_body(body_of(run)))
+    return run
+
+
+class _Replay:
+    """A run that is learned from its journal."""
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        wanted = {"profile": header["profile"], "peak_memory": header.get("peak_memory", True)}
+        self._records = RunRecords(header["id"], header["name"], header["interval"], **wanted)
+        self._records.environment = Environment(**{**header["environment"], "hosts": ()})
+        self._records.outside = dict(header["outside"])
+        self._backend: Recorder = LoggedCluster() if header["backend"] == LoggedCluster.kind else LocalMetricsBackend()
+        self._backend.kind = header["backend"]
+        if isinstance(self._backend, LoggedCluster):
+            self._backend.absent["span_metrics"] = "the client was lost before it asked for them"
+        self._start = self._last = float(header["start"])
+        self._spans: dict[str, list[pa.Table]] = {}
+        self._end: dict[str, Any] | None = None
+        self._late_report: dict[str, Any] | None = None
+        if header["version"] != roastcoffea.__version__:
+            self._records.note(
+                f"roastcoffea {header['version']} wrote the journal: entries of a form unknown here are lost"
+            )
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry."""
+        self._last = max(self._last, entry.time)
+        with reported(self._records.note, f"the journal has {entry.kind!r} that cannot be read", Exception):
+            if entry.kind.startswith(SPANS):
+                name = entry.kind.removeprefix(SPANS)
+                self._spans.setdefault(name, []).append(unpacked_part(entry.data, arrow_schema(TABLES[name])))
+            elif entry.kind == END:
+                self._end = json.loads(entry.data)
+            elif entry.kind == REPORT and self._end is not None:
+                self._late_report = unpacked_values(entry.data)
+            else:
+                self._records.take(entry.kind, entry.data)
+                self._backend.take(entry.kind, entry.data)
+
+    def run(self, problems: Sequence[str]) -> Run:
+        """The run so far."""
+        self._journal_problems = problems
+        run = None
+        with reported(self._records.note, "the end of the run in the journal cannot be read", DAMAGED):
+            if self._end is not None and self._end["schema"] == SCHEMA:
+                run = _as_saved(self._ended_run(self._end))
+        return run or _as_saved(self._lost_run())
+
+    def _lost_run(self) -> Run:
+        records, start = self._records, self._records.start or self._start
+        for call in filter(None, list(records.running.values())):
+            records.call_ended(replace(call, stop=max(self._last, call.start)))
+        records.running.clear()
+        end = moment(self._last)
+        records.note(
+            f"the client was lost: what came after {end} is missing, with the tasks that were running then, the last "
+            "reports of the workers, and Dask's fine metrics"
+        )
+        for problem in self._journal_problems:
+            records.note(problem)
+        records.lost = True
+        ending = LOST, f"the client was lost (killed, out of memory, or without power); its journal ends at {end}"
+        return records.run(self._backend, start, max(self._last, start), ending)
+
+    def _ended_run(self, end: Mapping[str, Any]) -> Run:
+        """A run that ended, and was not saved: what is in no table is known."""
+        body = restored_body(end["run"])
+        check_body(body)
+        replayed_run = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))
+        tables = tables_of(replayed_run) | {name: pa.concat_tables(parts) for name, parts in self._spans.items()}
+        problems, absent = [*body["problems"], *self._journal_problems], body["absent"]
+        if end["rows"] is None:  # the client ended before it made the tables: what they tell comes from the replay
+            problems = [*dict.fromkeys((*replayed_run.problems, *problems))]
+            absent = absent | {name: why for name, why in replayed_run.absent.items() if name not in SPAN_FORMS}
+        else:
+            wanted = end["rows"].items()
+            lacking = [name for name, rows in wanted if name not in tables or len(tables[name]) != rows]
+            problems += [f"the journal lacks rows of {', '.join(lacking)}"] if lacking else []
+            tables = {name: tables[name] for name, _ in wanted if name in tables}
+        run = run_of(body | {"absent": absent, "problems": problems}, tables)
+        if end["rows"] is None:
+            run = replace(run, calls=replayed_run.calls)
+        return run if self._late_report is None else with_report(run, **self._late_report)

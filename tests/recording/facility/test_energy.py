@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.recording.facility.recorder import METRIC, HostEnergy, PackageEnergy, hosts_of
+from roastcoffea.recording.facility.recorder import METRIC, HostEnergy, PackageEnergy
 
 
 def counter(root: Path, name: str, microjoules: int, most: int = 1_000_000_000) -> None:
@@ -50,4 +50,3 @@ def test_workers_of_one_host_are_not_counted_twice() -> None:
     assert (energy.joules, energy.hosts) == (15.0, 2)
     energy.take({"a": worker("one", 14.0), "b": worker("one", 13.5)})
     assert (energy.joules, energy.hosts) == (19.5, 1)
-    assert hosts_of([worker("one", None), worker("one", 1.0), worker("two", None)]) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bokeh.document import Document
-from bokeh.plotting import figure
 from stand_ins import Observed
 
 from roastcoffea.metrics.phases import FAMILIES, TIME_CLASSES
@@ -15,20 +14,6 @@ def test_each_class_is_part_of_one_bar() -> None:
     assert {bar_of(name) for name in SHOWN} == set(BARS)
     assert bar_of("compute") == FAMILIES[0].label
     assert {one.name for one in TIME_CLASSES} - set(SHOWN) == {"residual"}
-
-
-def test_the_ranges_of_the_chart_are_set_before_there_is_anything_in_it(observed: Observed) -> None:
-    observed.observer.began = observed.now
-    view, document = View(observed.observer), Document()
-    for root in view.roots:
-        document.add_root(root)
-    for threads in (0, 8):
-        observed.observer.threads = (threads, 0)
-        view.refresh()
-        chart = document.select_one({"type": figure})
-        assert (chart.x_range.start, chart.x_range.end, chart.y_range.start) == (-1, 0, 0)
-        assert chart.y_range.end >= max(threads, 1)
-        assert not len(document.select_one({"name": "threads"}).data["time"])
 
 
 def test_a_view_shows_the_threads_of_past_bins(observed: Observed) -> None:

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
 from processes import PATIENCE, CommandLineCluster, wait_until
 
 import roastcoffea
@@ -75,14 +73,6 @@ assert not [problem for problem in run.problems if "fine metrics" not in problem
 compute = run.time_ledger["compute"]
 print(json.dumps({"jets": output["jets"], "bytes": int(run.metrics["total_bytes_read"]), "compute": compute}))
 """
-
-
-def test_the_options_are_those_of_the_command_line() -> None:
-    assert isinstance(dask_setup, click.Command)
-    answer = CliRunner().invoke(dask_setup, ["--help"])
-    assert max(map(len, answer.output.splitlines())) <= 80
-    for option in ("--roastcoffea-journal", "--roastcoffea-keep-days", "--roastcoffea-keep-gigabytes"):
-        assert option in answer.output
 
 
 def test_a_preload_that_is_named_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,15 @@ from stand_ins import Observed, made_record
 from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
-from roastcoffea.recording.facility.recorder import NAME, Recorder
+from roastcoffea.recording.facility.recorder import NAME, FacilityPlugin
 from roastcoffea.records.tasks import ERROR, OK
 
 
 @pytest.fixture
-def recorder(observed: Observed, tmp_path: Path) -> Recorder:
+def recorder(observed: Observed, tmp_path: Path) -> FacilityPlugin:
     observed.observer.tokens[NAME] = "token"
     observed.scheduler.plugins = {}
-    return Recorder(observed.scheduler, observed.observer, tmp_path)
+    return FacilityPlugin(observed.scheduler, observed.observer, tmp_path)
 
 
 def runs_in(folder: Path) -> list[Journal]:
@@ -31,7 +31,7 @@ def runs_in(folder: Path) -> list[Journal]:
     return [journal for journal in journals if not is_cluster(journal)]
 
 
-def finished(observed: Observed, recorder: Recorder, numbers: range, call: str, **record: Any) -> None:
+def finished(observed: Observed, recorder: FacilityPlugin, numbers: range, call: str, **record: Any) -> None:
     tasks = [observed.chunk(number, call) for number in numbers]
     for task in tasks:
         observed.pass_time(1)
@@ -41,7 +41,7 @@ def finished(observed: Observed, recorder: Recorder, numbers: range, call: str, 
 
 
 def test_each_run_is_in_a_journal_of_its_own_with_its_tasks_and_chunks(
-    observed: Observed, recorder: Recorder, tmp_path: Path
+    observed: Observed, recorder: FacilityPlugin, tmp_path: Path
 ) -> None:
     first = [observed.chunk(number, "call-1") for number in range(3)]
     second = [observed.chunk(number, "call-2") for number in range(10, 15)]
@@ -65,7 +65,7 @@ def test_each_run_is_in_a_journal_of_its_own_with_its_tasks_and_chunks(
 
 
 def test_a_chunk_without_a_record_is_a_task_and_the_run_says_what_it_lacks(
-    observed: Observed, recorder: Recorder, tmp_path: Path
+    observed: Observed, recorder: FacilityPlugin, tmp_path: Path
 ) -> None:
     finished(observed, recorder, range(4), "call-1")
     recorder.end()
@@ -78,7 +78,7 @@ def test_a_chunk_without_a_record_is_a_task_and_the_run_says_what_it_lacks(
     assert run.tasks["kind"].to_pylist() == ["processor"] * 4
 
 
-def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
+def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: FacilityPlugin, tmp_path: Path) -> None:
     finished(observed, recorder, range(2), "call-1")
     assert len(recorder.recorders) == 1
     observed.pass_time(40)
@@ -89,7 +89,7 @@ def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Re
 
 
 def test_chunks_are_recorded_though_their_collector_was_given_up_or_they_come_late(
-    observed: Observed, recorder: Recorder, tmp_path: Path
+    observed: Observed, recorder: FacilityPlugin, tmp_path: Path
 ) -> None:
     tasks = [observed.chunk(number) for number in range(3)]
     observed.observer.runs.collector_left("c-1", observed.now)  # its client was stopped for minutes
@@ -107,7 +107,7 @@ def test_chunks_are_recorded_though_their_collector_was_given_up_or_they_come_la
 
 
 def test_what_others_ran_when_a_run_ended_is_known_once_it_ends(
-    observed: Observed, recorder: Recorder, tmp_path: Path
+    observed: Observed, recorder: FacilityPlugin, tmp_path: Path
 ) -> None:
     first, theirs = observed.chunk(1, "call-1", "c-1"), observed.chunk(2, "call-2", "c-2")
     observed.pass_time(10)
@@ -130,7 +130,9 @@ def test_what_others_ran_when_a_run_ended_is_known_once_it_ends(
     assert run.tasks["stop"].to_pylist() == [run.stop, run.stop + 5]
 
 
-def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder: Recorder, tmp_path: Path) -> None:
+def test_a_failed_attempt_has_its_error_and_record(
+    observed: Observed, recorder: FacilityPlugin, tmp_path: Path
+) -> None:
     task = observed.chunk(1, "call-1")
     message = {"token": "token", "failed": task.key, "run_id": 1, "times": [1.0], "thread": 7}
     computed = [{"action": "compute", "start": observed.now - 2, "stop": observed.now}]
@@ -147,7 +149,7 @@ def test_a_failed_attempt_has_its_error_and_record(observed: Observed, recorder:
     assert run.tasks["outcome"].to_pylist() == [ERROR]
 
 
-def test_dask_keeps_none_of_the_messages_of_workers(observed: Observed, recorder: Recorder) -> None:
+def test_dask_keeps_none_of_the_messages_of_workers(observed: Observed, recorder: FacilityPlugin) -> None:
     kept = [(0.0, {"token": "token", "worker": observed.worker.address, "job": {}})]
     others = list(kept)
     topics = {NAME: SimpleNamespace(events=kept), "theirs": SimpleNamespace(events=others)}
@@ -160,7 +162,7 @@ def test_dask_keeps_none_of_the_messages_of_workers(observed: Observed, recorder
 
 
 def test_totals_have_capacity_and_cpu_also_of_workers_that_left(
-    observed: Observed, recorder: Recorder, tmp_path: Path
+    observed: Observed, recorder: FacilityPlugin, tmp_path: Path
 ) -> None:
     for number, worker in enumerate(observed.scheduler.workers.values()):
         worker.metrics = {NAME: 10.0 + number}
@@ -180,7 +182,7 @@ def test_totals_have_capacity_and_cpu_also_of_workers_that_left(
     assert last["capacity_seconds"] == pytest.approx(11 * 8 + 10 * 4)
 
 
-def test_an_error_of_its_own_is_counted_and_harms_nobody(observed: Observed, recorder: Recorder) -> None:
+def test_an_error_of_its_own_is_counted_and_harms_nobody(observed: Observed, recorder: FacilityPlugin) -> None:
     observed.observer.runs.part = None  # type: ignore[assignment, method-assign]
     recorder.moved("key", "released", "waiting", {}, 0.0)
     observed.scheduler.tasks["key"] = observed.worker

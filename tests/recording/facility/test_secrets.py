@@ -12,9 +12,9 @@ from stand_ins import Observed, Task
 from roastcoffea.cli import main
 from roastcoffea.log.journals import journals_in
 from roastcoffea.log.marks import ANNOTATION
-from roastcoffea.recording.facility.prometheus import EXPOSED
-from roastcoffea.recording.facility.recorder import NAME, Recorder
-from roastcoffea.recording.facility.sentences import page_of
+from roastcoffea.recording.facility.display import EXPOSED
+from roastcoffea.recording.facility.page import page_of
+from roastcoffea.recording.facility.recorder import NAME, FacilityPlugin
 
 SECRET = "ghp_Plant1Plant2Plant3Plant4Plant5Plant6"
 FILE = f"root://jane:{SECRET}@xrootd.example.org//store/a.root?token={SECRET}"
@@ -36,7 +36,7 @@ def test_no_planted_secret_is_anywhere(observed: Observed, tmp_path: Path, capsy
     folder = tmp_path / "journal"
     observed.observer.tokens[NAME] = "token"
     observed.scheduler.plugins = {}
-    recorder = Recorder(observed.scheduler, observed.observer, folder)
+    recorder = FacilityPlugin(observed.scheduler, observed.observer, folder)
     mark = {"collectors": ["c"], "step": "processing", "prefix": f"token={SECRET}", "call": "call-1"}
     for number, marks in enumerate((None, {ANNOTATION: mark})):
         prefix, client = f"token={SECRET}", f"Client-token={SECRET}-{number}"

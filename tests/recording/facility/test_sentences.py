@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from stand_ins import Observed
 
-from roastcoffea.recording.facility.sentences import classes_of, limit, page_of, short, workers_of
+from roastcoffea.recording.facility.page import classes_of, limit, page_of
 
 
 def with_chunks(observed: Observed, prefix: str = "Dijet") -> Observed:
@@ -41,12 +40,6 @@ def test_texts_of_others_are_escaped(observed: Observed) -> None:
     text = str(page_of(with_chunks(observed, "<script>alert(1)</script>$x$").observer, observed.now))
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
-
-
-def test_without_runs_there_is_a_sentence(observed: Observed) -> None:
-    observed.pass_time(1)
-    assert "No run of coffea" in str(page_of(observed.observer, observed.now))
-    assert workers_of(observed.observer) == "2 workers, 0 of 8 threads with a task"
 
 
 def busy(observed: Observed) -> None:
@@ -93,15 +86,3 @@ def test_classes_are_those_of_the_last_minute_that_matter() -> None:
     assert "75 %" in text
     assert "merge" not in text
     assert str(classes_of({})) == ""
-
-
-@pytest.mark.parametrize(
-    ("client", "words"),
-    [
-        ("Client-5ae17017-e80c-11f1-93cd-02fc00000001", "Client-5ae17017"),
-        ("x" * 100, "x" * 40),
-        ("a client", "a client"),
-    ],
-)
-def test_clients_have_short_names(client: str, words: str) -> None:
-    assert short(client) == words

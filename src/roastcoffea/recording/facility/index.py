@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES
+from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES, LoggedCluster
 from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.log.journal import LOG
 from roastcoffea.log.journals import Journal, journal_in, journals_in
@@ -22,11 +22,10 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
 from roastcoffea.recording.facility.recorder import CALL, CLUSTER, RUN, TICK
-from roastcoffea.recording.facility.sentences import short
-from roastcoffea.recording.recovery import ReplayedCluster
+from roastcoffea.recording.facility.runs import short
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column
-from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
+from roastcoffea.records.run import FINISHED, Run, RunnerCall, unwatched_run
 from roastcoffea.records.tasks import OK
 from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.sheet import Column as SheetColumn
@@ -45,13 +44,7 @@ from roastcoffea.units import (
     three_digits,
 )
 
-BACKEND: Final = "facility"
 UNKNOWN: Final = "unknown"
-NO_CHUNKS: Final = (
-    "its chunks were not metered: start workers with dask worker --preload roastcoffea.facility, or use a collector"
-)
-NO_CLIENT: Final = "only the client knows it, and it did not measure this run"
-NO_SPAN: Final = "runs recorded by the scheduler have no span of their own"
 WHY_CUT_OFF: Final = "the scheduler ended, or was killed, before the run did: what came later is missing"
 
 
@@ -59,7 +52,7 @@ WHY_CUT_OFF: Final = "the scheduler ended, or was killed, before the run did: wh
 class Recorded:
     """What a journal has of a run, or of the whole scheduler."""
 
-    cluster: ReplayedCluster = field(default_factory=ReplayedCluster)
+    cluster: LoggedCluster = field(default_factory=LoggedCluster)
     run: dict[str, Any] = field(default_factory=dict)
     clusters: list[dict[str, Any]] = field(default_factory=list)
     last: float = 0.0
@@ -97,32 +90,39 @@ def recorded_in(journal: Journal) -> Recorded:
     return found
 
 
-def run_of(journal: Journal) -> Run:
+def run_of(journal: Journal, found: Recorded | None = None) -> Run:
     """The run that a journal has, on the scheduler's clock, with what it lacks."""
-    found, start = recorded_in(journal), float(journal.header["start"])
+    found, start = found or recorded_in(journal), float(journal.header["start"])
     known, cluster = found.run, found.cluster
     stop = max(float(known.get("stop") or known.get("last") or found.last), start)
-    calls = cluster.received.calls()
-    chunks = cluster.received.chunks(calls)
+    identities = cluster.received.calls()
+    chunks = cluster.received.chunks(identities)
     chunks = chunks if len(chunks) else None
-    absent = {"span_metrics": NO_SPAN, "asked": NO_CLIENT, "client_steps": NO_CLIENT}
-    absent |= {} if chunks else dict.fromkeys(("chunks", *FROM_CHUNKS), NO_CHUNKS)
-    tables: dict[str, Any] = {
-        name: cluster.table(name, chunks, start, stop) for name in TABLES if name not in {"chunks", "client_steps"}
-    }
-    run = Run(
-        id=str(journal.header.get("id")),
-        name=None,
+    absent = dict.fromkeys(("asked", "client_steps"), "only the client knows it, and it did not measure this run")
+    absent["span_metrics"] = "runs recorded by the scheduler have no span of their own"
+    if not chunks:
+        remedy = "start workers with dask worker --preload roastcoffea.facility, or use a collector"
+        absent |= dict.fromkeys(("chunks", *FROM_CHUNKS), f"its chunks were not metered: {remedy}")
+    # what stands for the Runner call, of which the scheduler knows chunks and files
+    call = RunnerCall(
+        id=next(iter(identities)) if len(identities) == 1 else CALL,
+        processor=str(known.get("processor") or known.get("name") or UNKNOWN),
+        executor=UNKNOWN,
         start=start,
         stop=stop,
         outcome=FINISHED,
-        error=None,
-        backend=BACKEND,
-        environment=Environment(versions={}, client_host=None),
+        chunks=int(known.get("asked") or 0) or None,
+        files=int(known.get("files") or 0) or None,
+    )
+    run = unwatched_run(
+        id=str(journal.header.get("id")),
+        start=start,
+        stop=stop,
+        backend="facility",
         sampling_interval=TICK,
-        calls=(_call(known, next(iter(calls)) if len(calls) == 1 else CALL, start, stop),),
+        calls=(call,),
         chunks=chunks,
-        **tables,
+        **{name: cluster.table(name, chunks, start, stop) for name in TABLES if name not in {"chunks", "client_steps"}},
         attempts=known.get("attempts"),
         scheduler_clock_offset=0.0,
         dropped=dict(known.get("dropped") or {}),
@@ -135,22 +135,6 @@ def run_of(journal: Journal) -> Run:
     )
     return checked(run)
 
-
-def _call(known: dict[str, Any], identity: str, start: float, stop: float) -> RunnerCall:
-    """What stands for the Runner call, of which the scheduler knows chunks and files."""
-    return RunnerCall(
-        id=identity,
-        processor=str(known.get("processor") or known.get("name") or UNKNOWN),
-        executor=UNKNOWN,
-        start=start,
-        stop=stop,
-        outcome=FINISHED,
-        chunks=int(known.get("asked") or 0) or None,
-        files=int(known.get("files") or 0) or None,
-    )
-
-
-JOULES_PER_KILOWATT_HOUR: Final = 3.6e6
 
 ENDED: Final = "ended"
 RUNNING: Final = "running"
@@ -282,8 +266,13 @@ def day_of(moment: float) -> str:
 
 def row_of(journal: Journal) -> dict[str, Any]:
     """Row of a run."""
-    run, header = run_of(journal), journal.header
-    known = recorded_in(journal).run
+    found, header = recorded_in(journal), journal.header
+    run, known = run_of(journal, found), found.run
+    tasks: pa.Table = run.tasks
+    own = tasks.filter(pc.is_valid(tasks["key"]))  # those of others have no key
+    hours = pc.divide(pc.subtract(own["stop"], own["start"]), SECONDS_PER_HOUR)
+    total = pc.sum(hours).as_py() or 0.0
+    failed = pc.sum(pc.if_else(pc.equal(own["outcome"], OK), 0.0, hours)).as_py() or 0.0
     state = ENDED if known.get("ended") else RUNNING if journal.is_written else LOST
     row = {
         "day": day_of(run.start),
@@ -297,18 +286,11 @@ def row_of(journal: Journal) -> dict[str, Any]:
         "events": known.get("events"),
         "problems": len(run.problems),
         "journal": journal.folder.name,
-        **_of_tasks(run.tasks),
+        "core_hours": total,
+        "failed_hours": failed,
+        "failed_share": failed / total if total else None,
     }
     return row if run.chunks is None else row | _of_chunks(Measurement(run), run.chunks)
-
-
-def _of_tasks(tasks: pa.Table) -> dict[str, Any]:
-    """Thread time of the run's own tasks: those of others have no key."""
-    own = tasks.filter(pc.is_valid(tasks["key"]))
-    hours = pc.divide(pc.subtract(own["stop"], own["start"]), SECONDS_PER_HOUR)
-    total = pc.sum(hours).as_py() or 0.0
-    failed = pc.sum(pc.if_else(pc.equal(own["outcome"], OK), 0.0, hours)).as_py() or 0.0
-    return {"core_hours": total, "failed_hours": failed, "failed_share": failed / total if total else None}
 
 
 def _of_chunks(measurement: Measurement, chunks: pa.Table) -> dict[str, Any]:
@@ -334,6 +316,7 @@ def _of_chunks(measurement: Measurement, chunks: pa.Table) -> dict[str, Any]:
 def costs(totals: Sequence[Sequence[Mapping[str, Any]]], watts: float | None) -> list[dict[str, Any]]:
     """Rows of days, from the totals that schedulers wrote; what accrued until an entry is of its day."""
     days: dict[str, Counter[str]] = {}
+    row: dict[str, Any]
     for entries in totals:
         before: dict[str, float] = {}
         for entry in entries:
@@ -342,85 +325,81 @@ def costs(totals: Sequence[Sequence[Mapping[str, Any]]], watts: float | None) ->
             day.update({name: float(entry.get(name) or 0) for name in ("hosts_with_energy", "hosts")})
             day.update({name: amount - before.get(name, 0.0) for name, amount in now.items()})
             before = now
-    return [_day(day, amounts, watts) for day, amounts in sorted(days.items())]
-
-
-def _day(day: str, amounts: Mapping[str, float], watts: float | None) -> dict[str, Any]:
-    idle = {f"{name.replace(': ', '_')}_": amounts[name] for name in IDLE if "idle" in name}
-    seconds = {"": amounts["capacity_seconds"], "idle_": sum(idle.values()), "failed_": amounts[FAILED]}
-    of_all = {"core_": seconds[""], "cpu_": amounts["cpu_seconds"], **seconds, **idle}
-    row = {"day": day, **{f"{name}hours": each / SECONDS_PER_HOUR for name, each in of_all.items() if name}}
-    row |= {"events": int(amounts["events"]), "bytes": int(amounts["bytes"])}
-    if amounts["hosts_with_energy"]:  # nothing where no host could measure
-        row["measured_energy"] = amounts["joules"] / JOULES_PER_KILOWATT_HOUR
-        row["measured_hosts"] = amounts["hosts_with_energy"] / amounts["hosts"]
-    if watts is not None:
-        row |= {f"{name}energy": each / SECONDS_PER_HOUR * watts / 1000 for name, each in seconds.items()}
-    return row
+    rows = []
+    for date, amounts in sorted(days.items()):
+        idle = {f"{name.replace(': ', '_')}_": amounts[name] for name in IDLE if "idle" in name}
+        seconds = {"": amounts["capacity_seconds"], "idle_": sum(idle.values()), "failed_": amounts[FAILED]}
+        of_all = {"core_": seconds[""], "cpu_": amounts["cpu_seconds"], **seconds, **idle}
+        row = {"day": date, "events": int(amounts["events"]), "bytes": int(amounts["bytes"])}
+        row |= {f"{name}hours": each / SECONDS_PER_HOUR for name, each in of_all.items() if name}
+        if amounts["hosts_with_energy"]:  # nothing where no host could measure
+            row["measured_energy"] = amounts["joules"] / 3.6e6
+            row["measured_hosts"] = amounts["hosts_with_energy"] / amounts["hosts"]
+        if watts is not None:
+            row |= {f"{name}energy": each / SECONDS_PER_HOUR * watts / 1000 for name, each in seconds.items()}
+        rows.append(row)
+    return rows
 
 
 HOUR: Final = Unit("h", lambda value: number(three_digits(round(value, 4))))
 ENERGY: Final = Unit("kWh", scaled("Wh", 1e3))
 
-RUNS: Final = (
-    ("client", SheetColumn("client")),
-    ("processor", SheetColumn("processor")),
-    ("state", SheetColumn("state", dispensable=2)),
-    ("elapsed", SheetColumn("elapsed", SECOND, dispensable=3)),
-    ("events", SheetColumn("events", COUNT, dispensable=4)),
-    ("core_hours", SheetColumn("core-hours", HOUR)),
-    ("wasted_share", SheetColumn("wasted", FRACTION)),
-    ("wasted_by", SheetColumn("most by")),
-    ("failed_share", SheetColumn("failed", FRACTION)),
-    ("gigabits_per_second", SheetColumn("data", GIGABIT_PER_SECOND, dispensable=5)),
-    ("heaviest_dataset", SheetColumn("heaviest dataset", dispensable=1)),
-)
-DAYS: Final = (
-    ("day", SheetColumn("day")),
-    ("core_hours", SheetColumn("core-hours", HOUR)),
-    ("cpu_hours", SheetColumn("CPU", HOUR)),
-    ("idle_hours", SheetColumn("idle", HOUR)),
-    ("failed_hours", SheetColumn("failed", HOUR)),
-    ("energy", SheetColumn("energy", ENERGY)),
-    ("idle_energy", SheetColumn("of idle", ENERGY)),
-)
-MEASURED: Final = "Measured by the processors of {:.0%} of the hosts, for all that ran there: {} on {}."
-HOURS: Final = "core-hours: threads of all workers times the time that they were there; of these CPU, idle, and failed"
-NO_WATTS: Final = "For an estimate of energy give --watts-per-core."
-FORMULA: Final = "Energy is an estimate, not measured: core-hours x {} W per core / 1000."
+RUNS: Final = {
+    "client": SheetColumn("client"),
+    "processor": SheetColumn("processor"),
+    "state": SheetColumn("state", dispensable=2),
+    "elapsed": SheetColumn("elapsed", SECOND, dispensable=3),
+    "events": SheetColumn("events", COUNT, dispensable=4),
+    "core_hours": SheetColumn("core-hours", HOUR),
+    "wasted_share": SheetColumn("wasted", FRACTION),
+    "wasted_by": SheetColumn("most by"),
+    "failed_share": SheetColumn("failed", FRACTION),
+    "gigabits_per_second": SheetColumn("data", GIGABIT_PER_SECOND, dispensable=5),
+    "heaviest_dataset": SheetColumn("heaviest dataset", dispensable=1),
+}
+DAYS: Final = {
+    "day": SheetColumn("day"),
+    "core_hours": SheetColumn("core-hours", HOUR),
+    "cpu_hours": SheetColumn("CPU", HOUR),
+    "idle_hours": SheetColumn("idle", HOUR),
+    "failed_hours": SheetColumn("failed", HOUR),
+    "energy": SheetColumn("energy", ENERGY),
+    "idle_energy": SheetColumn("of idle", ENERGY),
+}
 
 
 def sheets(found: Index) -> list[Sheet]:
     """Days with their cost, and runs."""
-    days = [pair for pair in DAYS if found.watts is not None or "energy" not in pair[0]]
-    energy = NO_WATTS if found.watts is None else FORMULA.format(number(found.watts))
-    runs = found.runs.to_pylist()
+    columns = {name: head for name, head in DAYS.items() if found.watts is not None or "energy" not in name}
+    lines = [
+        "core-hours: threads of all workers times the time that they were there; of these CPU, idle, and failed",
+        "For an estimate of energy give --watts-per-core."
+        if found.watts is None
+        else f"Energy is an estimate, not measured: core-hours x {number(found.watts)} W per core / 1000.",
+    ]
+    days, runs, notes = found.days.to_pylist(), found.runs.to_pylist(), []
+    for row in days:
+        if (energy := row["measured_energy"]) is not None:
+            where = f"Measured by the processors of {row['measured_hosts']:.0%} of the hosts, for all that ran there"
+            lines.append(f"{where}: {ENERGY.text(energy)} on {row['day']}.")
     for row in runs:
         row["client"] = short(row["client"] or "")
-    notes = (
-        [] if not runs else ["wasted: waiting, overhead and failed attempts, of the thread time of the run's own tasks"]
-    )
+    if runs:
+        notes.append("wasted: waiting, overhead and failed attempts, of the thread time of the run's own tasks")
     if any(row["wasted_share"] is None for row in runs):
         notes.append("- is not known: chunks are metered by dask worker --preload roastcoffea.facility")
-    cut_off = sum(row["state"] == LOST for row in runs)
-    if cut_off:
+    if cut_off := sum(row["state"] == LOST for row in runs):
         notes.append(f"{counted(cut_off, 'run')} cut off: the scheduler ended, or was killed, before the run did")
-    rows = found.days.to_pylist()
-    measured = [
-        MEASURED.format(row["measured_hosts"], ENERGY.text(row["measured_energy"]), row["day"])
-        for row in rows
-        if row["measured_energy"] is not None
-    ]
-    heads, lines = [head for _, head in days], [HOURS, energy, *measured]
     return [
-        Sheet(title="Days", things="days", columns=heads, rows=_rows(rows, days), notes=lines),
-        Sheet(title="Runs", things="runs", columns=[head for _, head in RUNS], rows=_rows(runs, RUNS), notes=notes),
+        _sheet("Days", columns, days, lines),
+        _sheet("Runs", RUNS, runs, notes),
         *([Sheet(title="Not read", items=found.problems)] if found.problems else []),
     ]
 
 
-def _rows(rows: list[dict[str, Any]], columns: Any) -> list[list[Any]]:
-    return [[row[name] for name, _ in columns] for row in rows]
+def _sheet(title: str, columns: Mapping[str, SheetColumn], rows: list[dict[str, Any]], notes: list[str]) -> Sheet:
+    cells = [[row[name] for name in columns] for row in rows]
+    return Sheet(title=title, things=title.lower(), columns=list(columns.values()), rows=cells, notes=notes)
 
 
 def write_page(found: Index, path: Path, *, overwrite: bool) -> Path:

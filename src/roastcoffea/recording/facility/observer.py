@@ -50,8 +50,6 @@ ASSIGNED: Final = "assigned"
 """Row of the time of slots with a task, as sampled."""
 
 _ROWS: Final = {name: row for row, name in enumerate((*SHOWN, ASSIGNED))}
-BATCH: Final = 1000
-SHORTEST: Final = 1e-9
 _IDLE: Final = [_ROWS[name] for name in IDLE]
 
 
@@ -83,7 +81,7 @@ class Timeline:
         """Spread the seconds of an attempt over its time."""
         self._times.append((start, stop))
         self._amounts.append([seconds.get(name, 0.0) for name in _ROWS])
-        if len(self._times) >= BATCH:
+        if len(self._times) >= 1000:
             self._spread()
 
     def sample(self, start: float, stop: float, assigned: float, idle: Mapping[str, float]) -> None:
@@ -98,7 +96,7 @@ class Timeline:
         edges = (self._last - BINS + 1 + np.arange(BINS + 1)) * BIN
         stop = np.minimum(stop, edges[-1])
         within = np.minimum(stop, edges[1:]) - np.maximum(start, edges[:-1])
-        lengths = np.maximum(stop - start, SHORTEST)
+        lengths = np.maximum(stop - start, 1e-9)
         self._seconds += np.array(self._amounts).T @ (np.maximum(within, 0.0) / lengths)
         self._times.clear()
         self._amounts.clear()
@@ -118,7 +116,6 @@ class Timeline:
 
 
 MOST_ENDPOINTS: Final = 20
-MOST_FILES: Final = 256
 OTHERS: Final = "others"
 """Endpoint of the bytes from all endpoints beyond the first ones."""
 
@@ -175,7 +172,7 @@ class Counters:
         return name
 
 
-@lru_cache(MOST_FILES)
+@lru_cache(256)
 def _endpoint(file: str | None) -> str | None:
     """Endpoint of a file, remembered because a file usually has many chunks."""
     return endpoint(file)
@@ -190,20 +187,6 @@ READ: Final = (
     *("wall_seconds", "cpu_seconds", "helper_cpu_seconds", *(column for column, _ in CLASS_OF_COLUMN)),
 )
 """Columns of chunks that are counted."""
-
-MOST_MESSAGES: Final = 1000
-"""Most failed attempts remembered until their task's end arrives, and most records remembered as counted."""
-
-LEFT: Final = (
-    "handle-worker-cleanup",
-    "worker-send-comm-fail",
-    "send-all-comm-fail",
-    "check-worker-ttl",
-    "remove-worker",
-)
-"""Beginnings of distributed's reasons for tasks that a worker took along."""
-
-SUBMITTED: Final = ("waiting", "queued", "no-worker", "processing")
 
 
 class Observer(SchedulerPlugin):  # type: ignore[misc]
@@ -261,7 +244,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
             if start == "processing":
                 task = self._scheduler.tasks[key]
                 self._attempt_ended(task, finish, kwargs, time.time())
-            elif start == "released" and finish in SUBMITTED:
+            elif start == "released" and finish in ("waiting", "queued", "no-worker", "processing"):
                 self.runs.part(self._scheduler.tasks[key], time.time())
             elif finish == "forgotten":
                 self.runs.forgotten(key, time.time())
@@ -275,8 +258,12 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
                 if "failed" in message:
                     self._failing[message["failed"], message["run_id"]] = message
                     _bound(self._failing)
-                if "chunk" in message:
-                    self._record_of_failed(message["chunk"])
+                # each collector's plugin receives the record of a failed attempt
+                for record in unpacked_values(message["chunk"], READ) if "chunk" in message else ():
+                    if record.get("id") not in self._counted:
+                        self._counted[record.get("id")] = None
+                        _bound(self._counted)
+                        self.counters.add_bytes(record, failed=True, preprocessing=False)
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
 
@@ -368,14 +355,6 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         if part.run is not None:
             part.run.tally.add(record, preprocessing=preprocessing)
 
-    def _record_of_failed(self, packed: bytes) -> None:
-        """Count the bytes of a failed attempt; each collector's plugin receives its record."""
-        for record in unpacked_values(packed, READ):
-            if record.get("id") not in self._counted:
-                self._counted[record.get("id")] = None
-                _bound(self._counted)
-                self.counters.add_bytes(record, failed=True, preprocessing=False)
-
     def _spread(self, start: float, stop: float, seconds: Mapping[str, float]) -> None:
         for name, amount in seconds.items():
             self.counters.seconds[name] += amount
@@ -385,7 +364,20 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
     def _outcome(self, state: str, ending: Mapping[str, Any], failed: Mapping[str, Any] | None) -> str:
         if failed is not None or state == "erred" or str(ending.get("stimulus_id")).startswith("task-erred"):
             return ERROR
-        return LOST if str(ending.get("stimulus_id")).startswith(LEFT) else CANCELLED
+        # beginnings of distributed's reasons for tasks that a worker took along
+        return (
+            LOST
+            if str(ending.get("stimulus_id")).startswith(
+                (
+                    "handle-worker-cleanup",
+                    "worker-send-comm-fail",
+                    "send-all-comm-fail",
+                    "check-worker-ttl",
+                    "remove-worker",
+                )
+            )
+            else CANCELLED
+        )
 
     def _failed(self, problem: Exception) -> None:
         """Count an error of our own, which must not reach the scheduler; the first one is logged."""
@@ -421,5 +413,6 @@ def _by_phase(records: Iterable[Mapping[str, Any]], seconds: float) -> dict[str,
 
 def _bound(entries: dict[Any, Any]) -> None:
     """Forget the oldest entry where there are too many."""
-    if len(entries) > MOST_MESSAGES:
+    # most failed attempts remembered until their task's end arrives, and most records remembered as counted
+    if len(entries) > 1000:
         del entries[next(iter(entries))]

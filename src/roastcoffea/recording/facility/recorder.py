@@ -7,26 +7,31 @@ import getpass
 import json
 import logging
 import math
+import secrets
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+import click
+import dask
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
 from roastcoffea.backends.scheduler import ClusterPlugin
+from roastcoffea.errors import reported
 from roastcoffea.generations import event_topics
 from roastcoffea.instrument.channels import dask_worker
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.log.journal import LOG, JournalWriter
-from roastcoffea.log.kinds import CHUNK, LogWriter
+from roastcoffea.log.journal import LOG, MOST_BYTES, JournalWriter
+from roastcoffea.log.kinds import LogWriter
 from roastcoffea.log.marks import ANNOTATION
-from roastcoffea.recording.black_box import remove_old
+from roastcoffea.recording.assembly import remove_old
+from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.runs import ObservedRun, Runs
 from roastcoffea.records.tasks import PREPROCESSING, PROCESSOR
@@ -34,11 +39,8 @@ from roastcoffea.redaction import redacted
 from roastcoffea.units import SECONDS_PER_HOUR
 
 POWERCAP: Final = Path("/sys/class/powercap")
-PACKAGES: Final = "intel-rapl:[0-9]*"
 METRIC: Final = "roastcoffea-energy"
 """Name of the worker metric: joules of all processor packages of the host since the worker's preload began."""
-
-MICROJOULES: Final = 1e-6
 
 
 class PackageEnergy:
@@ -52,7 +54,7 @@ class PackageEnergy:
 
     def __init__(self, root: Path = POWERCAP) -> None:
         # those with a second colon are parts of a package
-        self._domains = [path for path in sorted(root.glob(PACKAGES)) if path.name.count(":") == 1]
+        self._domains = [path for path in sorted(root.glob("intel-rapl:[0-9]*")) if path.name.count(":") == 1]
         if not self._domains:
             raise FileNotFoundError(f"{root} has no counters of processor packages")
         self._ranges = [_number(path / "max_energy_range_uj") for path in self._domains]
@@ -64,7 +66,7 @@ class PackageEnergy:
         now = self._read()
         for before, after, most in zip(self._last, now, self._ranges, strict=True):
             grown = after - before
-            self._joules += MICROJOULES * (grown if grown >= 0 else grown + most)
+            self._joules += 1e-6 * (grown if grown >= 0 else grown + most)
         self._last = now
         return self._joules
 
@@ -99,11 +101,6 @@ def _number(file: Path) -> int:
     return int(file.read_text())
 
 
-def hosts_of(workers: Iterable[Any]) -> int:
-    """Number of hosts of workers."""
-    return len({worker.host for worker in workers})
-
-
 NAME: Final = "roastcoffea-facility"
 """Name of the plugins on scheduler and workers, and of the topic of worker events."""
 
@@ -112,16 +109,21 @@ CLUSTER: Final = "cluster"
 """Kinds of entries in journals, as JSON: how far a run has come, and totals of the scheduler."""
 
 LOG_CAP: Final = 16_000_000
-DRAINED: Final = 4_000_000
 TICK: Final = 1.0
-CLUSTER_SECONDS: Final = 10.0
-"""Seconds between two entries with the totals of the scheduler."""
 
-LAST_TASKS: Final = 60.0
-"""Longest time to wait for tasks of others that ran when a run ended: until they end, nobody knows when they began."""
 
-LONGEST_JOURNAL: Final = 2_000_000_000
-"""Most bytes of the journal of one run; what comes later is not recorded, which its problems say."""
+def _journal(
+    folder: Path, start: float, known: Mapping[str, Any], note: Any, most_bytes: int = MOST_BYTES
+) -> JournalWriter:
+    """A new journal, of a run or of the whole scheduler, with the account that the scheduler runs under."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = None
+    identity, began = uuid.uuid4().hex, datetime.fromtimestamp(start, UTC)
+    place = f"{began:%Y%m%dT%H%M%S}-{'cluster-' if 'cluster' in known else ''}{identity[:12]}"
+    header = {"facility": True, "id": identity, "start": start, "user": user, **known}
+    return JournalWriter(folder / place, header, note, most_bytes=most_bytes)
 
 
 class CleanLog(LogWriter):
@@ -144,11 +146,9 @@ class RunRecorder(ClusterPlugin):
         self.observed = run
         self._parts = observer.runs
         self.begin(scheduler, CleanLog(LOG_CAP), partial(AttemptsOfRun, run, observer.runs))
-        identity, began = uuid.uuid4().hex, datetime.fromtimestamp(run.start, UTC)
-        header: dict[str, Any] = {"facility": True, "id": identity, "start": run.start, "user": user()}
-        header |= {"client": redacted(run.client), "collectors": list(run.collectors)}
-        place = folder / f"{began:%Y%m%dT%H%M%S}-{identity[:12]}"
-        self.journal = JournalWriter(place, header, note, most_bytes=LONGEST_JOURNAL)
+        known = {"client": redacted(run.client), "collectors": list(run.collectors)}
+        # what comes after so many bytes is not recorded, which its problems say
+        self.journal = _journal(folder, run.start, known, note, most_bytes=2_000_000_000)
         self._received = 0
         self._last: tuple[float, frozenset[Any]] | None = None
         """Until when these last tasks are waited for, once the run has ended."""
@@ -160,24 +160,29 @@ class RunRecorder(ClusterPlugin):
             self.attempts.transition(key, start, finish, **reasons)
 
     def take(self, topic: str, message: Mapping[str, Any]) -> None:
-        """Take a message of our plugin on a worker; of one of a collector's the record of a chunk of the run."""
-        if "chunk" in message and self._parts.known(message["of"][0]).run is self.observed:
-            self.log.write(CHUNK, message["chunk"])
-            self.attempts.recorded(*message["of"])
+        """Take a message of our plugin on a worker; of one of a collector's only the record of a chunk."""
         if topic == NAME:
-            self._take_message({name: value for name, value in message.items() if name != "chunk"})
+            self._take_message(message)
+        elif "chunk" in message:
+            self.take_chunk(message)
+
+    def take_chunk(self, message: Mapping[str, Any]) -> None:
+        if self._parts.known(message["of"][0]).run is self.observed:
+            super().take_chunk(message)
 
     def is_over(self, now: float) -> bool:
         """Whether the run has ended, and with it what ran on the workers then."""
         if self._last is None and self.observed.ended:
-            self._last = now + LAST_TASKS, frozenset(self.attempts.open_keys)
+            # longest time to wait for tasks of others that ran when a run ended: until they end, nobody knows when
+            # they began
+            self._last = now + 60.0, frozenset(self.attempts.open_keys)
         return self._last is not None and (now >= self._last[0] or self._last[1].isdisjoint(self.attempts.open_keys))
 
     def flush(self, *, last: bool = False) -> None:
         """Give the journal what was recorded, and how far the run has come."""
         more = True
         while more:
-            answer = self.log.drain(DRAINED, self._received)
+            answer = self.log.drain(4_000_000, self._received)
             self._received += len(answer["data"])
             more = answer["more"]
             if answer["data"]:
@@ -222,7 +227,7 @@ class AttemptsOfRun(Attempts):
         return True  # fine metrics of runs that overlap cannot be told apart
 
 
-class Recorder(SchedulerPlugin):  # type: ignore[misc]
+class FacilityPlugin(SchedulerPlugin):  # type: ignore[misc]
     """The plugin of the preload: it has a recorder for each run that goes on, and one for the whole scheduler.
 
     Parameters
@@ -251,10 +256,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         """Days, and gigabytes of all journals, after which the oldest are removed, once an hour."""
         self._begun = 0
         observer.listeners.append(self.moved)
-        identity = uuid.uuid4().hex
-        header = {"facility": True, "id": identity, "start": time.time(), "user": user(), "cluster": True}
-        place = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-cluster-{identity[:12]}"
-        self._journal = JournalWriter(place, header, self._note)
+        self._journal = _journal(folder, time.time(), {"cluster": True}, self._note)
         self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
 
     # events from the scheduler
@@ -312,7 +314,8 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
                     self.recorders.pop(run).end(wait=False)
                 else:
                     recorder.flush()
-            if now - self._written >= CLUSTER_SECONDS:
+            # seconds between two entries with the totals of the scheduler
+            if now - self._written >= 10.0:
                 self._written = now
                 self._journal.write(CLUSTER, json.dumps(self._totals(now)).encode())
             if now - self._cleaned > SECONDS_PER_HOUR and self.limits != (None, None):
@@ -366,7 +369,7 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
             "workers": len(self._scheduler.workers),
             "joules": self._energy.joules,
             "hosts_with_energy": self._energy.hosts,
-            "hosts": hosts_of(self._scheduler.workers.values()),
+            "hosts": len({worker.host for worker in self._scheduler.workers.values()}),
         }
 
     def _note(self, problem: str) -> None:
@@ -376,14 +379,6 @@ class Recorder(SchedulerPlugin):  # type: ignore[misc]
         self.failures += 1
         if self.failures == 1:
             logging.getLogger(__name__).warning("runs are not recorded completely", exc_info=problem)
-
-
-def user() -> str | None:
-    """Account that the scheduler runs under; None where it has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None
 
 
 CALL: Final = "facility"
@@ -440,3 +435,66 @@ def _is_ours() -> bool:
     task = worker.state.tasks.get(worker.get_current_task())
     annotations = None if task is None else task.annotations
     return task is not None and ANNOTATION not in (annotations or {})
+
+
+CONFIG: Final = "roastcoffea.facility"
+
+_ends: Final[dict[Any, list[Any]]] = {}
+"""What ends with each server of this process."""
+
+
+@click.command()
+@click.option("--roastcoffea-journal", type=click.Path(path_type=Path), help="Folder in which every run is recorded.")
+@click.option("--roastcoffea-keep-days", type=float, help="Days after which records are removed.")
+@click.option("--roastcoffea-keep-gigabytes", type=float, help="Size of all records beyond which the oldest go.")
+async def dask_setup(
+    server: Any,
+    roastcoffea_journal: Path | None,
+    roastcoffea_keep_days: float | None,
+    roastcoffea_keep_gigabytes: float | None,
+) -> None:
+    """Begin on a scheduler or a worker; once, though it may be named twice, in the configuration and by an option."""
+    if server in _ends:
+        return
+    if hasattr(server, "worker_plugins"):
+        given = {"journal": roastcoffea_journal, "keep-days": roastcoffea_keep_days}
+        await _begin(server, given | {"keep-gigabytes": roastcoffea_keep_gigabytes})
+    else:
+        start()
+        _ends[server] = [stop]
+        with reported(logging.getLogger(__name__).debug, "energy is not measured", (OSError, ValueError)):
+            server.metrics[METRIC] = PackageEnergy().joules
+            _ends[server].append(lambda: server.metrics.pop(METRIC, None))
+
+
+async def dask_teardown(server: Any) -> None:
+    """End on a scheduler or a worker."""
+    for end in _ends.pop(server, ()):
+        end()
+
+
+async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
+    """Show the runs of a scheduler, and record them if there is a folder."""
+    options = {
+        name: dask.config.get(f"{CONFIG}.{name}", None) if value is None else value for name, value in given.items()
+    }
+    token = secrets.token_hex(16)
+    observer = display.join(scheduler, NAME, token)
+    _ends[scheduler] = [lambda: display.leave(scheduler, NAME)]
+    if options["journal"] is None:
+        logging.getLogger(__name__).info("runs are shown and not recorded: --roastcoffea-journal has no folder")
+        return
+    from tornado.ioloop import PeriodicCallback
+
+    from roastcoffea.backends.connection import pickled
+    from roastcoffea.backends.worker import WorkerHalf
+
+    recorder = FacilityPlugin(scheduler, observer, Path(options["journal"]).expanduser().resolve())
+    recorder.limits = options["keep-days"], options["keep-gigabytes"]
+    scheduler.add_plugin(recorder, name=NAME, idempotent=True)
+    ticker = PeriodicCallback(lambda: recorder.tick(time.time()), 1000 * TICK)
+    ticker.start()
+    # an event loop of its own has the workers' plugins sent to those that come later
+    half = pickled(WorkerHalf(NAME, token, counts=False))
+    await scheduler.register_worker_plugin(None, plugin=half, name=NAME, idempotent=True)
+    _ends[scheduler][:0] = [ticker.stop, recorder.end]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -110,7 +111,7 @@ class Runs:
                 run.pending += 1
                 run.last = now
                 run.asked += kind == PROCESSOR
-                run.files += kind == PREPROCESSING and self._is_file(task)
+                run.files += kind == PREPROCESSING and not task.dependencies  # a merge opens no file
         return part
 
     def known(self, key: Any) -> Part:
@@ -155,7 +156,9 @@ class Runs:
             if run.pending <= 0 and now - run.last > run.longest_pause:
                 run.stop = run.last
                 over.append(run)
-        self._forget_oldest()
+        ended = [identity for identity, run in self.all.items() if run.ended]
+        for identity in ended[: max(len(self.all) - MOST_RUNS, 0)]:
+            del self.all[identity]
         return over
 
     def _described(self, task: Any, now: float) -> Part:
@@ -208,17 +211,19 @@ class Runs:
             run.processor = processor
             run.name = redacted(str(processor))[:LONGEST_NAME]
 
-    def _is_file(self, task: Any) -> bool:
-        """Whether a task of preprocessing opens a file, and does not merge."""
-        return not task.dependencies
-
-    def _forget_oldest(self) -> None:
-        ended = [identity for identity, run in self.all.items() if run.ended]
-        for identity in ended[: max(len(self.all) - MOST_RUNS, 0)]:
-            del self.all[identity]
-
 
 def client_of(task: Any) -> str:
     """Identity of the client that submitted a task; of one that nobody wants itself, of the tasks that need it."""
     wanting = task.who_wants or next((other.who_wants for other in task.dependents if other.who_wants), ())
     return min((str(client.client_key) for client in wanting), default="a client that left")
+
+
+def short(client: str) -> str:
+    """Identity of a client without the end of its UUID.
+
+    Examples
+    --------
+    >>> short("Client-ttbar-5ae17017-e80c-11f1-93cd-02fc00000001")
+    'Client-ttbar-5ae17017'
+    """
+    return re.sub(r"(-[0-9a-f]{8})(-[0-9a-f]{4,12})+$", r"\1", redacted(client))[:40]

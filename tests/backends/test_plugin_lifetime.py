@@ -26,7 +26,6 @@ from distributed import Client, Event, wait
 from stand_ins import CLIENT, NAME, TOKEN, Scheduler
 
 from roastcoffea import MetricsCollector
-from roastcoffea.backends import workers
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.log.reader import ClusterLog
@@ -68,7 +67,7 @@ def sampled(
     """Samples of a scheduler with two workers that was watched for so long."""
     loop, real, here = FakeLoop(), time.time, threading.get_ident()
     # the loops of other threads would wait for years
-    monkeypatch.setattr(workers.time, "time", lambda: T + loop.time() if threading.get_ident() == here else real())
+    monkeypatch.setattr("time.time", lambda: T + loop.time() if threading.get_ident() == here else real())
 
     async def watch() -> ClusterPlugin:
         plugin = ClusterPlugin(NAME, CLIENT, TOKEN, None, interval)

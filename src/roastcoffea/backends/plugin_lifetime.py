@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from roastcoffea.backends.limits import load
 from roastcoffea.backends.worker import importable_package
@@ -60,7 +60,7 @@ async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> di
     package = importable_package()
     if package is not None:  # else the event loop would wait for it as it unpickles the plugin
         with suppress(ImportError):  # of another version, which is not used
-            await asyncio.to_thread(import_module, "roastcoffea.backends.display")
+            await asyncio.to_thread(import_module, "roastcoffea.backends.scheduler")
     described_workers = described(*await ask_workers(dask_scheduler, flush, {}, timeout))
     return described_workers | {"package": package, "time": time.time()}
 
@@ -122,9 +122,6 @@ async def metrics_of_span(  # noqa: PLR0917
     }
 
 
-OURS = "roastcoffea"
-"""Tag of the spans of runs."""
-
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds before each attempt to remove a span: a task of it may still run, or be kept."""
 
@@ -176,7 +173,8 @@ def _tree(scheduler: Any, identity: str) -> dict[str, Any] | None:
     if span is None or span.parent is not None:
         return None
     tree = {each.id: each for each in span.traverse_spans()}
-    return tree if all(set(each.name) == {OURS} for each in tree.values()) else None
+    # tag of the spans of runs
+    return tree if all(set(each.name) == {"roastcoffea"} for each in tree.values()) else None
 
 
 def _in_use(scheduler: Any, tree: dict[str, Any]) -> bool:
@@ -208,48 +206,14 @@ def _remove(scheduler: Any, tree: dict[str, Any]) -> None:
             del known[identity]
 
 
-TICK = 1.0
-"""Seconds between checks if no worker is sampled."""
-
-CLIENT_GRACE = 2.0
-"""Seconds for a client that lost its connection to return."""
-
 LONGEST_SILENCE = 120.0
 """Seconds without a drain after which the plugin gives up on its client."""
-
-LATEST_EVENT = 2.0
-"""Latest seconds for an event of a worker after its plugin is gone."""
-
-SWEEP = 1000
-"""Tasks cleared of our marks at a time, which blocks the scheduler for less than a millisecond."""
-
-
-class Resident(Protocol):
-    """A plugin on a scheduler."""
-
-    name: str
-    client: str
-    interval: float | None
-    scheduler: Any
-
-    @property
-    def span(self) -> tuple[str, bytes] | None:
-        """Identity of the span of its run, and what removes its counts from workers; None if there is none."""
-
-    def tick(self, number: int, late: float, missed: int) -> None:
-        """Do the work of this interval; it is late by these seconds, and some intervals may have been missed."""
-
-    def ended(self) -> None:
-        """Do nothing more."""
-
-    def open_keys(self) -> Iterable[Any]:
-        """Keys of active tasks."""
 
 
 class Stay:
     """Decides how long a plugin stays: until it is asked to leave, its client is gone, or nobody drains it."""
 
-    def __init__(self, plugin: Resident) -> None:
+    def __init__(self, plugin: Any) -> None:
         self.alive = True
         self._plugin = plugin
         self._name = plugin.name
@@ -257,7 +221,8 @@ class Stay:
         self._drained = time.time()
         self._grace: Any = None
         self._closing: set[Any] = set()
-        self._ticker = asyncio.ensure_future(self._tick(plugin.interval or TICK))
+        # seconds between checks if no worker is sampled
+        self._ticker = asyncio.ensure_future(self._tick(plugin.interval or 1.0))
 
     def client_asked(self) -> None:
         """Note that the client is still draining."""
@@ -266,7 +231,8 @@ class Stay:
     def client_left(self, client: str) -> None:
         """Note that a client lost its connection: ours may return."""
         if client == self._plugin.client and self.alive:
-            self._grace = asyncio.get_running_loop().call_later(CLIENT_GRACE, self._leave_without_client)
+            # seconds for a client that lost its connection to return
+            self._grace = asyncio.get_running_loop().call_later(2.0, self._leave_without_client)
 
     def end(self) -> None:
         """Do nothing more on this scheduler."""
@@ -331,7 +297,8 @@ class Stay:
             logging.getLogger(__name__).info("a worker left while %s was removed: %s", self._name, problem)
         finally:
             # a chunk that ended as the plugin left may have sent its record: it arrives late, by another path
-            asyncio.get_running_loop().call_later(LATEST_EVENT, self._forget_late)
+            # latest seconds for an event of a worker after its plugin is gone
+            asyncio.get_running_loop().call_later(2.0, self._forget_late)
 
     def _forget_late(self) -> None:
         """Forget entries that arrived after the plugin left."""
@@ -349,7 +316,8 @@ class Stay:
 async def clear_tasks(scheduler: Any, name: str) -> None:
     """Remove a collector's mark from the tasks that the user keeps, in batches."""
     tasks = iter(list(scheduler.tasks.values()))
-    while some := list(itertools.islice(tasks, SWEEP)):
+    # tasks cleared of our marks at a time, which blocks the scheduler for less than a millisecond
+    while some := list(itertools.islice(tasks, 1000)):
         for task in some:
             forget_record(task, name)
             unmark(task, name)
