@@ -12,7 +12,7 @@ import pytest
 from distributed import Client, wait
 from planted_work import increment, materialize, mean_of, patient, quiet, reads_and_fails, slow, tolerant, total
 from processes import PATIENCE, wait_until
-from stored import baskets_of, write_tree
+from stored import baskets_of, clusters_of, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, load, measured, what_if
 from roastcoffea.measurement import Measurement
@@ -79,6 +79,14 @@ def test_nanoevents_in_delayed_functions(client: Client, files: list[str]) -> No
     assert set(measurement.chunks["dataset"]) == {"dy"}
 
 
+def test_rntuples(client: Client, tmp_path: Path) -> None:
+    path = str(write_rntuple(tmp_path / "ntuple.root"))
+    with MetricsCollector(client, everything=True) as collector:
+        client.submit(total, path, pure=False).result()
+    assert_complete(collector.measurement)
+    assert collector.measurement.byte_ledger["payload"] == sum(clusters_of(path, "f0", 0, 10**9).values())
+
+
 def test_everything_that_reads(client: Client, files: list[str]) -> None:
     """Tasks that read nothing are other tasks; sections are kept all the same, and errors are the users' own."""
     with MetricsCollector(client, everything=True, events="entries") as collector:
@@ -123,6 +131,15 @@ def test_without_everything_nothing_is_recorded_of_tasks(client: Client, files: 
         client.submit(materialize, files[0], ["f0"], pure=False).result()
     assert collector.measurement.tasks["kind"].tolist() == ["other"]
     assert collector.measurement.run.absent["chunks"] == "no Runner call was recorded"
+
+
+def test_two_collectors_see_the_same(client: Client, files: list[str]) -> None:
+    with MetricsCollector(client, everything=True) as outer:
+        with MetricsCollector(client, everything=True) as inner:
+            client.submit(materialize, files[0], ["f0"], pure=False).result()
+        client.submit(materialize, files[1], ["f0"], pure=False).result()
+    assert inner.measurement.chunks["file"].tolist() == files[:1]
+    assert outer.measurement.chunks["file"].tolist() == files[:2]
 
 
 def test_a_task_that_goes_on_when_the_collector_is_left(client: Client, files: list[str], tmp_path: Path) -> None:

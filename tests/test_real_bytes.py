@@ -25,7 +25,7 @@ from releases import (
     needs_retries,
     needs_rntuples,
 )
-from stored import CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
+from stored import CUT, CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
@@ -128,6 +128,18 @@ def test_the_ledger_of_a_tree_is_that_of_its_baskets(folder: Path, compression: 
     assert (measurement.byte_ledger["re-read"] == 0) == (chunksize == 10**6 or (chunksize == EVENTS and not READS_ON))
 
 
+@pytest.mark.parametrize("branches", [1, 20, *(pytest.param(number, marks=pytest.mark.slow) for number in (80, 300))])
+@pytest.mark.parametrize("kind", ["tree", pytest.param("rntuple", marks=needs_rntuples)])
+def test_the_ledger_closes_for_few_and_many_branches(folder: Path, branches: int, kind: str) -> None:
+    write, sizes = (write_tree, baskets_of) if kind == "tree" else (write_rntuple, clusters_of)
+    path = folder / f"{kind}-{branches}.root"
+    write(path, 3, 200, branches)
+    measurement, report = measured({"a": [str(path)]}, [f"f{number}" for number in range(branches)], 150)
+    check_ledger(measurement, report, sizes)
+    assert measurement.chunks["branches"].unique().tolist() == [branches]
+    assert len(measurement.branches) == branches
+
+
 @needs_rntuples
 @pytest.mark.parametrize("chunksize", [EVENTS, 700, 10**6])
 def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: int) -> None:
@@ -212,6 +224,23 @@ def test_preloaded_branches_are_payload(folder: Path) -> None:
         _, report = runner(fileset, processor_instance=Reading(["f0", "f1", "Jet_pt"]))
     check_ledger(collector.measurement, report, baskets_of)
     assert set(collector.measurement.branches["branch"]) == {"f0", "f1", "Jet_pt"}
+
+
+def test_parts_of_a_fileset_add_up_to_all_of_it(folder: Path) -> None:
+    splitting = pytest.importorskip("coffea.dataset_tools.splitting", reason="this coffea splits no filesets")
+    paths = [str(write_tree(folder / f"part-{number}.root")) for number in range(4)]
+    fileset = {"a": {"files": dict.fromkeys(paths[:3], "Events")}, "b": {"files": dict.fromkeys(paths[3:], "Events")}}
+    parts = splitting.split_fileset(fileset, percentage=50)
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, chunksize=700, savemetrics=True)
+    read = []
+    with MetricsCollector() as collector:
+        for part in parts:
+            runner.metadata_cache = {}
+            read.append(runner(part, processor_instance=Reading(["f0", "Jet_pt"]))[1]["bytesread"])
+    assert len(parts) == len(collector.measurement.run.calls) == 2
+    check_ledger(collector.measurement, {"bytesread": sum(read)}, baskets_of)
+    assert collector.measurement.metrics["num_missing_chunks"] == 0
+    assert collector.problems == []
 
 
 class Twice(Reading):
@@ -321,6 +350,16 @@ class FailingOnce(Reading):
         return output
 
 
+def test_the_advised_chunk_per_file_makes_the_re_reading_vanish(folder: Path) -> None:
+    files = {"a": [str(write_tree(folder / "large.root")), str(write_tree(folder / "small.root", baskets=3))]}
+    measurement, _ = measured(files, ["f0", "Jet_pt"], 700)
+    assert "boundaries: one chunk per file reads each once" in measurement.byte_ledger.advice[0].text
+    assert measurement.byte_ledger["re-read"] > 0
+    followed, _ = measured(files, ["f0", "Jet_pt"], 1_000_000)
+    assert followed.metrics["num_chunks"] == len(files["a"])
+    assert followed.byte_ledger["re-read"] == 0
+
+
 # Requests that failed
 
 
@@ -396,6 +435,16 @@ def test_of_a_source_that_could_not_be_made_nothing_was_requested(tmp_path: Path
 def refused(server: CountingServer, status: int, requests: int) -> str:
     server.refusals["good.root"] = [status] * requests
     return server.url("good.root")
+
+
+@needs_kinds_of_skips
+@skipping
+@pytest.mark.parametrize("status", [403, 404, 500, CUT])
+def test_requests_that_a_server_refused_leave_the_ledger_complete(tmp_path: Path, status: int) -> None:
+    good = write_tree(tmp_path / "good.root")
+    with served(tmp_path) as server:
+        measurement = measured_with_failures([str(good), refused(server, status, 1000)])
+    check_that_failures_leave_the_ledger_complete(measurement, FIRST_REQUEST)
 
 
 @needs_kinds_of_skips

@@ -170,6 +170,13 @@ def test_a_throttled_server_behind_a_redirector_is_named(client: Any, folder: Pa
     assert not any(fast in one for one in named)
 
 
+def test_equal_servers_behind_a_redirector_are_not_blamed(client: Any, folder: Path) -> None:
+    with ExitStack() as stack:
+        storage = Storage(folder, (None, None), stack)
+        found = slow_servers(storage.measured(client))
+    assert found == []
+
+
 @pytest.mark.parametrize("source", ["fsspec", "vector reads", "threads"])
 def test_a_missing_file_is_an_error_of_the_server_that_was_asked(source: str) -> None:
     with data_server() as server:
@@ -243,3 +250,17 @@ def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) ->
     assert [culprit.name for culprit in found.culprits] == [cache.endpoint]
     assert "its cache was cold" in found.what
     assert "cold" not in str(warm.verdict)
+
+
+def test_a_slow_server_alone_is_told(client: Any, folder: Path) -> None:
+    """Chunks are whole files: smaller ones would be a cause as well, as each request waits for such a server."""
+    with data_server(rate="3m") as server:
+        for number in range(6):
+            shutil.copy(folder / f"file{number}.root", server.files)
+        plan = Analysis(branches=10, cpu=0.002)
+        urls = fileset_of([server.url(f"file{number}.root") for number in range(6)])
+        measurement = measured(client, urls, plan, chunksize=50_000, schema=BaseSchema)
+    print(measurement.verdict, measurement.endpoints.T)
+    (found,) = [finding for finding in measurement.verdict if finding.cause == "storage"]
+    assert [culprit.name for culprit in found.culprits] == [server.endpoint]
+    assert "the server, or the link to it, is slow" in found.what
