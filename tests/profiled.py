@@ -15,7 +15,7 @@ from coffea.processor import ProcessorABC
 from processes import wait_until
 
 from roastcoffea.instrument.sampler import Stacks
-from roastcoffea.log.profiles import ReceivedProfiles
+from roastcoffea.log.received import ReceivedProfiles
 from roastcoffea.log.stacks import packed_stacks
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import PROFILE_COLUMNS

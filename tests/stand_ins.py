@@ -21,7 +21,7 @@ from processes import wait_until
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.log import kinds
-from roastcoffea.log.attempts import OF_CHUNK, OF_MERGE
+from roastcoffea.log.attempts import TOLD
 from roastcoffea.log.journals import journals_in
 from roastcoffea.log.kinds import LOG_CAP, NO_SIZE, NO_STRING, Fields, Kind
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
@@ -186,7 +186,7 @@ def started_plugin(scheduler: Scheduler, cap: int = LOG_CAP) -> ClusterPlugin:
 
 T = 1_700_000_000.0
 CALL = "call-1"
-OF_NEXT_ENTRIES = ["error", *OF_CHUNK, *OF_MERGE]
+OF_NEXT_ENTRIES = [*TOLD]
 """Columns of a task that come with entries of their own."""
 
 OF_MONITORS = {kinds.STATE, kinds.VIEWS}
@@ -296,14 +296,14 @@ class Found:
             "counted": workers.counted((), ["span-1"]),
         }
         if self.tasks is not None:
-            history = self.tasks.history(0.0)
-            found |= {"states": list(history.described(history.rows)), "views": self.tasks.views(0.0)}
+            found |= {"states": list(self.tasks.history(0.0).described()), "views": self.tasks.views(0.0)}
         return found
 
 
 def read(reader: str, entries_read: list[Entry]) -> Found:
-    log = ClusterLog()
-    found = Found(log, TaskLog(log) if reader == "monitor" else None)
+    tasks = TaskLog() if reader == "monitor" else None
+    log = ClusterLog() if tasks is None else tasks.cluster
+    found = Found(log, tasks)
     log.feed(b"".join(struct.pack(kinds.HEADER, kind.code, len(payload)) + payload for kind, payload in entries_read))
     return found
 

@@ -39,7 +39,7 @@ from roastcoffea.log.kinds import LONGEST_TEXT
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor import views
-from roastcoffea.monitor.watch import Watch
+from roastcoffea.monitor.task_monitor import Watch
 from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern, redacted, remove_pattern

@@ -14,7 +14,8 @@ import pytest
 from profiled import packed_of
 
 from roastcoffea.instrument.names import files_of_functions
-from roastcoffea.log.profiles import SENT, ReceivedProfiles, with_files
+from roastcoffea.log.received import ReceivedProfiles, with_files
+from roastcoffea.log.stacks import SENT
 
 SCRIPT = """
 from os.path import join

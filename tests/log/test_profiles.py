@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.log import profiles
+from roastcoffea.log import received as module
 from roastcoffea.log.packing import packed_records
-from roastcoffea.log.profiles import ReceivedProfiles
-from roastcoffea.log.received import ReceivedRecords
+from roastcoffea.log.received import ReceivedProfiles, ReceivedRecords
 from roastcoffea.records.chunks import OTHER
 
 PACKED: list[Any] = [
@@ -76,7 +75,7 @@ def test_a_record_that_comes_twice_counts_once() -> None:
 
 
 def test_different_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiles, "MOST_STACKS", 5)
+    monkeypatch.setattr(module, "MOST_STACKS", 5)
     received = ReceivedProfiles()
     for line in range(20):
         received.add("c", "tt", [["process", "/a.py"], [-1, 0, 1, line], [0, 1, 1000, 0, 0, 1000]])
@@ -106,7 +105,7 @@ def test_the_longest_attempt_of_a_dataset_has_rows_of_its_own() -> None:
 
 def test_memory_does_not_grow_with_names_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those of files that a library makes anew for each chunk."""
-    monkeypatch.setattr(profiles, "MOST_STACKS", 5)
+    monkeypatch.setattr(module, "MOST_STACKS", 5)
     received = ReceivedProfiles()
 
     def size_after(numbers: range) -> int:

@@ -10,8 +10,7 @@ import pytest
 
 from roastcoffea.log import kinds
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATES
-from roastcoffea.log.reader import ClusterLog
-from roastcoffea.monitor.history import Snapshot, TaskLog, drawn
+from roastcoffea.monitor.history import Snapshot, TaskLog, Watched
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
@@ -28,8 +27,8 @@ def state(task: int, name: str, time: float) -> bytes:
 @pytest.fixture
 def snapshots() -> list[Snapshot]:
     """Two tasks of which one is forgotten, and a worker that leaves."""
-    log = ClusterLog()
-    tasks = TaskLog(log)
+    tasks = TaskLog()
+    log = tasks.cluster
     rows = [
         state(0, "waiting", 0.5),
         state(1, "waiting", 0.6),
@@ -42,7 +41,10 @@ def snapshots() -> list[Snapshot]:
         log.feed(struct.pack(kinds.HEADER, kind.code, len(content)) + content)
     assert log.problems == []
     lifetimes = table_of_rows(LIFETIME_COLUMNS, [{"worker": WORKER, "start": T, "stop": T + 1.8}])
-    return drawn(tasks.history(0.0), lifetimes, T, T + 3.5, 1.0)
+    history, attempts = tasks.history(0.0), log.attempts.table(0.0)
+    return Watched(
+        start=T, stop=T + 3.5, history=history, attempts=attempts, lifetimes=lifetimes, views=[], problems=[]
+    ).snapshots(1.0)
 
 
 def test_numbers_at_each_interval(snapshots: list[Snapshot]) -> None:

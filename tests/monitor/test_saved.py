@@ -9,6 +9,7 @@ from typing import Any
 import dask
 import dask.bag
 import pytest
+from dask.utils import key_split
 from distributed import Client
 
 from roastcoffea import MeasurementError, TaskMonitor, load
@@ -39,6 +40,20 @@ def test_what_is_loaded_is_what_was_recorded(monitor: TaskMonitor, tmp_path: Pat
     assert [dict(one) for one in loaded.snapshots] == [dict(one) for one in monitor.snapshots]
     assert (loaded.interval, loaded.problems) == (monitor.interval, monitor.problems)
     assert str(loaded) == str(monitor)
+
+
+def test_what_an_earlier_version_saved_is_loaded() -> None:
+    """Two periods saved by 1.0.0: a bag of two parts is summed, and a task fails."""
+    loaded = TaskMonitor.load(Path(__file__).parents[1] / "data" / "monitor")
+    tasks = {key_split(task["key"]): task for task in loaded.get_all_tasks()}
+    assert {prefix: (task["state"], task["type"]) for prefix, task in tasks.items()} == {
+        **dict.fromkeys(("finalize-hlgfinalizecompute", "sum-aggregate", "sum-part", "abs"), ("memory", "int")),
+        "int": ("erred", None),
+    }
+    assert tasks["abs"]["key"] == ("abs-from_sequence-sum-part-33b9658e486b828f4fbf351ddface602", 1)
+    assert [snapshot.num_tasks for snapshot in loaded.snapshots] == [6, 1, 6, 6, 6, 6]
+    assert loaded.snapshots[0].states == {"released": 4, "processing": 1, "memory": 1}
+    assert (len(loaded.worker_tasks), len(loaded.attempts), loaded.problems) == (16, 14, [])
 
 
 def test_a_name_is_taken_once(monitor: TaskMonitor, tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import wait_until
 from distributed import Client, Event
 
 from roastcoffea import TaskMonitor, plot_task_stream
-from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATES
-from roastcoffea.monitor.history import History, Named
-from roastcoffea.monitor.recorded import DTYPE
+from roastcoffea.log.kinds import STATES
+from roastcoffea.monitor.history import History, named
 from roastcoffea.monitor.shown import states_over_time
 
 
@@ -159,20 +159,15 @@ def test_the_picture_of_states_has_the_area_of_the_stays(monitor: TaskMonitor, t
 
 def test_states_over_time_are_means() -> None:
     """Two tasks: one waits for a second and computes for two, the other is there from the third second on."""
-    rows = np.zeros(4, DTYPE)
-    codes = {name: code for code, name in enumerate(STATES)}
-    for row, (task, state, moment) in zip(
-        rows, [(0, "waiting", 1.0), (0, "processing", 2.0), (1, "memory", 3.0), (0, "forgotten", 4.0)], strict=True
-    ):
-        row["task"], row["state"], row["time"], row["before"] = task, codes[state], moment, NO_STATE
-        row["worker"] = row["type"] = NO_STRING
-        row["nbytes"] = NO_SIZE
-    history = History(rows, [Named("a"), Named("b")], [])
-    means = states_over_time(history, 5.0, np.array([0.0, 1.5, 3.0, 5.0]))
-    expected = {"waiting": [0.5 / 1.5, 0.5 / 1.5, 0], "processing": [0, 1 / 1.5, 0.5], "memory": [0, 0, 1]}
-    assert {name: means[code].tolist() for name, code in codes.items() if means[code].any()} == {
-        name: pytest.approx(values) for name, values in expected.items()
+    states = {
+        "task": [0, 0, 1, 0],
+        "state": ["waiting", "processing", "memory", "forgotten"],
+        "time": [1.0, 2.0, 3.0, 4.0],
     }
+    history = History(pa.table(states), [named("a"), named("b")])
+    means = dict(zip(STATES, states_over_time(history, 5.0, np.array([0.0, 1.5, 3.0, 5.0])).tolist(), strict=True))
+    expected = {"waiting": [0.5 / 1.5, 0.5 / 1.5, 0], "processing": [0, 1 / 1.5, 0.5], "memory": [0, 0, 1]}
+    assert {name: means[name] for name in expected} == {name: pytest.approx(each) for name, each in expected.items()}
 
 
 def test_the_task_stream_of_a_monitor(monitor: TaskMonitor) -> None:

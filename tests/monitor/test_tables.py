@@ -47,7 +47,7 @@ def test_a_state_that_tells_less_takes_nothing_away() -> None:
 def test_sums_of_workers_are_of_tasks_that_worked() -> None:
     task = {"worker": "w", "outcome": "ok", "nbytes": 8, "duration": 0.5}
     rows = worker_rows([task, task, task | {"outcome": "error"}, task | {"worker": "v", "nbytes": None}])
-    assert rows == [
+    assert list(rows) == [
         {"worker": "v", "tasks": 1, "nbytes": None, "mean_nbytes": None, "seconds": 0.5},
         {"worker": "w", "tasks": 2, "nbytes": 16, "mean_nbytes": 8.0, "seconds": 1.0},
     ]

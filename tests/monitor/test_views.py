@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from roastcoffea.monitor.views import LONGEST_LIST, freed_of_shift, keys_of, send_views, type_name
+from roastcoffea.monitor.views import LONGEST_LIST, freed_of_shift, keys_of, send_views
 
 
 def test_times_are_on_the_worker_s_clock() -> None:
@@ -21,10 +21,6 @@ def test_times_are_on_the_worker_s_clock() -> None:
 def test_of_very_many_tasks_so_many_keys_are_listed() -> None:
     tasks = (SimpleNamespace(key=("key", number)) for number in range(LONGEST_LIST + 5))
     assert keys_of(tasks) == [("key", number) for number in range(LONGEST_LIST)]
-
-
-def test_types_are_named_in_dask_s_manner() -> None:
-    assert (type_name(int), type_name(SimpleNamespace), type_name(None)) == ("int", "types.SimpleNamespace", None)
 
 
 def test_a_worker_that_has_no_part_of_ours_has_sent_nothing() -> None:

@@ -121,6 +121,13 @@ def idle_states(rows: int) -> Mapping[str, Any]:
     )
 
 
+def idle_samples(rows: int) -> Mapping[str, Any]:
+    """A thousand workers that have nothing to do, and report at the same times."""
+    numbers = {column.name: np.zeros(rows) for column in SAMPLE_COLUMNS if column.kind != "text"}
+    times = dict.fromkeys(("time", "last_seen", "noted"), 1.7e9 + 5.0 * (np.arange(rows) // 1000))
+    return numbers | {"worker": cycle([f"tcp://10.1.2.3:{port}" for port in range(1000)], rows)} | times
+
+
 def equal_files(rows: int) -> Mapping[str, Any]:
     """Chunks of files that have the same number of entries."""
     texts = {"call": cycle(["c" * 32], rows), "dataset": cycle(["tt"], rows)}
@@ -152,6 +159,7 @@ NAMES = [f"Collection_branch_{number}-data" for number in range(300)]
     ("table", "rows_of"),
     [
         ("worker_states", idle_states),
+        ("samples", idle_samples),
         ("asked", equal_files),
         ("branch_reads", equal_reads),
         ("chunks", bare_chunks),

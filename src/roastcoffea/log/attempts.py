@@ -66,26 +66,24 @@ NAMES: Final = [name for name, _ in TASK.fields]
 
 KIND, OUTCOME = NAMES.index("kind"), NAMES.index("outcome")
 SIZE: Final = struct.calcsize(TASK.packing)
-OF_CHUNK: Final = {"dataset": pa.string(), "file": pa.string(), "entry_start": pa.int64(), "entry_stop": pa.int64()}
-"""Columns of the chunk of a task that failed."""
-
-OF_MERGE: Final = ("merge_level", "inputs", "input_bytes")
-"""Columns of a merge, in the order of its entry."""
+TOLD: Final = {
+    **dict.fromkeys(("error", "dataset", "file"), pa.string()),
+    **dict.fromkeys(("entry_start", "entry_stop", "merge_level", "inputs", "input_bytes"), pa.int64()),
+}
+"""Columns that few attempts have: those of entries that follow the attempt of a task."""
 
 
 class AttemptLog:
     """Attempts of tasks, in order of their end."""
 
     def __init__(self, texts: Texts) -> None:
-        self.readers = {TASK: self._take, TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk}
-        self.readers[MERGED] = self._take_merged
+        others = {TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk, MERGED: self._take_merged}
+        self.readers = {TASK: self._take, **others}
         self._texts = texts
         self._layout = Layout(TASK.fields, texts)
         self._packed = bytearray()
         self._keys: list[str | None] = []
-        self._errors: dict[int, str] = {}
-        self._chunks: dict[int, dict[str, Any]] = {}
-        self._merged: dict[int, tuple[int, ...]] = {}
+        self._told: dict[str, dict[int, Any]] = {name: {} for name in TOLD}
         self._is_whole = False
         self._impossible = 0
 
@@ -101,31 +99,29 @@ class AttemptLog:
         self._keys.append(text_of(payload[SIZE:]) or None)
         self._is_whole = True
 
-    @property
-    def _last(self) -> int:
-        """Row of the task that an entry follows."""
+    def _tell(self, **values: Any) -> None:
+        """Take what an entry tells of the task that it follows."""
         if not self._is_whole:
             raise LookupError("its task could not be read")
-        return len(self._keys) - 1
+        for name, value in values.items():
+            self._told[name][len(self._keys) - 1] = value
 
     def _take_error(self, payload: bytes) -> None:
-        """The text of an error follows its task."""
-        self._errors[self._last] = redacted(text_of(payload))
+        self._tell(error=redacted(text_of(payload)))
 
     def _take_chunk(self, payload: bytes) -> None:
-        """The chunk of a failed task follows the task."""
+        """The chunk of a failed task."""
         dataset, file, _, start, stop = json.loads(text_of(payload))
         if not (isinstance(start, int) and isinstance(stop, int)):
             raise TypeError("it has no entries")
-        names = {"dataset": redacted(str(dataset)), "file": redacted(str(file))}
-        self._chunks[self._last] = names | {"entry_start": start, "entry_stop": stop}
+        self._tell(dataset=redacted(str(dataset)), file=redacted(str(file)), entry_start=start, entry_stop=stop)
 
     def _take_merged(self, payload: bytes) -> None:
-        """What a merge merges follows its task."""
+        """What a merge merges."""
         level, inputs, size = struct.unpack(MERGED.packing, payload)
         if level > MOST_LEVELS or size < 0:
             raise ValueError(f"level {level} of merges of {size} B")
-        self._merged[self._last] = level, inputs, size
+        self._tell(merge_level=level, inputs=inputs, input_bytes=size)
 
     @property
     def problems(self) -> list[str]:
@@ -147,17 +143,13 @@ class AttemptLog:
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
             "attempt": pa.array(attempt_numbers(keys)),
             "stolen": pa.array(rows["stolen"].astype(np.int64)),
-            "error": _sparse(self._errors, len(keys), pa.string()),
             "start": pa.array(began, mask=unknown),
             "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
             "seen": pa.array(rows["seen"] - offset),
             "startup_seconds": pa.nulls(len(keys), pa.float64()),
         }
-        for name, kind in OF_CHUNK.items():
-            columns[name] = _sparse({row: chunk[name] for row, chunk in self._chunks.items()}, len(keys), kind)
-        for place, name in enumerate(OF_MERGE):
-            merged = {row: numbers[place] for row, numbers in self._merged.items()}
-            columns[name] = _sparse(merged, len(keys), pa.int64())
+        for name, kind in TOLD.items():
+            columns[name] = _sparse(self._told[name], len(keys), kind)
         for name in ("worker", "prefix", "type", "span"):
             columns[name] = self._texts.column(rows[name])
         for name in ("nbytes", "run_id"):

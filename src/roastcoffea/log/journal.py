@@ -26,8 +26,8 @@ import roastcoffea
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.kinds import HEADER, HEADER_SIZE, PROBLEM, TASK_CHUNK, TASK_ERROR
-from roastcoffea.log.processes import UNKNOWN, began, kernel, locked, machine, remove_files
 from roastcoffea.redaction import redacted
+from roastcoffea.storage.folders import OWN_FILE, OWN_FOLDER, UNKNOWN, began, kernel, locked, machine, remove_files
 
 
 def without_secrets(data: bytes) -> bytes:
@@ -117,9 +117,6 @@ SLOW: Final = (
     "the journal's disk is slow: {:g} s after the end of the run it did not have all of it, and what is still to be "
     "written is lost if this process is killed"
 )
-
-OWN_FOLDER: Final = 0o700
-OWN_FILE: Final = 0o600
 
 CLOSED: Final = -1
 """In place of the number of an open file."""

@@ -35,7 +35,7 @@ from roastcoffea.log.journal import (
     files_in,
     remove_journal,
 )
-from roastcoffea.log.processes import is_alive, kernel, locked
+from roastcoffea.storage.folders import is_alive, kernel, locked
 
 LONGEST_QUIET: Final = 12 * 3600.0
 """Seconds without a sign of life after which a process of which nothing else is known counts as dead."""

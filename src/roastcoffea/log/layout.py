@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -90,11 +91,15 @@ class Layout:
                 raise LookupError(f"unknown text {values[place]}")
         return values
 
+    def reader(self, take: Callable[[dict[str, Any], bytes], None]) -> Callable[[bytes], None]:
+        """What reads an entry, and passes on its row and the data after it."""
+        return lambda payload: take(self.row(payload), payload[self.size :])
+
     def row(self, payload: bytes) -> dict[str, Any]:
-        """Values of an entry by name, with texts for their numbers; it belongs to some worker."""
+        """Values of an entry by name, with texts for their numbers; a worker that it is of is known."""
         row = dict(zip(self.names, self.values(payload), strict=True))
         row |= {name: self._texts[row[name]] for name in self._text_names}
-        if row["worker"] is None:
+        if row.get("worker", "") is None:
             raise LookupError("it has no worker")
         return row
 

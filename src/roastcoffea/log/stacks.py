@@ -1,4 +1,4 @@
-"""Sampled stacks in the record of an attempt: packed on the worker, unpacked by `log.profiles`.
+"""Sampled stacks in the record of an attempt: packed on the worker, unpacked by `log.received`.
 
 This module may be pickled by value.
 """

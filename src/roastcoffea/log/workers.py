@@ -25,6 +25,7 @@ from roastcoffea.log.kinds import (
     PROCESS_CPU,
     RESUMED,
     SAMPLE,
+    Kind,
 )
 from roastcoffea.log.layout import Layout, Rows, Texts, inflated
 from roastcoffea.log.marks import added_up, of_spans
@@ -54,21 +55,23 @@ class WorkerLog:
     """
 
     def __init__(self, texts: Texts, clocks: Callable[[], dict[str, float]]) -> None:
-        self.readers = {
+        takes: dict[Kind, Callable[[Row, bytes], None]] = {
             ARRIVAL: self._take_arrival,
             DEPARTURE: self._take_departure,
             PAUSE: self._take_pause,
-            KILLED: self._take_killed,
             PROCESS_CPU: self._take_last_cpu,
-            JOB: self._take_job,
-            CLOSING: self._take_closing,
             COUNTED: self._take_counted,
-            SAMPLE: self._take_sample,
             RESUMED: self._take_resumed,
+            # the nanny's message may come after its worker's departure, but before another worker arrives there
+            KILLED: lambda row, _: self._learn(row, killed_memory=row["memory"]),
+            CLOSING: lambda row, _: self._learn(row, closing=row["time"]),
+            JOB: lambda row, rest: self._learn(row, of_job=(_checked_job(json.loads(rest)), row["time"])),
         }
+        self.readers = {kind: Layout(kind.fields, texts).reader(take) for kind, take in takes.items()}
+        self.readers[SAMPLE] = self._take_sample
         self._texts = texts
         self._clocks = clocks
-        self._layouts = {kind: Layout(kind.fields, texts) for kind in self.readers}
+        self._of_samples = Layout(SAMPLE.fields, texts)
         self._samples = bytearray()
         self._executing: dict[str | None, int] = {}
         self._lifetimes: list[Row] = []
@@ -85,8 +88,7 @@ class WorkerLog:
 
     # reading
 
-    def _take_arrival(self, payload: bytes) -> None:
-        row = self._layouts[ARRIVAL].row(payload)
+    def _take_arrival(self, row: Row, _: bytes) -> None:
         row |= {name: row[name] or None for name in ("process", "memory_limit")}
         before = self._before.pop(row["worker"], None)
         if before is not None and before["process"] == row["process"]:
@@ -97,9 +99,9 @@ class WorkerLog:
         self._present[row["worker"]] = row
         self._lifetimes.append(row)
 
-    def _take_resumed(self, payload: bytes) -> None:
+    def _take_resumed(self, times: Row, _: bytes) -> None:
         """After a gap, the workers that are here arrive again; those that do not have left in it."""
-        since, time = self._layouts[RESUMED].values(payload)
+        since, time = times.values()
         if not (math.isfinite(since) and math.isfinite(time)):
             raise ValueError("it has no times")
         for worker, row in self._present.items():
@@ -109,14 +111,12 @@ class WorkerLog:
         self._executing.clear()
         self.gaps.append((since, time))
 
-    def _take_departure(self, payload: bytes) -> None:
-        row = self._layouts[DEPARTURE].row(payload)
+    def _take_departure(self, row: Row, _: bytes) -> None:
         self._present.pop(row["worker"])["stop"] = row["time"]
         self._executing.pop(row["worker"], None)
         self._end_pause(row["worker"], row["time"])
 
-    def _take_pause(self, payload: bytes) -> None:
-        row = self._layouts[PAUSE].row(payload)
+    def _take_pause(self, row: Row, _: bytes) -> None:
         self._end_pause(row["worker"], row["time"])
         if row["paused"]:
             self._pausing[row["worker"]] = {"worker": row["worker"], "start": row["time"], "stop": None}
@@ -126,45 +126,23 @@ class WorkerLog:
         """A pause ends with the worker at the latest."""
         self._pausing.pop(worker, {})["stop"] = time
 
-    def _take_killed(self, payload: bytes) -> None:
-        """The nanny's message arrives before or after its worker's departure, and before another worker arrives
-        there."""
-        row = self._layouts[KILLED].row(payload)
+    def _learn(self, row: Row, **known: Any) -> None:
+        """What is known of the worker that is at this address now, or was the last one there."""
         for lifetime in self._of_worker(row["worker"])[-1:]:
-            lifetime["killed_memory"] = row["memory"]
+            lifetime.update(known)
 
-    def _take_last_cpu(self, payload: bytes) -> None:
+    def _take_last_cpu(self, row: Row, rest: bytes) -> None:
         """The last message of a departing worker arrives before or after its departure."""
-        layout = self._layouts[PROCESS_CPU]
-        row = layout.row(payload)
-        self.loads += json.loads(payload[layout.size :] or b"[]")
-        for lifetime in self._of_worker(row["worker"])[-1:]:
-            lifetime["cpu_seconds"] = row["cpu_seconds"]
+        self.loads += json.loads(rest or b"[]")
+        self._learn(row, cpu_seconds=row["cpu_seconds"])
 
-    def _take_job(self, payload: bytes) -> None:
-        """The job of the worker that is at this address now."""
-        layout = self._layouts[JOB]
-        row = layout.row(payload)
-        known = _checked_job(json.loads(payload[layout.size :]))
-        for lifetime in self._of_worker(row["worker"])[-1:]:
-            lifetime["of_job"] = known, row["time"]
-
-    def _take_closing(self, payload: bytes) -> None:
-        row = self._layouts[CLOSING].row(payload)
-        for lifetime in self._of_worker(row["worker"])[-1:]:
-            lifetime["closing"] = row["time"]
-
-    def _take_counted(self, payload: bytes) -> None:
+    def _take_counted(self, row: Row, rest: bytes) -> None:
         """Dask's counts of a worker that left; an earlier one at the same address has its own."""
-        layout = self._layouts[COUNTED]
-        worker = layout.row(payload)["worker"]
-        counts = json.loads(inflated(payload[layout.size :]))
-        place = worker, len(self._of_worker(worker))
-        self._counted[place] = {_hashable(key): float(amount) for key, amount in counts}
+        counts = {_hashable(key): float(amount) for key, amount in json.loads(inflated(rest))}
+        self._counted[row["worker"], len(self._of_worker(row["worker"]))] = counts
 
     def _take_sample(self, payload: bytes) -> None:
-        layout = self._layouts[SAMPLE]
-        values = layout.values(payload)
+        values = self._of_samples.values(payload)
         worker = values[0]
         if worker == NO_STRING:
             raise LookupError("it is of no worker")
@@ -174,7 +152,7 @@ class WorkerLog:
         # CPU time is counted from 0 at the worker's arrival, or after the last gap
         if lifetime is not None and values[SEEN] >= (lifetime.get("again") or lifetime["start"]):
             lifetime["sampled_cpu"] = lifetime.get("sampled_cpu") if math.isnan(values[CPU]) else values[CPU]
-        self._samples += payload[: layout.size]
+        self._samples += payload[: self._of_samples.size]
 
     def _of_worker(self, worker: str) -> list[Row]:
         return [lifetime for lifetime in self._lifetimes if lifetime["worker"] == worker]
@@ -254,7 +232,7 @@ class WorkerLog:
 
     def samples(self, offset: float) -> pa.Table:
         """Samples of the workers in order; `offset` is the scheduler's clock minus the client's."""
-        rows = self._layouts[SAMPLE].rows(self._samples)
+        rows = self._of_samples.rows(self._samples)
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
         limit_of = pa.array([limits.get(text) for text in self._texts.known], pa.int64())
         columns: dict[str, pa.Array] = {name: _measured(rows[name]) for name, _ in SAMPLE.fields}

@@ -10,31 +10,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from dask.utils import key_split
 
-from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS
-from roastcoffea.log.layout import Layout, inflated
+from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, VIEWS
+from roastcoffea.log.layout import Layout, Rows, inflated
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.records.tasks import KINDS, OTHER, PROCESSOR
 from roastcoffea.redaction import redacted
 
-FORGOTTEN: Final = STATES.index("forgotten")
-MEMORY: Final = STATES.index("memory")
+FORGOTTEN: Final = "forgotten"
 STATE_SIZE: Final = struct.calcsize(STATE.packing)
 
 NO_TIMES: Final = dict.fromkeys(("start", "stop", "transfer", "disk", "deserialize", "compute"))
-ACTIONS: Final = {"disk-read": "disk", "disk-write": "disk"}
-"""Dask's actions that are summed under one name; all others have their own."""
 
-TASK_PARTS: Final = ("key", "state", "worker", "nbytes", "type")
-"""Fields of a task in a snapshot."""
-
-Rows = npt.NDArray[Any]
 Key = str | int | float | tuple[Any, ...]
 """Key of a task in Dask's form."""
 
@@ -49,26 +42,17 @@ ALL: Final = "all"
 """Counts of tasks in addition to their states."""
 
 CHUNK: Final = "chunk"
-OF_CHUNK: Final = ("dataset", "file", "tree", "entry_start", "entry_stop")
 
 
-class Named(NamedTuple):
-    """A task by its key, with its kind, and for a chunk the fields in `OF_CHUNK`."""
-
-    key: Key
-    kind: str = OTHER
-    chunk: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, parts: Sequence[Any]) -> Self:
-        """A task as written by the scheduler."""
-        key, *described = parts
-        kind = KINDS[described[0]] if described else OTHER
-        chunk = dict(zip(OF_CHUNK, described[1:], strict=False)) if len(described) > 1 else None
-        if chunk is not None:
-            chunk |= {name: redacted(str(chunk[name])) for name in ("dataset", "file", "tree")}
-            chunk["events"] = chunk["entry_stop"] - chunk["entry_start"]
-        return cls(hashable(key), CHUNK if kind == PROCESSOR else kind, chunk)
+def named(key: Any, kind: int = KINDS.index(OTHER), *chunk: Any) -> dict[str, Any]:
+    """A task as the scheduler names it: its key, its kind, and for a chunk the fields of coffea's item."""
+    task: dict[str, Any] = {"key": hashable(key), "kind": CHUNK if KINDS[kind] == PROCESSOR else KINDS[kind]}
+    item = None
+    if chunk:
+        *names, start, stop = chunk
+        item = dict(zip(("dataset", "file", "tree"), map(redacted, map(str, names)), strict=True))
+        item |= {"entry_start": start, "entry_stop": stop, "events": stop - start}
+    return task | {"chunk": item}
 
 
 def hashable(key: Any) -> Key:
@@ -84,41 +68,39 @@ def hashable(key: Any) -> Key:
 class History:
     """States that tasks entered, in order of time (the client's clock, Unix seconds).
 
-    `rows` has `STATE_FIELDS`; `tasks` are the tasks by their number, `texts` the workers and types by theirs.
+    `states` has columns for `STATE_FIELDS`, with states, workers and types as text; `tasks` are the tasks by number.
     """
 
-    rows: Rows
-    tasks: Sequence[Named]
-    texts: Sequence[str]
+    states: pa.Table
+    tasks: Sequence[dict[str, Any]]
 
-    def described(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        """Rows in words: `TASK_PARTS`, `kind`, `before`, `suspicious`, `expected` and `time`."""
-        texts = {NO_STRING: None, **dict(enumerate(self.texts))}
-        states = {NO_STATE: None, **dict(enumerate(STATES))}
-        for task, before, state, suspicious, worker, type_, nbytes, expected, moment in rows.tolist():
-            named = self.tasks[task]
-            known = {"key": named.key, "state": states[state], "worker": texts[worker]}
-            known |= {"nbytes": None if nbytes == NO_SIZE else nbytes, "type": texts[type_], "kind": named.kind}
-            known |= {"before": states[before], "suspicious": suspicious, "time": moment}
-            yield known | {"expected": expected if expected >= 0 else None}
+    def described(self) -> Iterator[dict[str, Any]]:
+        """States with their tasks: columns of `states`, `key`, `kind` and `chunk`."""
+        names = self.states.column_names
+        columns = []
+        for column in self.states.columns:
+            is_text = not pa.types.is_primitive(column.type)
+            # arrays become objects in a quarter of the time, but would have NaN for a number that is none
+            if column.null_count and not is_text:
+                columns.append(column.to_pylist())
+            else:
+                columns.append((column.cast(pa.string()) if is_text else column).to_numpy().tolist())
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            yield row | self.tasks[row["task"]]
 
-    def count_after_each(self) -> npt.NDArray[np.int64]:
-        """Number of tasks known to the scheduler after each row."""
-        known = np.zeros(len(self.rows), np.int64)
-        known[np.unique(self.rows["task"], return_index=True)[1]] += 1
-        known[self.rows["state"] == FORGOTTEN] -= 1
-        return np.cumsum(known)
+    def latest(self, rows: int) -> History:
+        """Last state of each task known to the scheduler after this many rows."""
+        _, from_end = np.unique(self.states["task"].to_numpy()[:rows][::-1], return_index=True)
+        return self.chosen(rows - 1 - from_end).known()
 
-    def latest(self, rows: int) -> Rows:
-        """Last row of each task among this many rows, without tasks forgotten by then."""
-        _, from_end = np.unique(self.rows["task"][:rows][::-1], return_index=True)
-        return known_of(self.rows[rows - 1 - from_end])
+    def chosen(self, rows: Rows) -> History:
+        """These rows."""
+        return replace(self, states=self.states.take(pa.array(rows)))
 
-
-def known_of(rows: Rows) -> Rows:
-    """Rows of the tasks known to the scheduler."""
-    remaining: Rows = rows[rows["state"] != FORGOTTEN]
-    return remaining
+    def known(self) -> History:
+        """Those of tasks that the scheduler knows."""
+        return replace(self, states=self.states.filter(pc.not_equal(self.states["state"], FORGOTTEN)))
 
 
 class Snapshot(Mapping[str, Any]):
@@ -147,14 +129,13 @@ class Snapshot(Mapping[str, Any]):
 
     PARTS = ("timestamp", "time", "num_tasks", "num_workers", "tasks")
 
-    def __init__(  # noqa: PLR0917
-        self, time: float, num_tasks: int, num_workers: int, history: History, latest: Callable[[], Rows], reply: Any
+    def __init__(
+        self, time: float, num_tasks: int, num_workers: int, latest: Callable[[], History], reply: Any = None
     ) -> None:
         self.time = time
         self.num_tasks = num_tasks
         self.num_workers = num_workers
         self.reply = reply
-        self._history = history
         self._latest = latest
 
     @property
@@ -165,21 +146,21 @@ class Snapshot(Mapping[str, Any]):
     @property
     def tasks(self) -> list[dict[str, Any]]:
         """The tasks, in new objects at each access."""
-        return [{part: task[part] for part in TASK_PARTS} for task in self._history.described(self._latest())]
+        parts = ("key", "state", "worker", "nbytes", "type")
+        return [{part: task[part] for part in parts} for task in self._latest().described()]
 
     @property
     def states(self) -> Counter[str]:
         """Number of tasks by state."""
-        counts = np.bincount(self._latest()["state"], minlength=len(STATES)).tolist()
-        return Counter({state: count for state, count in zip(STATES, counts, strict=True) if count})
+        counts = self._latest().states["state"].value_counts().to_pylist()
+        return Counter({count["values"]: count["counts"] for count in counts})
 
     @property
     def prefixes(self) -> dict[str, Counter[str]]:
         """Number of tasks by prefix and state."""
         counts: dict[str, Counter[str]] = {}
-        rows = self._latest()
-        for task, state in zip(rows["task"].tolist(), rows["state"].tolist(), strict=True):
-            counts.setdefault(key_split(self._history.tasks[task].key), Counter())[STATES[state]] += 1
+        for task in self._latest().described():
+            counts.setdefault(key_split(task["key"]), Counter())[task["state"]] += 1
         return counts
 
     def __getitem__(self, part: str) -> Any:
@@ -197,43 +178,60 @@ class Snapshot(Mapping[str, Any]):
         return f"<Snapshot at {self.timestamp:%H:%M:%S.%f}: {self.num_tasks} tasks, {self.num_workers} workers>"
 
 
-def drawn(history: History, lifetimes: pa.Table, start: float, stop: float, interval: float) -> list[Snapshot]:
-    """Snapshots at each interval from start to stop with any task; `lifetimes` are those of the workers."""
-    moments = start + interval * np.arange(1 + math.floor((stop - start) / interval))
-    rows = np.searchsorted(history.rows["time"], moments, side="right")
-    tasks = np.concatenate([[0], history.count_after_each()])[rows]
-    arrived, left = (np.sort(lifetimes[name].to_numpy()) for name in ("start", "stop"))
-    workers = np.searchsorted(arrived, moments, side="right") - np.searchsorted(left, moments, side="left")
-    counts = zip(moments.tolist(), tasks.tolist(), workers.tolist(), rows.tolist(), strict=True)
-    return [
-        Snapshot(moment, known, here, history, partial(history.latest, row), None)
-        for moment, known, here, row in counts
-        if known
-    ]
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """Records of one period, on the client's clock (Unix seconds)."""
+
+    start: float
+    stop: float
+    history: History
+    attempts: pa.Table
+    """With `TASK_COLUMNS`."""
+    lifetimes: pa.Table
+    """With `LIFETIME_COLUMNS`."""
+    views: list[dict[str, Any]]
+    problems: list[str]
+
+    def snapshots(self, interval: float) -> list[Snapshot]:
+        """Snapshots at each interval with any task."""
+        moments = self.start + interval * np.arange(1 + math.floor((self.stop - self.start) / interval))
+        states = self.history.states
+        known = np.zeros(len(states) + 1, np.int64)
+        known[1 + np.unique(states["task"].to_numpy(), return_index=True)[1]] += 1
+        known[1:] -= pc.equal(states["state"], FORGOTTEN).to_numpy()
+        rows = np.searchsorted(states["time"].to_numpy(), moments, side="right")
+        arrived, left = (np.sort(self.lifetimes[name].to_numpy()) for name in ("start", "stop"))
+        workers = np.searchsorted(arrived, moments, side="right") - np.searchsorted(left, moments, side="left")
+        counts = (numbers.tolist() for numbers in (moments, np.cumsum(known)[rows], workers, rows))
+        return [
+            Snapshot(moment, tasks, here, partial(self.history.latest, row))
+            for moment, tasks, here, row in zip(*counts, strict=True)
+            if tasks
+        ]
 
 
 class TaskLog:
     """States and views of tasks, from the log of a monitor's plugin."""
 
-    def __init__(self, log: ClusterLog) -> None:
+    def __init__(self) -> None:
+        log = self.cluster = ClusterLog()
         self._texts = log.texts
-        self._clocks = log.attempts.clocks
         self._layout = Layout(STATE_FIELDS, log.texts)
-        self._states = bytearray()
-        self._tasks: list[Named] = []
+        self._packed = bytearray()
+        self._tasks: list[dict[str, Any]] = []
         self._lost: list[int] = []
         """Numbers of tasks whose names could not be read."""
-        self._last = np.zeros(0, np.int64)
-        """Index of the last row of each task; -1 if there is none."""
-        self._had_result = np.zeros(0, bool)
-        """Whether each task ever had a result."""
+        self._last: dict[int, int] = {}
+        """Last row of each task."""
+        self._had_result: set[int] = set()
+        """Tasks that ever had a result."""
         self._views: dict[tuple[str, int], dict[str, Any]] = {}
         log.read_also({STATE: self._take_states, VIEWS: self._take_views})
 
     def _take_states(self, payload: bytes) -> None:
         first, size = struct.unpack_from(STATE.packing, payload)
         rows = payload[STATE_SIZE : STATE_SIZE + size]
-        names = [Named.of(parts) for parts in json.loads(payload[STATE_SIZE + size :])]
+        names = [named(*parts) for parts in json.loads(payload[STATE_SIZE + size :])]
         if len(rows) < size or size % self._layout.size:
             raise ValueError("states of tasks are truncated")
         found = np.frombuffer(rows, self._layout.dtype)
@@ -243,15 +241,10 @@ class TaskLog:
         self._layout.check(found)
         lost = range(len(self._tasks), first)
         self._lost += lost
-        self._tasks += [Named("")] * len(lost) + names
-        if (more := len(self._tasks) - len(self._last)) > 0:
-            more = max(more, len(self._last))
-            self._last = np.append(self._last, np.full(more, -1, np.int64))
-            self._had_result = np.append(self._had_result, np.zeros(more, bool))
-        named = np.flatnonzero(found["task"] < len(self._tasks))
-        self._last[found["task"][named]] = len(self) + named
-        self._had_result[found["task"][named][found["state"][named] == MEMORY]] = True
-        self._states += rows
+        self._tasks += [named("")] * len(lost) + names
+        self._last |= zip(found["task"].tolist(), range(len(self), len(self) + len(found)), strict=True)
+        self._had_result.update(found["task"][found["state"] == STATES.index("memory")].tolist())
+        self._packed += rows
 
     def _take_views(self, payload: bytes) -> None:
         worker, rows = json.loads(inflated(payload))
@@ -268,48 +261,55 @@ class TaskLog:
 
     def __len__(self) -> int:
         """Rows of states so far."""
-        return len(self._states) // self._layout.size
+        return len(self._packed) // self._layout.size
 
     def history(self, offset: float) -> History:
         """States of tasks so far; `offset` is the scheduler's clock minus the client's."""
-        found = self._of(self._layout.rows(self._states), offset)
-        return replace(found, rows=found.rows[np.argsort(found.rows["time"], kind="stable")])
+        found = self.since(0, offset)
+        return found.chosen(np.argsort(found.states["time"].to_numpy(), kind="stable"))
 
     def since(self, first: int, offset: float) -> History:
         """States from this row on, in the order written by the scheduler."""
-        return self._of(self._layout.rows(self._states, np.arange(first, len(self))), offset)
+        return self._of(np.arange(first, len(self)), offset)
 
     def last(self, offset: float) -> History:
         """Last state of each task, including forgotten ones."""
-        return self._of(self._layout.rows(self._states, self._last[self._last >= 0]), offset)
+        return self._of(np.fromiter(self._last.values(), np.int64), offset)
 
     def count(self) -> dict[str, Counter[str]]:
         """Tasks by prefix: number in each state, with a result so far, and in total."""
         counts: dict[str, Counter[str]] = {}
-        last = self._of(self._layout.rows(self._states, self._last[self._last >= 0]), 0.0).rows
-        for task, state, had_result in zip(
-            last["task"].tolist(), last["state"].tolist(), self._had_result[last["task"]].tolist(), strict=True
-        ):
-            prefix = counts.setdefault(key_split(self._tasks[task].key), Counter())
-            prefix[STATES[state]] += 1
-            prefix[FINISHED] += had_result
+        states = self.last(0.0).states
+        for task, state in zip(states["task"].to_pylist(), states["state"].to_pylist(), strict=True):
+            prefix = counts.setdefault(key_split(self._tasks[task]["key"]), Counter())
+            prefix[state] += 1
+            prefix[FINISHED] += task in self._had_result
             prefix[ALL] += 1
         return counts
 
     def views(self, offset: float) -> list[dict[str, Any]]:
         """Workers' views of tasks, with times on the client's clock; a task that returned is listed again."""
-        clocks = self._clocks()
+        clocks = self.cluster.attempts.clocks()
         return [
             timed_view(view, float(np.nan_to_num(clocks.get(worker, 0.0))) + offset)
             for (worker, _), view in self._views.items()
             if "key" in view
         ]
 
-    def _of(self, rows: Rows, offset: float) -> History:
-        """History of rows, without tasks whose names are lost; it shares names and texts with later ones."""
+    def _of(self, places: Rows, offset: float) -> History:
+        """History of these rows, without tasks whose names are lost; it shares names with later ones."""
+        rows = self._layout.rows(self._packed, places)
         rows = rows[(rows["task"] < len(self._tasks)) & ~np.isin(rows["task"], self._lost)]
-        rows["time"] -= offset
-        return History(rows, self._tasks, self._texts.known)
+        columns: dict[str, Any] = {name: rows[name] for name in self._layout.names}
+        for name in ("before", "state"):
+            codes = pa.array(rows[name], mask=rows[name] == NO_STATE)
+            columns[name] = pa.DictionaryArray.from_arrays(codes, STATES)
+        for name in ("worker", "type"):
+            columns[name] = self._texts.column(rows[name]).dictionary_encode()
+        columns["nbytes"] = pa.array(rows["nbytes"], mask=rows["nbytes"] == NO_SIZE)
+        columns["expected"] = pa.array(rows["expected"], mask=rows["expected"] < 0)
+        columns["time"] = rows["time"] - offset
+        return History(pa.table(columns), self._tasks)
 
 
 def timed_view(view: Mapping[str, Any], clock: float) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def timed_view(view: Mapping[str, Any], clock: float) -> dict[str, Any]:
     transitions = [(state, moment - clock) for state, moment in view["transitions"]]
     times: dict[str, float | None] = dict(NO_TIMES)  # None did not happen
     for span in spans:
-        name = ACTIONS.get(span["action"], span["action"])
+        name = "disk" if span["action"].startswith("disk-") else span["action"]
         times[name] = (times.get(name) or 0.0) + span["stop"] - span["start"]
         if name == "compute":
             times |= {"start": span["start"], "stop": span["stop"]}

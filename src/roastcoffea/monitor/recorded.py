@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,13 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE_FIELDS, STATES
-from roastcoffea.log.layout import Layout, Texts
+from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor import tables
-from roastcoffea.monitor.history import LINKS, History, Named, Rows, Snapshot, hashable
+from roastcoffea.monitor.history import LINKS, History, Snapshot, Watched, hashable
 from roastcoffea.monitor.shown import monitor_run, monitor_sheets, plot_states
-from roastcoffea.monitor.tables import JOINED_COLUMNS, ReportComparison, compared, joined_rows, measurement_of
-from roastcoffea.monitor.watch import Watched, attempts_of, states_of
+from roastcoffea.monitor.tables import (
+    JOINED_COLUMNS,
+    ReportComparison,
+    attempts_of,
+    compared,
+    joined_rows,
+    measurement_of,
+    states_of,
+)
 from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.redaction import redacted
 from roastcoffea.sheets.presented import Presented
@@ -41,176 +47,57 @@ if TYPE_CHECKING:
 
 
 SCHEMA: Final = 1
+TABLES: Final = ("tasks", "states", "attempts", "lifetimes")
 PERIOD: Final = "period"
-DTYPE: Final = Layout(STATE_FIELDS, Texts()).dtype
+"""Column of saved tables with the number of the period."""
 
 
-def save_watched(
-    watched: Sequence[Watched],
-    interval: float,
-    problems: Sequence[str],
-    folder: Path,
-    name: str | None = None,
-    *,
-    overwrite: bool = False,
-) -> Path:
-    """Save periods and return the path of the new folder, which appears when it is complete.
-
-    Raises
-    ------
-    MeasurementError
-        If nothing was recorded, the folder exists, or it cannot be written.
-    """
-    if not watched:
-        raise MeasurementError("this TaskMonitor has recorded nothing: there is nothing to save")
-    began = f"tasks-{datetime.fromtimestamp(watched[0].start, UTC):%Y-%m-%dT%H%M%SZ}"
-    target = folder / file_name(began if name is None else name)
-    periods = [{"start": one.start, "stop": one.stop, "problems": one.problems, "views": one.views} for one in watched]
-    document = {
-        "format": MONITOR_FORMAT,
-        "schema": SCHEMA,
-        "interval": interval,
-        "problems": list(problems),
-        "periods": periods,
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with new_folder(folder, target.name) as new:
-            for table, parts in TABLES.items():
-                write_table(new.path, table, pa.concat_tables(_numbered(map(parts, watched))))
-            with synced_file(new.path / MONITOR_FILE) as file:
-                file.write(json.dumps(document).encode())
-            new.complete()
-            if not new.put_in_place(target, is_replaceable if overwrite else None):
-                raise MeasurementError(f"{target} exists; {OR_OVERWRITE}")
-    except OSError as error:
-        raise MeasurementError(f"nothing was saved in {folder}: {error}") from error
-    return target
-
-
-def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
-    """Periods of a saved monitor, the interval of its snapshots, and its problems.
-
-    Raises
-    ------
-    MeasurementError
-        If there is none, or it cannot be read.
-    """
-    file = path / MONITOR_FILE
-    if not file.exists():
-        raise MeasurementError(f"{path} is not a saved TaskMonitor: it has no {MONITOR_FILE}; pass the folder of one")
-    with reading(file):
-        document = json_of(file)
-        if document["format"] != MONITOR_FORMAT or document["schema"] > SCHEMA:
-            raise ValueError(
-                f"it is {document['format']} {document['schema']}; this version reads {MONITOR_FORMAT} {SCHEMA}"
-            )
-        periods = document["periods"]
-    room, tables = Room(), {}
-    for name in TABLES:
-        tables[name] = read_parquet(table_file(path, name), pa.schema([]), room)
-    with reading(path):
-        watched = [_watched(period, _of_period(tables, number)) for number, period in enumerate(periods)]
-        return watched, float(document["interval"]), list(map(str, document["problems"]))
-
-
-def is_replaceable(path: Path) -> bool:
-    """Whether a folder holds only a saved monitor, even a damaged one."""
-    ours = {MONITOR_FILE, *(table_file(path, name).name for name in TABLES)}
-    return holds_only(path, ours) and has_format(path / MONITOR_FILE, MONITOR_FORMAT)
-
-
-# tables of a period
-
-
-def _tasks(watched: Watched) -> pa.Table:
+def tables_of(watched: Watched) -> tuple[pa.Table, ...]:
+    """Tables of a period as they are saved, with keys and items of coffea as JSON."""
     rows = [
-        {
-            "key": json.dumps(task.key),
-            "kind": task.kind,
-            "chunk": None if task.chunk is None else json.dumps(task.chunk),
-        }
+        {"key": json.dumps(task["key"]), "kind": task["kind"], "chunk": task["chunk"] and json.dumps(task["chunk"])}
         for task in watched.history.tasks
     ]
-    return pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in ("key", "kind", "chunk")]))
+    tasks = pa.Table.from_pylist(rows, schema=pa.schema(dict.fromkeys(("key", "kind", "chunk"), pa.string())))
+    return tasks, watched.history.states, watched.attempts, watched.lifetimes
 
 
-def _states(watched: Watched) -> pa.Table:
-    rows, texts = watched.history.rows, pa.array(list(watched.history.texts), pa.string())
-    columns: dict[str, Any] = {name: rows[name] for name in DTYPE.names or ()}
-    for name, absent, words in (
-        *((name, NO_STATE, pa.array(STATES)) for name in ("before", "state")),
-        *((name, NO_STRING, texts) for name in ("worker", "type")),
-    ):
-        columns[name] = words.take(pa.array(rows[name].astype(np.int64), mask=rows[name] == absent))
-    columns["nbytes"] = pa.array(rows["nbytes"], mask=rows["nbytes"] == NO_SIZE)
-    columns["expected"] = pa.array(rows["expected"], mask=rows["expected"] < 0)
-    return pa.table(columns)
-
-
-TABLES: Final[Mapping[str, Callable[[Watched], pa.Table]]] = {
-    "tasks": _tasks,
-    "states": _states,
-    "attempts": lambda watched: watched.attempts,
-    "lifetimes": lambda watched: watched.lifetimes,
-}
-"""Tables of a saved monitor, with a column for the period in addition to those of each period."""
-
-
-def _numbered(tables: Any) -> list[pa.Table]:
-    return [
-        table.append_column(PERIOD, pa.array(np.full(len(table), number, np.int64)))
-        for number, table in enumerate(tables)
+def watched_of(period: Mapping[str, Any], tables: Iterable[pa.Table]) -> Watched:
+    """A saved period; raises if it is damaged."""
+    names, states, attempts, lifetimes = tables
+    tasks = [
+        {
+            "key": hashable(json.loads(row["key"])),
+            "kind": row["kind"],
+            "chunk": row["chunk"] and json.loads(row["chunk"]),
+        }
+        for row in names.to_pylist()
     ]
-
-
-def _of_period(tables: Mapping[str, pa.Table], number: int) -> dict[str, pa.Table]:
-    """Tables of one period."""
-    return {name: table.filter(pc.equal(table[PERIOD], number)).drop_columns(PERIOD) for name, table in tables.items()}
-
-
-def _watched(period: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> Watched:
+    if len(states) and (
+        pc.index_in(states["state"], pa.array(STATES)).null_count or pc.max(states["task"]).as_py() >= len(tasks)
+    ):
+        raise ValueError("it has an unknown state or task")
     views = [
         view
         | {"key": hashable(view["key"]), "transitions": [(state, time) for state, time in view["transitions"]]}
         | {name: list(map(hashable, view[name])) for name in LINKS if name in view}
         for view in period["views"]
     ]
-    tasks = [
-        Named(hashable(json.loads(row["key"])), row["kind"], None if row["chunk"] is None else json.loads(row["chunk"]))
-        for row in tables["tasks"].to_pylist()
-    ]
-    history = _history(tables["states"], tasks)
-    parts = {name: tables[name] for name in ("attempts", "lifetimes")}
-    times = {name: float(period[name]) for name in ("start", "stop")}
-    return Watched(history=history, views=views, problems=list(map(str, period["problems"])), **parts, **times)
+    return Watched(
+        start=float(period["start"]),
+        stop=float(period["stop"]),
+        history=History(states, tasks),
+        attempts=attempts,
+        lifetimes=lifetimes,
+        views=views,
+        problems=list(map(str, period["problems"])),
+    )
 
 
-def _history(states: pa.Table, tasks: Sequence[Named]) -> History:
-    rows: Rows = np.zeros(len(states), DTYPE)
-    texts: list[str] = []
-    for name in DTYPE.names or ():
-        column = states[name]
-        if name in {"before", "state"}:
-            rows[name] = _codes(column, STATES, NO_STATE)
-        elif name in {"worker", "type"}:
-            words = [word for word in column.unique().to_pylist() if word is not None]
-            codes = _codes(column, words, NO_STRING)
-            rows[name] = np.where(codes == NO_STRING, NO_STRING, codes + len(texts))
-            texts += words
-        else:
-            rows[name] = pc.fill_null(column, -1 if column.null_count else 0).to_numpy()
-    if len(rows) and rows["task"].max() >= len(tasks):
-        raise ValueError(f"unknown task {rows['task'].max()}")
-    return History(rows, tasks, texts)
-
-
-def _codes(column: pa.ChunkedArray, words: Sequence[str], absent: int) -> Any:
-    """Indices of texts among these words."""
-    found = pc.index_in(column, value_set=pa.array(words, pa.string()))
-    if found.null_count != column.null_count:
-        raise ValueError(f"a text is none of {', '.join(words)}")
-    return pc.fill_null(found.cast(pa.int64()), absent).to_numpy()
+def is_replaceable(path: Path) -> bool:
+    """Whether a folder holds only a saved monitor, even a damaged one."""
+    ours = {MONITOR_FILE, *(table_file(path, name).name for name in TABLES)}
+    return holds_only(path, ours) and has_format(path / MONITOR_FILE, MONITOR_FORMAT)
 
 
 class RecordedTasks(Presented):
@@ -338,7 +225,7 @@ class RecordedTasks(Presented):
             If the report is not a mapping, or has no key of a report.
         """
         measured, watched = measurement_of(measurement), self.watched()
-        return compared(joined_rows(attempts_of(watched), measured), report, measured, started=bool(watched))
+        return compared(joined_rows(attempts_of(watched), measured), report, measured is not None, bool(watched))
 
     @property
     def run(self) -> Run:
@@ -383,7 +270,28 @@ class RecordedTasks(Presented):
         MeasurementError
             If it exists or cannot be written.
         """
-        return save_watched(self.watched(), self.interval, self.problems, Path(folder), name, overwrite=overwrite)
+        watched, folder = self.watched(), Path(folder)
+        if not watched:
+            raise MeasurementError("this TaskMonitor has recorded nothing: there is nothing to save")
+        began = f"tasks-{datetime.fromtimestamp(watched[0].start, UTC):%Y-%m-%dT%H%M%SZ}"
+        target = folder / file_name(began if name is None else name)
+        periods = [{name: getattr(one, name) for name in ("start", "stop", "problems", "views")} for one in watched]
+        document = {"format": MONITOR_FORMAT, "schema": SCHEMA, "interval": self.interval}
+        document |= {"problems": self.problems, "periods": periods}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with new_folder(folder, target.name) as new:
+                for table, parts in zip(TABLES, zip(*map(tables_of, watched), strict=True), strict=True):
+                    numbers = pa.array(np.repeat(np.arange(len(parts)), [*map(len, parts)]))
+                    write_table(new.path, table, pa.concat_tables(parts).append_column(PERIOD, numbers))
+                with synced_file(new.path / MONITOR_FILE) as file:
+                    file.write(json.dumps(document).encode())
+                new.complete()
+                if not new.put_in_place(target, is_replaceable if overwrite else None):
+                    raise MeasurementError(f"{target} exists; {OR_OVERWRITE}")
+        except OSError as error:
+            raise MeasurementError(f"nothing was saved in {folder}: {error}") from error
+        return target
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> RecordedTasks:
@@ -394,7 +302,26 @@ class RecordedTasks(Presented):
         MeasurementError
             If there is none, or it cannot be read.
         """
-        return RecordedTasks(*load_watched(Path(path)))
+        folder = Path(path)
+        file = folder / MONITOR_FILE
+        if not file.exists():
+            what = f"it has no {MONITOR_FILE}; pass the folder of one"
+            raise MeasurementError(f"{folder} is not a saved TaskMonitor: {what}")
+        with reading(file):
+            document = json_of(file)
+            found = document["format"], document["schema"]
+            if found != (MONITOR_FORMAT, SCHEMA):
+                raise ValueError(f"it is {found[0]} {found[1]}; this version reads {MONITOR_FORMAT} {SCHEMA}")
+        room = Room()
+        tables = [read_parquet(table_file(folder, name), pa.schema([]), room) for name in TABLES]
+        with reading(folder):
+            watched = [
+                watched_of(
+                    period, [table.filter(pc.equal(table[PERIOD], number)).drop_columns(PERIOD) for table in tables]
+                )
+                for number, period in enumerate(document["periods"])
+            ]
+            return RecordedTasks(watched, float(document["interval"]), map(str, document["problems"]))
 
 
 def _frame_of_tasks(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -6,18 +6,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow.compute as pc
 
 from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.log.kinds import STATES
-from roastcoffea.monitor.history import ALL, CHUNK, FINISHED, FORGOTTEN, History
-from roastcoffea.monitor.tables import FAILED, RELEASED, fate_of, known_total, quotient
-from roastcoffea.monitor.watch import Watch, Watched, attempts_of
+from roastcoffea.monitor.history import CHUNK, FINISHED, History, Watched
+from roastcoffea.monitor.tables import FAILED, RELEASED, attempts_of, fate_of, known_total, quotient
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.tasks import CANCELLED, PROCESSOR, TASK_COLUMNS, UNFINISHED
@@ -131,29 +130,16 @@ BINS: Final = 500
 # Live
 
 
-def live_text(watch: Watch, *, ended: bool = False) -> str:
-    """Lines of tasks by prefix and state, if the scheduler answers."""
-    with suppress(NoAnswerError):  # missing data is fetched the next time
-        watch.drain()
-    counts, workers = watch.count()
-    known = sum(each[ALL] - each["forgotten"] for each in counts.values())
-    seconds = SECOND.text(float(round(time.time() - watch.start)))
-    tasks = f"{counted(sum(each[ALL] for each in counts.values()), 'task')} so far"
-    now = "" if ended else f", {number(known)} at the scheduler"
-    first = f"{NAME}  {seconds}, {counted(workers, 'worker')}, {tasks}{now}"
-    return "\n".join([first, *_live_rows(counts, (FINISHED, ALL))])
-
-
 def look_text(look: Look, seconds: float) -> str:
     """Lines of tasks by prefix and state from a look, this many seconds after the first one."""
     counts = {name: look.prefixes.get(name, Counter()) + Counter({FINISHED: n}) for name, n in look.finished.items()}
     shown = {name: row for name, row in counts.items() if row}
     passed, workers = SECOND.text(float(round(seconds))), counted(look.num_workers, "worker")
     first = f"{NAME}  {passed}, {workers}, {counted(look.num_tasks, 'task')} at the scheduler"
-    return "\n".join([first, *_live_rows(shown, (FINISHED,))])
+    return "\n".join([first, *live_rows(shown, (FINISHED,))])
 
 
-def _live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Iterator[str]:
+def live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Iterator[str]:
     """A row for each prefix with the most tasks, with the states that occur, and these sums."""
     if not counts:
         return
@@ -255,7 +241,7 @@ def plot_states(
     """
     from roastcoffea.visualization import registry
 
-    seen = [period for period in watched if len(period.history.rows)]
+    seen = [period for period in watched if len(period.history.states)]
     if not seen:
         raise ValueError("there is nothing to draw: no task was recorded")
     if ax is None:
@@ -284,7 +270,7 @@ def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
     edges = np.linspace(start, stop, BINS + 1)
     axis = draw.time_axis(ax, start, stop)
     means = sum(states_over_time(period.history, period.stop, edges) for period in watched)
-    layers = [(state, means[code], colours[state]) for code, state in enumerate(STATES) if state in colours]
+    layers = [(state, mean, colours[state]) for state, mean in zip(STATES, means, strict=True) if state in colours]
     stacked(ax, axis(edges), [layer for layer in layers if layer[1].max() > 0])
     ax.set_ylabel("tasks at the scheduler")
     ax.set_title("Tasks by state")
@@ -293,22 +279,16 @@ def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
 
 
 def states_over_time(history: History, stop: float, edges: Any) -> Any:
-    """Mean number of tasks in each state and interval between edges: states x intervals."""
-    rows = history.rows
-    order = np.argsort(rows["task"], kind="stable")
-    task, state, moment = (rows[name][order] for name in ("task", "state", "time"))
-    ends = np.append(moment[1:], stop)
-    ends[np.append(task[1:] != task[:-1], True)] = stop
-    stays = np.zeros((len(STATES), len(edges) - 1))
-    for code in range(len(STATES)):
-        here = (state == code) & (code != FORGOTTEN)
-        begin, end = np.sort(moment[here]), np.sort(ends[here])
-        passed = _seconds_before(edges, begin) - _seconds_before(edges, end)
-        stays[code] = np.diff(passed) / np.diff(edges)
-    return stays
-
-
-def _seconds_before(edges: Any, moments: Any) -> Any:
-    """Sum over moments of the time from each to an edge; 0 for those after it."""
-    count = np.searchsorted(moments, edges)
-    return count * edges - np.append(0.0, np.cumsum(moments))[count]
+    """Mean number of tasks in each of `STATES` and interval between edges: states x intervals."""
+    states = history.states.sort_by("task")  # it is stable
+    task, begins = states["task"].to_numpy(), states["time"].to_numpy()
+    ends = np.where(np.append(task[1:] == task[:-1], False), np.append(begins[1:], stop), stop)
+    means = []
+    for state in STATES:
+        here = pc.equal(states["state"], state).to_numpy()
+        seconds = 0.0
+        for sign, moments in ((1, np.sort(begins[here])), (-1, np.sort(ends[here]))):
+            count = np.searchsorted(moments, edges)  # the time from each of these to an edge
+            seconds += sign * (count * edges - np.append(0.0, np.cumsum(moments))[count])
+        means.append(np.diff(seconds) / np.diff(edges))
+    return np.array(means)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ from dask.utils import key_split
 from distributed.utils import key_split_group
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.monitor.history import CHUNK, FINISHED, NO_TIMES, Key
+from roastcoffea.monitor.history import CHUNK, FINISHED, NO_TIMES, Key, Watched
 from roastcoffea.monitor.views import READERS
 from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
@@ -34,8 +34,6 @@ GONE: Final = ("released", "forgotten")
 
 NOT_BEGUN: Final = ("waiting", "queued", "no-worker")
 """States of a task without a worker: if the scheduler releases it there, it was cancelled."""
-
-TO_DO: Final = (*NOT_BEGUN, "processing")
 
 RELEASED: Final = "released"
 FAILED: Final = "failed"
@@ -72,17 +70,29 @@ WORKER_COLUMNS: Final[tuple[Column, ...]] = (
     Column("seconds", "number", "s", "time to compute them, summed over its threads"),
 )
 
-OF_DEPENDENTS: Final = ("dependents", "num_dependents")
-OF_VIEWS: Final = ("thread", "suspicious", "transitions", "startstops", "metadata", "run_spec", *OF_DEPENDENTS)
-VIEW_NAMES: Final = ("key", "worker", "state", *NO_TIMES, "duration", *OF_VIEWS, *READERS)
+VIEW_NAMES: Final = (
+    *("key", "worker", "state", *NO_TIMES, "duration", "thread", "suspicious", "transitions", "startstops"),
+    *("metadata", "run_spec", "dependents", "num_dependents", *READERS),
+)
 """Fields of a task on a worker."""
 
-EMPTY: Final[Mapping[str, type]] = {
-    **dict.fromkeys(("num_dependencies", "num_dependents", "suspicious_count"), int),
-    **dict.fromkeys(("dependencies", "dependents", "waiting_for_data", "who_has"), list),
-    **dict.fromkeys(("resource_restrictions", "annotations", "metadata"), dict),
-}
-"""Empty values of a worker, which it does not send."""
+
+def attempts_of(watched: Iterable[Watched]) -> list[dict[str, Any]]:
+    """Attempts of tasks that ended in these periods, with keys in Dask's form and coffea's kinds."""
+    attempts = []
+    for period in watched:
+        tasks = {str(task["key"]): task for task in period.history.tasks}
+        attempts += [attempt | tasks.get(attempt["key"], {}) for attempt in period.attempts.to_pylist()]
+    return attempts
+
+
+def states_of(watched: Iterable[Watched]) -> dict[Key, dict[str, Any]]:
+    """Furthest state of each task in these periods, in order of appearance."""
+    states: dict[Key, dict[str, Any]] = {}
+    for period in watched:
+        for task in period.history.described():
+            take_state(states, task)
+    return states
 
 
 def take_state(states: dict[Key, dict[str, Any]], task: dict[str, Any]) -> None:
@@ -100,17 +110,18 @@ def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[s
     names = {"prefix": key_split(task["key"]), "group": key_split_group(task["key"])}
     known = {**task, **names, "attempts": attempt.get("attempts", 0), **of_attempt}
     known["state"] = ENDS.get(known.get("outcome", ""), task["state"])
-    if known.get("outcome") != OK and task["state"] in TO_DO and task["time"] > attempt.get("seen", 0.0):
-        known |= {"state": task["state"], "outcome": _outcome_since(task, known.get("outcome"))}
+    if (
+        known.get("outcome") != OK
+        and task["state"] in (*NOT_BEGUN, "processing")
+        and task["time"] > attempt.get("seen", 0.0)
+    ):
+        known["state"] = task["state"]
+        if not task["gone"]:
+            known["outcome"] = known.get("outcome") and UNFINISHED
+        elif task["state"] in NOT_BEGUN:
+            known["outcome"] = CANCELLED
     known["duration"] = distance(known.get("start"), known.get("stop"))
     return {column.name: known.get(column.name) for column in MONITOR_COLUMNS}
-
-
-def _outcome_since(task: Mapping[str, Any], outcome: str | None) -> str | None:
-    """Fields of the end of a task whose state is later than its last attempt, which had this outcome."""
-    if not task["gone"]:
-        return outcome and UNFINISHED
-    return CANCELLED if task["state"] in NOT_BEGUN else outcome
 
 
 def fate_of(task: Mapping[str, Any]) -> str:
@@ -128,7 +139,11 @@ def fate_of(task: Mapping[str, Any]) -> str:
 def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> dict[str, Any]:
     """A worker's view of a task with all names, and the scheduler's counts and expectations."""
     held = [state for state, _ in view["transitions"] if state not in GONE]
-    empty = {name: kind() for name, kind in EMPTY.items()} if "described" in view else {}
+    empty: dict[str, Any] = {}
+    if "described" in view:  # a worker does not send empty values
+        empty |= dict.fromkeys(("num_dependencies", "num_dependents", "suspicious_count"), 0)
+        empty |= {name: [] for name in ("dependencies", "dependents", "waiting_for_data", "who_has")}
+        empty |= {name: {} for name in ("resource_restrictions", "annotations", "metadata")}
     suspicious, expected = (of_scheduler.get(name) for name in ("suspicious", "expected"))
     known = {**empty, **view, "state": held[-1] if held else None, "suspicious": suspicious, "duration": expected}
     return {name: known.get(name) for name in VIEW_NAMES}
@@ -151,18 +166,16 @@ def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any
     return best
 
 
-def worker_rows(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def worker_rows(tasks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Sums over the tasks computed by each worker."""
     finished: dict[str, list[dict[str, Any]]] = {}
     for task in tasks:
         if task["outcome"] == OK:
             finished.setdefault(task["worker"], []).append(task)
-    rows = []
     for worker, computed in sorted(finished.items()):
         nbytes, seconds = (known_total(task[name] for task in computed) for name in ("nbytes", "duration"))
-        sums = (worker, len(computed), nbytes, quotient(nbytes, len(computed)), seconds)
-        rows.append(dict(zip((column.name for column in WORKER_COLUMNS), sums, strict=True)))
-    return rows
+        mean = quotient(nbytes, len(computed))
+        yield {"worker": worker, "tasks": len(computed), "nbytes": nbytes, "mean_nbytes": mean, "seconds": seconds}
 
 
 def known_total(values: Iterable[float | None]) -> float | None:
@@ -176,12 +189,8 @@ def quotient(amount: float | None, over: float | None) -> float | None:
     return None if amount is None or not over else amount / over
 
 
-RESULT: Final = (OK, CHECKPOINT)
-"""Outcomes of chunks with a result."""
-
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
 
-OF_PLACE: Final = ("dataset", "file", "entry_start", "entry_stop")
 REQUESTED: Final = "requested from the file (coffea's savemetrics, otherwise the chunk's own record)"
 OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without a record, that of the task"
 JOINED_COLUMNS: Final[tuple[Column, ...]] = (
@@ -209,7 +218,6 @@ TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("difference", "number", None, "tasks minus report"),
 )
 
-AMOUNTS: Final = ("tasks", "report", "difference")
 QUANTITIES: Final = {
     "chunks": ("chunks", None),
     "entries": ("events", "events"),
@@ -218,17 +226,6 @@ QUANTITIES: Final = {
     "result_bytes": ("B", "nbytes"),
 }
 """Compared quantities with their units and the columns of chunks to sum."""
-
-OF_RECORDS: Final = ("bytesread", "processtime")
-"""Fields found only in a chunk's record."""
-
-NO_MEASUREMENT: Final = "pass the collector that was open at the time, or its measurement: only its records have it"
-NO_RECORD: Final = "the record of at least one chunk is missing"
-NO_CHUNK: Final = "the monitor recorded no chunk with a result"
-NOT_STARTED: Final = "the monitor was not started: nothing was recorded"
-
-identity: Final = itemgetter("key", "run_id")
-"""What identifies an attempt."""
 
 
 class ReportComparison(NamedTuple):
@@ -256,62 +253,74 @@ def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement 
     """Attempts of chunks' tasks with fields of the chunks' records, or of coffea's work items."""
     if measurement is None:
         return [joined_row(attempt, {}) for attempt in attempts if attempt["kind"] == CHUNK]
-    rows = [[] if table is None else table.to_pylist() for table in (measurement.run.chunks, measurement.run.tasks)]
-    of_processors: dict[Any, Mapping[str, Any]] = {identity(row): {} for row in rows[1] if row["kind"] == PROCESSOR}
-    chunks = of_processors | {identity(row): row for row in rows[0]}
-    return [joined_row(attempt, chunks[identity(attempt)]) for attempt in attempts if identity(attempt) in chunks]
+    identity, run = itemgetter("key", "run_id"), measurement.run
+    known: dict[Any, Mapping[str, Any]] = {}
+    for row in [] if run.tasks is None else run.tasks.to_pylist():
+        if row["kind"] == PROCESSOR:
+            known[identity(row)] = {}
+    known |= {identity(row): row for row in ([] if run.chunks is None else run.chunks.to_pylist())}
+    return [joined_row(attempt, known[identity(attempt)]) for attempt in attempts if identity(attempt) in known]
+
+
+def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """An attempt of a task with fields of its chunk's record."""
+    of_coffea = chunk.get("coffea_bytes_read")
+    facts = {
+        "group": key_split_group(attempt["key"]),
+        "bytes": chunk.get("bytes_requested") if of_coffea is None else of_coffea,
+        "process_seconds": chunk.get("coffea_process_seconds"),
+        "outcome": chunk.get("outcome", attempt["outcome"]),
+    }
+    # an attempt itself knows its chunk only if it failed
+    place = ("dataset", "file", "entry_start", "entry_stop")
+    own = {name: value for name, value in attempt.items() if value is not None or name not in place}
+    return {**(attempt.get("chunk") or {}), **chunk, **own, **facts}
 
 
 def compared(
-    rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measurement: Measurement | None, started: bool
+    rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measured: bool, started: bool
 ) -> ReportComparison:
-    """Chunks of joined rows with a result, and their sums next to coffea's report."""
-    import pandas as pd
-
-    check_report(report)
-    worked = list({row["key"]: row for row in rows if row["outcome"] in RESULT}.values())
-    chunks = frame_of(table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked)), COMPARED_COLUMNS)
-    sums = compared_sums(worked, measurement is not None, started)
-    totals = frame_of(table_of_rows(TOTAL_COLUMNS, compared_totals(sums, report)), TOTAL_COLUMNS)
-    for name in AMOUNTS:  # with mixed units, pandas would print them all with one exponent
-        totals[name] = pd.Series(map(whole, totals[name]), dtype=object)
-    totals.attrs["missing"] = {name: found for name, found in sums.items() if isinstance(found, str)}
-    return ReportComparison(chunks, totals)
-
-
-def check_report(report: Any) -> None:
-    """Reject anything that is not a coffea report.
+    """Chunks of joined rows with a result, and their sums next to coffea's report.
 
     Raises
     ------
     TypeError
-        If it is not a mapping.
+        If the report is not a mapping.
     ValueError
         If it has no key of a report.
     """
+    import pandas as pd
+
     expected = "the report that a Runner with savemetrics=True returns with its output"
     if not isinstance(report, Mapping):
         raise TypeError(f"the report is {report!r}, not {expected}")
     if not QUANTITIES.keys() & report.keys():
         found = ", ".join(map(repr, report)) or "nothing"
         raise ValueError(f"the report has {found}, and none of {', '.join(QUANTITIES)}: pass {expected}")
-
-
-def whole(amount: float) -> float:
-    """An integer if a number is one."""
-    return int(amount) if amount == amount // 1 else amount
-
-
-def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
-    """An attempt of a task with fields of its chunk's record."""
-    of_coffea = chunk.get("coffea_bytes_read")
-    size = chunk.get("bytes_requested") if of_coffea is None else of_coffea
-    facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
-    outcome = chunk.get("outcome", attempt["outcome"])
-    of_item = attempt.get("chunk") or {}
-    # an attempt itself knows its chunk only if it failed
-    own = {name: value for name, value in attempt.items() if value is not None or name not in OF_PLACE}
-    return {**of_item, **chunk, **own, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
+    worked = list({row["key"]: row for row in rows if row["outcome"] in (OK, CHECKPOINT)}.values())
+    chunks = frame_of(table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked)), COMPARED_COLUMNS)
+    sums, missing = [], {}
+    for name, (unit, column) in QUANTITIES.items():
+        total = len(worked) if column is None else known_total(row.get(column) for row in worked)
+        reason = None if total is not None else "the record of at least one chunk is missing"
+        if not started:
+            reason = "the monitor was not started: nothing was recorded"
+        elif name in {"bytesread", "processtime"} and not measured:
+            reason = "pass the collector that was open at the time, or its measurement: only its records have it"
+        elif column is not None and not worked:
+            reason = "the monitor recorded no chunk with a result"
+        if reason:
+            total, missing[name] = None, reason
+        difference = distance(report.get(name), total)
+        sums.append(
+            {"quantity": name, "unit": unit, "tasks": total, "report": report.get(name), "difference": difference}
+        )
+    totals = frame_of(table_of_rows(TOTAL_COLUMNS, sums), TOTAL_COLUMNS)
+    for name in ("tasks", "report", "difference"):  # with mixed units, pandas would print them all with one exponent
+        whole = [int(amount) if amount == amount // 1 else amount for amount in totals[name]]
+        totals[name] = pd.Series(whole, dtype=object)
+    totals.attrs["missing"] = missing
+    return ReportComparison(chunks, totals)
 
 
 def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,28 +328,3 @@ def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
     seconds, size = distance(row["start"], row["stop"]), row["bytes"]
     rates = {"bytes_per_event": quotient(size, row.get("events")), "throughput": quotient(size, seconds)}
     return {**row, "input_bytes": size, "output_bytes": row["nbytes"], "seconds": seconds, **rates}
-
-
-def compared_sums(rows: Sequence[Mapping[str, Any]], measured: bool, started: bool) -> dict[str, float | str]:
-    """Sums over tasks, or why they are unknown."""
-    if not started:
-        return dict.fromkeys(QUANTITIES, NOT_STARTED)
-    sums: dict[str, float | str] = {}
-    for name, (_, column) in QUANTITIES.items():
-        total = len(rows) if column is None else known_total(row.get(column) for row in rows)
-        if name in OF_RECORDS and not measured:
-            sums[name] = NO_MEASUREMENT
-        elif column is not None and not rows:
-            sums[name] = NO_CHUNK
-        else:
-            sums[name] = NO_RECORD if total is None else total
-    return sums
-
-
-def compared_totals(sums: Mapping[str, float | str], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Sums over tasks next to the report's."""
-    for name, (unit, _) in QUANTITIES.items():
-        found, of_report = sums[name], report.get(name)
-        total = None if isinstance(found, str) else found
-        difference = distance(of_report, total)
-        yield {"quantity": name, "unit": unit, "tasks": total, "report": of_report, "difference": difference}

@@ -6,28 +6,154 @@ import asyncio
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, Self
 
 from distributed import Client, Scheduler
+from distributed.protocol.pickle import dumps
 
 from roastcoffea.backends.base import checked_interval
 from roastcoffea.backends.connection import SCHEDULER_TIMEOUT, Connection, NoAnswerError
+from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
+from roastcoffea.backends.scheduler import Addition, ClusterPlugin
+from roastcoffea.backends.worker import WorkerHalf
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import Enterable, interrupts_held
-from roastcoffea.monitor.history import Snapshot
+from roastcoffea.log.byvalue import ByValue
+from roastcoffea.monitor.history import ALL, FINISHED, FORGOTTEN, Snapshot, TaskLog, Watched
 from roastcoffea.monitor.recorded import RecordedTasks
-from roastcoffea.monitor.shown import live_text, ticks
-from roastcoffea.monitor.watch import Watch, Watched
+from roastcoffea.monitor.shown import live_rows, ticks
+from roastcoffea.monitor.states import TaskStates
+from roastcoffea.monitor.views import SEND_SECONDS, TaskViews, WorkerViews, send_views
 from roastcoffea.redaction import redacted
-from roastcoffea.report.live import LiveText
-from roastcoffea.units import counted
+from roastcoffea.report.live import NAME, LiveText
+from roastcoffea.units import SECOND, counted, number
 
 PACE: Final = 0.25
 """Seconds between reads of the scheduler's records, each of which takes it about a millisecond."""
 
 PATIENCE: Final = 10.0
 """Seconds to wait at the end for remaining calls."""
+
+
+LOSS: Final = f"its view of tasks may lack the last {SEND_SECONDS:g} s"
+"""What is missing for a lost worker."""
+
+CENSUS_TIMEOUT: Final = 30.0
+"""Seconds that a snapshot waits for tasks that existed before; a million takes the scheduler some seconds."""
+
+
+class Watch(Deployment):
+    """One period from start to stop: records of the cluster, and results from them.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A synchronous client.
+    worker_view : bool
+        Whether the workers send their views of the tasks.
+    run_spec : int
+        Characters of a task's call to send.
+    """
+
+    def __init__(self, client: Any, worker_view: bool, run_spec: int) -> None:
+        self.problems: list[str] = []
+        self.tasks = TaskLog()
+        super().__init__(Connection(client), f"roastcoffea-{uuid.uuid4().hex[:12]}", self.note, log=self.tasks.cluster)
+        additions: tuple[Addition, ...] = (TaskStates(),)
+        if worker_view:
+            additions += (TaskViews(bytes(dumps(ByValue(send_views)))),)
+        loss = LOSS if worker_view else None
+        plugin = ClusterPlugin(self.name, client.id, self.token, None, loss=loss, additions=additions)
+        self._plugins = (
+            plugin,
+            WorkerHalf(self.name, self.token, companion=WorkerViews(run_spec) if worker_view else None),
+        )
+        self.start = time.time()
+        self._stop: float | None = None
+        self._final: Watched | None = None
+
+    def begin(self) -> None:
+        """Start the period."""
+        self.open(lambda _: self._plugins)
+        self.start = time.time()
+
+    def end(self) -> None:
+        """End the period."""
+        self._stop = time.time()
+        self.close(self._learn_silent, lambda _: None)
+
+    # records, on the client's clock
+
+    def watched(self) -> Watched:
+        """Records so far; after the end of the period they are built once."""
+        if self._final is not None:
+            return self._final
+        stop, offset = time.time() if self._stop is None else self._stop, self.clock_offset
+        with self.reading:
+            found = Watched(
+                start=self.start,
+                stop=stop,
+                history=self.tasks.history(offset),
+                attempts=self.log.attempts.table(offset),
+                lifetimes=self.log.workers.lifetimes(offset, self.start, self.last_contact(self.start, stop)),
+                views=self.tasks.views(offset),
+                problems=self.notes(),
+            )
+        self._final = None if self._stop is None else found
+        return found
+
+    def notes(self) -> list[str]:
+        """Problems of the recording."""
+        return [*self.problems, *super().notes()]
+
+    def note(self, problem: str) -> None:
+        """Note a problem of the recording."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def now(self, question: Callable[..., Any] | None = None) -> Snapshot:
+        """The scheduler's tasks now, and its reply to a question at the same moment.
+
+        Raises
+        ------
+        NoAnswerError
+            The scheduler does not answer, or no longer has the plugin.
+        """
+        asked = None if question is None else bytes(dumps(ByValue(question)))
+        deadline = time.monotonic() + CENSUS_TIMEOUT
+        while True:
+            with self.reading:
+                answer, offset = self.drain(asked), self.clock_offset
+                if answer is None:
+                    raise NoAnswerError("the monitor is no longer on the scheduler")
+                if not answer["pending"] or time.monotonic() > deadline:
+                    tasks, workers = self.tasks.last(offset).known(), self.log.workers.here
+                    break
+            time.sleep(0.01)
+        return Snapshot(answer["time"] - offset, len(tasks.states), workers, lambda: tasks, answer["reply"])
+
+    def text(self, *, whole: bool = False) -> str:
+        """Lines of tasks by prefix and state, if the scheduler answers; `whole` at the end."""
+        with suppress(NoAnswerError):  # missing data is fetched the next time
+            self.drain()
+        with self.reading:
+            counts, workers = self.tasks.count(), self.log.workers.here
+        total = sum(each[ALL] for each in counts.values())
+        seconds = SECOND.text(float(round(time.time() - self.start)))
+        first = f"{NAME}  {seconds}, {counted(workers, 'worker')}, {counted(total, 'task')} so far"
+        if not whole:
+            gone = sum(each[FORGOTTEN] for each in counts.values())
+            first += f", {number(total - gone)} at the scheduler"
+        return "\n".join([first, *live_rows(counts, (FINISHED, ALL))])
+
+    def _learn_silent(self, answer: Mapping[str, Any]) -> None:
+        if silent := answer["silent"]:
+            who = f"{counted(len(silent), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end"
+            self.note(f"{who} ({', '.join(silent[:5])}): their last actions are unknown")
 
 
 DETAILS: Final = ("time", "worker", "nbytes", "type")
@@ -104,21 +230,17 @@ class Transitions:
     def _keep_calling(self) -> None:
         while not self._ended.wait(PACE):
             # missing data is fetched the next time; losses at the end are noted then
-            with reported(self._watch.note, "transitions could not be read", Exception):
-                self._look()
+            with reported(self._watch.note, "transitions could not be read", Exception), suppress(NoAnswerError):
+                self._watch.drain()
+                self._deliver()
         with reported(self._watch.note, "the last transitions could not be read", Exception):
             self._deliver()
 
-    def _look(self) -> None:
-        try:
-            self._watch.drain()
-        except NoAnswerError:
-            return
-        self._deliver()
-
     def _deliver(self) -> None:
-        history, self._row = self._watch.since(self._row)
-        for task in history.described(history.rows):
+        with self._watch.reading:
+            history = self._watch.tasks.since(self._row, self._watch.clock_offset)
+            self._row = len(self._watch.tasks)
+        for task in history.described():
             if task["before"] is None:  # it existed when the monitor started
                 continue
             try:
@@ -259,12 +381,12 @@ class TaskMonitor(RecordedTasks, Enterable):
         try:
             with reported(self._note, "the cluster is not recorded", Exception):
                 watch = self._watch = Watch(self._client(), self.worker_view, self._run_spec)
-                watch.open()
+                watch.begin()
                 if self._call is not None:
                     self._transitions = Transitions(self._call, watch)
                     self._transitions.start()
                 if self._live:
-                    self._live_text = LiveText(lambda *, whole=False: live_text(watch, ended=whole), self._note)
+                    self._live_text = LiveText(watch.text, self._note)
                     self._live_text.start()
                 return
         except BaseException:
@@ -283,7 +405,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         live, self._live_text = self._live_text, None
         try:
             if watch is not None:
-                watch.close()
+                watch.end()
         finally:
             if live is not None:
                 live.stop()

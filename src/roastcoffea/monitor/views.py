@@ -50,17 +50,22 @@ class Plain:
     def of(self, value: Any, depth: int = 0) -> Any:
         """JSON form of this value, in the remaining room."""
         self.room -= 1
-        if isinstance(value, str):
-            return self._text(value)
-        if isinstance(value, (bool, float)):
-            return value
-        if isinstance(value, int):
-            return value if value.bit_length() < LONGEST_INTEGER else self._text(hex(value))
-        if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
-            return None
-        if depth == DEEPEST:
-            return "... (nested too deeply)"
-        return self._mapping(value, depth) if isinstance(value, Mapping) else self._items(value, depth)
+        match value:
+            case float() | int() if isinstance(value, float) or value.bit_length() < LONGEST_INTEGER:
+                return value
+            case int() | str():
+                return self._text(hex(value) if isinstance(value, int) else value)
+            case Mapping() | list() | tuple() | set() | frozenset() if depth == DEEPEST:
+                return "... (nested too deeply)"
+            case Mapping():
+                # a value takes its room before its name
+                named = [(self.of(one, depth + 1), self._text(str(key))) for key, one in self._in_room(value.items())]
+                found: Any = {name: one for one, name in named}
+                return found | {"...": f"... ({more} more)"} if (more := len(value) - len(found)) > 0 else found
+            case list() | tuple() | set() | frozenset():
+                found = [self.of(one, depth + 1) for one in self._in_room(value)]
+                return [*found, f"... ({more} more)"] if (more := len(value) - len(found)) > 0 else found
+        return None
 
     def _text(self, text: str) -> str:
         room = max(self.room, 0)
@@ -70,18 +75,6 @@ class Plain:
     def _in_room(self, values: Collection[Item]) -> Iterator[Item]:
         """Items until there are too many, or no room is left."""
         return itertools.takewhile(lambda _: self.room > 0, itertools.islice(values, LONGEST_LIST))
-
-    def _mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        # a value takes its room before its name
-        named = [(self.of(value, depth + 1), self._text(str(key))) for key, value in self._in_room(values.items())]
-        found = {name: value for value, name in named}
-        more = len(values) - len(found)
-        return found | {"...": f"... ({more} more)"} if more > 0 else found
-
-    def _items(self, values: Collection[Any], depth: int) -> list[Any]:
-        found = [self.of(value, depth + 1) for value in self._in_room(values)]
-        more = len(values) - len(found)
-        return [*found, f"... ({more} more)"] if more > 0 else found
 
 
 SEND_SECONDS = 1.0
@@ -277,22 +270,16 @@ def keys_of(tasks: Iterable[Any]) -> list[Any]:
     return [task.key for task in itertools.islice(tasks, LONGEST_LIST)]
 
 
-class CallText(reprlib.Repr):
-    """Writes values in a limited number of characters, however large they are."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = self.maxlong = most
-
-
 def call_text(spec: Any, most: int) -> str:
-    """A task's call as text without secrets, of at most this many characters."""
+    """A task's call as text without secrets, of at most this many characters, however large its values are."""
     from dask.utils import funcname
 
+    shown = reprlib.Repr()
+    shown.maxstring = shown.maxother = shown.maxlong = most
+    write = shown.repr
     function, arguments = getattr(spec, "func", None), getattr(spec, "args", ())
     if function is None:
-        return redacted_beginning(CallText(most).repr(spec), most)
-    write = CallText(most).repr
+        return redacted_beginning(write(spec), most)
     parts = [write(value) for value in itertools.islice(arguments, most)]
     named = itertools.islice((getattr(spec, "kwargs", None) or {}).items(), most)
     parts += [f"{name}={write(value)}" for name, value in named]

@@ -24,13 +24,13 @@ from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
 from roastcoffea.log.journals import Journal, JournalError, hold, journal_in, journal_of
-from roastcoffea.log.processes import remove_files
-from roastcoffea.log.profiles import with_files
+from roastcoffea.log.received import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import RUN_FILE, body_of, fields_by_name
 from roastcoffea.storage.document import SCHEMA as RUN_SCHEMA
+from roastcoffea.storage.folders import remove_files
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored
 from roastcoffea.storage.store import OWN_FILES, is_replaceable
 from roastcoffea.storage.tables import SPAN_FORMS, tables_of

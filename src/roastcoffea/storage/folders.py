@@ -8,20 +8,29 @@ process left free finds the new folder in there, or the old one if the new one w
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
+import socket
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 from unicodedata import category
 
 from roastcoffea.errors import MeasurementError, UnreadableMeasurementError
-from roastcoffea.log.processes import UNKNOWN, began, is_alive, machine, remove_files
+
+if sys.platform != "win32":
+    import fcntl
 
 T = TypeVar("T")
+
+UNKNOWN: Final = 0
+"""Start of a process that the system does not tell."""
 
 OVERWRITE: Final = "overwrite=True"
 OR_OVERWRITE: Final = f"choose another name, or {OVERWRITE} to replace it"
@@ -47,19 +56,19 @@ def file_name(name: str) -> str:
     """The name, checked to stay in its folder and to be visible there."""
     if not isinstance(name, str):
         raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
-    if unseen := next((each for each in name if category(each) in ("Cc", "Zl", "Zp")), None):
-        take = f"it contains the control character {unseen!r}; choose a name without"
-        raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
-    if not name.strip() or name.startswith(".") or any(character in name for character in "/\\"):
-        take = "choose a name without slashes that does not begin with a dot"
-        raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
+    why, shown = None, name
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError as error:
-        raise MeasurementError(f"{name!r} cannot name a measurement or file: {error.reason}; choose another") from None
-    if length > LONGEST_NAME:
-        take = f"it has {length} bytes; choose one of at most {LONGEST_NAME}"
-        raise MeasurementError(f"{name[:40] + '...'!r} cannot name a measurement or file: {take}")
+        why, length = f"{error.reason}; choose another", 0
+    if unseen := next((each for each in name if category(each) in ("Cc", "Zl", "Zp")), None):
+        why = f"it contains the control character {unseen!r}; choose a name without"
+    elif not name.strip() or name.startswith(".") or any(character in name for character in "/\\"):
+        why = "choose a name without slashes that does not begin with a dot"
+    elif length > LONGEST_NAME:
+        why, shown = f"it has {length} bytes; choose one of at most {LONGEST_NAME}", f"{name[:40]}..."
+    if why is not None:
+        raise MeasurementError(f"{shown!r} cannot name a measurement or file: {why}")
     return name
 
 
@@ -372,3 +381,71 @@ def written_in(folder: Path) -> list[Path]:
     """Files in a folder that may be unfinished output."""
     ours = (".parquet", ".json", ".csv", ".html", "start_end_time.txt")
     return [path for path in entries(folder) if path.name.endswith(ours) and (path.is_symlink() or path.is_file())]
+
+
+# processes that write: where they are, whether they are alive, what they lock
+
+
+@cache
+def machine() -> str:
+    """Equal for processes that see each other's process ids, and for no others."""
+    parts = [socket.gethostname()]
+    for read, path in ((Path.read_text, "/proc/sys/kernel/random/boot_id"), (os.readlink, "/proc/self/ns/pid")):
+        with suppress(OSError):
+            parts.append(str(read(Path(path))))
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
+
+
+@cache
+def kernel() -> str:
+    """Equal for processes whose locks of files any file system shows to each other: of one host since its boot."""
+    with suppress(OSError):
+        return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
+    return machine()
+
+
+def began(process: int) -> int | None:
+    """Start of a process in the system's units, or UNKNOWN; None if there is no such process."""
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            return int(psutil.Process(process).create_time())
+        except psutil.Error as error:
+            return None if isinstance(error, psutil.NoSuchProcess) else UNKNOWN
+    try:
+        state, *numbers = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None if Path("/proc/self/stat").exists() else UNKNOWN
+    return None if state in (b"Z", b"X") else int(numbers[18])
+
+
+def is_alive(where: str, process: int, start: int) -> bool | None:
+    """Whether the process that had this number and start on a machine is alive; None if unknown."""
+    now = began(process) if where == machine() else UNKNOWN
+    return None if now is not None and UNKNOWN in (now, start) else now == start
+
+
+def locked(file: int, *, shared: bool = False) -> bool | None:
+    """Whether an open file is locked for this process now; None where its file system has no locks.
+
+    The lock ends when the file is closed. Two shared locks get along, and none with another one.
+    """
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def remove_files(folder: Path, files: Iterable[Path]) -> None:
+    """Remove files of a folder as far as possible, and the folder if nothing else is in it."""
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
+    with suppress(OSError):
+        folder.rmdir()

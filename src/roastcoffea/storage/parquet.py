@@ -294,40 +294,26 @@ def _footer_size(file: BinaryIO | FileIO, length: int) -> int:
     return size
 
 
+KINDS: Final = {
+    "null": (types.is_null,),
+    "text": (types.is_string, types.is_large_string, types.is_string_view),
+    "number": (types.is_integer, types.is_floating),
+    "plain": (types.is_boolean, types.is_temporal),
+}
+"""Kinds of values that are read, without any inside others."""
+
+
+def _kind(found: pa.DataType) -> tuple[bool, str | None]:
+    """Whether values of a type are lists, and the kind of these or of their items; None if it is not read."""
+    is_list = types.is_list(found) or types.is_large_list(found)
+    item = found.value_type if is_list else found
+    item = item.value_type if types.is_dictionary(item) else item
+    return is_list, next((kind for kind, checks in KINDS.items() if any(check(item) for check in checks)), None)
+
+
 def _check_type(field: pa.Field, ours: pa.Field | None) -> None:
     """Raise if a column is not similar to ours, or a further one is not of plain values."""
-    fits = _is_plain(field.type) if ours is None else field.type == ours.type or _is_similar(field.type, ours.type)
-    if not fits:
+    found = _kind(field.type)
+    if found[1] is None or not (ours is None or found[1] == "null" or found == _kind(ours.type)):
         expected = "numbers, texts or lists of them" if ours is None else str(ours.type)
         raise TypeError(f"{field.name} holds {str(field.type)[:100]} instead of {expected}")
-
-
-def _is_similar(found: pa.DataType, ours: pa.DataType) -> bool:
-    """Whether values of a type can be values of ours."""
-    if types.is_null(found):
-        return True
-    if types.is_list(ours):
-        return _is_list(found) and _is_similar(found.value_type, ours.value_type)
-    found = _decoded(found)
-    if types.is_string(ours):
-        return _is_text(found)
-    return bool(types.is_integer(found) or types.is_floating(found))
-
-
-def _is_plain(found: pa.DataType) -> bool:
-    found = _decoded(found.value_type if _is_list(found) else found)
-    checks = (types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_temporal, _is_text)
-    return any(check(found) for check in checks)
-
-
-def _is_list(found: pa.DataType) -> bool:
-    return bool(types.is_list(found) or types.is_large_list(found))
-
-
-def _is_text(found: pa.DataType) -> bool:
-    return bool(types.is_string(found) or types.is_large_string(found) or types.is_string_view(found))
-
-
-def _decoded(found: pa.DataType) -> pa.DataType:
-    """Type of the values of a dictionary."""
-    return found.value_type if types.is_dictionary(found) else found

@@ -65,11 +65,13 @@ FEW_BYTES: Final = 100_000
 ROWS_A_BYTE: Final = {
     **dict.fromkeys(("asked", "branch_reads", "profile", "worker_states"), 25.0),
     **dict.fromkeys((SPANS, WORKER_SPANS), 1.0),
+    "samples": 8.0,
 }
 """Most rows for each byte of a table's file, 1/4 in other tables, whose rows have times and identities of their own.
 
-Measured: 13 for states of idle workers, 6 for reads of branches, 4 for chunks of equal files, 1/7 for samples of idle
-workers, 1/8 for chunks that have nothing but their identity, 1/150 for chunks. Dask's metrics become objects.
+Measured: 13 for states of idle workers, 6 for reads of branches, 5 for samples of a thousand idle workers at the same
+times, 4 for chunks of equal files, 1/8 for chunks that have nothing but their identity, 1/150 for chunks.
+Dask's metrics become objects.
 """
 
 _HEX = "[0-9a-fA-F]"
