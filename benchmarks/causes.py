@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plants import PLANTS, Ground, Grown, Plant, compared_runs, planted_run
 
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.studies.compare.comparison import compare
+from roastcoffea.studies.compare import compare
 
 MOST_WRONG: Final = 1
 """Plants that may be concluded wrongly."""

@@ -31,8 +31,8 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.diagnosis.slowness import DATASET, Slow, slowness
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.facts import counted_chunks
-from roastcoffea.studies.compare.observations import Observation, observed
-from roastcoffea.studies.compare.side_by_side import CANNOT_TELL, SLOWER, speed
+from roastcoffea.studies.observations import Observation, observed
+from roastcoffea.studies.side_by_side import CANNOT_TELL, SLOWER, speed
 
 DRAWS: Final = 5000
 SIZES: Final = (2, 3, 4, 5)

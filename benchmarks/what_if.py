@@ -32,7 +32,7 @@ from roastcoffea.measurement import Measurement, load
 from roastcoffea.replay.changes import AS_RECORDED
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.engine import Costs
-from roastcoffea.studies.what_if.what_if import what_if
+from roastcoffea.studies.what_if import what_if
 
 MEDIAN_ERROR: Final = 0.05
 WORST_ERROR: Final = 0.15

@@ -26,9 +26,9 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_
 from roastcoffea.replay.changes import Chunks, Parts
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.engine import Costs
-from roastcoffea.studies.compare.observations import Branch, Observation
-from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry
-from roastcoffea.studies.what_if.what_if import WhatIf
+from roastcoffea.studies.history_analysis import BYTES, CPU, RATE, Entry
+from roastcoffea.studies.observations import Branch, Observation
+from roastcoffea.studies.what_if import WhatIf
 
 NOTHING = {
     "asked": ASKED_COLUMNS,

@@ -19,7 +19,7 @@ from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.compat import legacy
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.studies.branches.branch_figure import COLUMNS
+from roastcoffea.studies.branches import COLUMNS
 
 PAGE = Path(__file__).parent.parent / "docs" / "migration.md"
 ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<kind>\w+) \| (?P<status>\w+) \| (?P<remark>.*) \|$", re.MULTILINE)

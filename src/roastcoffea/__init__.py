@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import load as load
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
     from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
-    from roastcoffea.studies.branches.branch_study import branch_study as branch_study
-    from roastcoffea.studies.compare.comparison import compare as compare
-    from roastcoffea.studies.compare.comparison import compare_scenarios as compare_scenarios
-    from roastcoffea.studies.history.history import history as history
+    from roastcoffea.studies.branches import branch_study as branch_study
+    from roastcoffea.studies.compare import compare as compare
+    from roastcoffea.studies.compare import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.history import history as history
     from roastcoffea.studies.merging import merge as merge
-    from roastcoffea.studies.scaling.scaling import scaling as scaling
-    from roastcoffea.studies.what_if.what_if import what_if as what_if
+    from roastcoffea.studies.scaling import scaling as scaling
+    from roastcoffea.studies.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
 
 __version__ = "1.0.0"
@@ -64,12 +64,12 @@ _MODULES: Final = {
         ("measurement", "Measurement load"),
         ("monitor.task_monitor", "TaskMonitor"),
         ("recording.importers", "measurement_from_report"),
-        ("studies.branches.branch_study", "branch_study"),
-        ("studies.compare.comparison", "compare compare_scenarios"),
+        ("studies.branches", "branch_study"),
+        ("studies.compare", "compare compare_scenarios"),
         ("studies.merging", "merge"),
-        ("studies.history.history", "history"),
-        ("studies.scaling.scaling", "scaling"),
-        ("studies.what_if.what_if", "what_if"),
+        ("studies.history", "history"),
+        ("studies.scaling", "scaling"),
+        ("studies.what_if", "what_if"),
     )
     for name in names.split()
 }

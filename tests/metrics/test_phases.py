@@ -59,8 +59,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.report.glossary import metric_reference
-from roastcoffea.studies.compare.explanation import DRIVERS
-from roastcoffea.studies.compare.explanation import DRIVEN
+from roastcoffea.studies.explanation import DRIVERS
 from roastcoffea.visualization import draw as colours
 from roastcoffea.visualization.stream import SHOWN
 
@@ -78,7 +77,7 @@ print(json.dumps({
     "chunks": [chunk["token_seconds"] for chunk in metrics["raw_chunk_metrics"]],
     "word": evidence.WORDS["authorise"],
     "finding": sorted(evidence_of(measurement.run).rows_of("storage")),
-    "comparison": [DRIVERS["authorise"], "authorise" in DRIVEN],
+    "comparison": DRIVERS["authorise"],
     "colours": [colours.OF_TIME["authorise"], colours.OF_PHASES["token"], colours.OF_BYTES["probe"]],
     "stream": "authorise" in SHOWN,
     "stragglers": stragglers.PHASES.index("token_seconds"),
@@ -125,7 +124,7 @@ def test_a_new_class_is_in_the_ledger_and_its_metrics(found: dict[str, Any]) -> 
 def test_a_new_class_is_concluded_from(found: dict[str, Any]) -> None:
     assert found["word"] == "storage"
     assert found["finding"] == ["authorise", "read"]
-    assert found["comparison"] == ["events", True]
+    assert found["comparison"] == "events"
     assert found["stragglers"] == [phase.column for phase in PHASES].index("compute_seconds")
 
 

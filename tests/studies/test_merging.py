@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -222,13 +221,10 @@ def test_measurements_on_slow_storage_are_read_concurrently(tmp_path: Path, monk
     runs = {f"job-{number:02d}": job([1.0]) for number in range(12)}
     for name, run in runs.items():
         save_run(run, tmp_path, name)
-    together, reading = threading.Barrier(2), count()
+    together = threading.Barrier(2)
 
     def slow_load(path: Path) -> Measurement:
-        if next(reading) < merging.TRIED:
-            time.sleep(0.02)
-        else:
-            together.wait(PATIENCE)
+        together.wait(PATIENCE)
         return Measurement(runs[path.name])
 
     monkeypatch.setattr(merging, "load", slow_load)

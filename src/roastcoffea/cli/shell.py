@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from roastcoffea.studies.scaling.scaling import Scaling
-    from roastcoffea.studies.what_if.what_if import WhatIf
+    from roastcoffea.studies.scaling import Scaling
+    from roastcoffea.studies.what_if import WhatIf
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
 PICTURE_FORMATS: Final = ("png", "pdf", "svg")
@@ -64,7 +64,7 @@ def overwrite(what: str = "an existing file") -> Option:
 
 def paths_of(words: Sequence[str]) -> list[Path]:
     """Folders of the measurements from paths, patterns or names with repeats, without duplicates."""
-    from roastcoffea.studies.compare.observations import paths_of as paths_of_word
+    from roastcoffea.studies.observations import paths_of as paths_of_word
 
     return list(dict.fromkeys(path.resolve() for word in words for path in paths_of_word(word, RUNS_FOLDER)))
 

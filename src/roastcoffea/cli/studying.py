@@ -39,7 +39,7 @@ def compare_command(
     Changes are relative to A: in %, otherwise in the metric's unit.
     """
     try:
-        from roastcoffea.studies.compare.comparison import compare
+        from roastcoffea.studies.compare import compare
 
         comparison = compare(*runs, folder=shell.RUNS_FOLDER, **evidence)
         try:
@@ -66,7 +66,7 @@ def history_command(*, folder: Path, page: Path | None, everything: bool, as_jso
     Shows rate per core, CPU and bytes per event, failed attempts, and the versions and settings that changed, for each
     processor with its datasets. Failed and incomplete runs are listed, but not used.
     """
-    from roastcoffea.studies.history.history import history
+    from roastcoffea.studies.history import history
 
     found = history(folder)
     if as_json:
@@ -110,7 +110,7 @@ def scaling_command(
     Takes measurements with at least two different numbers of workers, on the same files or on files that grow with the
     workers; repeats provide the intervals. A RUN may also be a folder, a quoted pattern, or a name with repeats.
     """
-    from roastcoffea.studies.scaling.scaling import scaling
+    from roastcoffea.studies.scaling import scaling
 
     formats = shell.PICTURE_FORMATS
     if picture is not None and picture.suffix[1:].lower() not in formats:
@@ -180,6 +180,6 @@ def what_if_command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) ->
     Several numbers may follow an option. The second and later ones are runs if runs of these names exist, and so is the
     last one if no other RUN is given: --workers 1 --workers 2024 always means the number.
     """
-    from roastcoffea.studies.what_if.what_if import what_if
+    from roastcoffea.studies.what_if import what_if
 
     shell.print_study(what_if(*shell.paths_of(runs), **settings), as_json)

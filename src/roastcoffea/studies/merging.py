@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import facts
 from roastcoffea.metrics.facts import OF_WORKERS, on_host
-from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run, SpanMetrics
+from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run
 from roastcoffea.storage.store import is_measurement, paths_in
 from roastcoffea.storage.tables import RECORDS, TABLES
 from roastcoffea.units import counted
@@ -50,15 +50,6 @@ def name_of(source: Source) -> str:
     run = measurement_of(source).run
     return run.name or f"{facts.name_of(run)} {run.id[:8]}".strip()
 
-
-Value = TypeVar("Value")
-Key = TypeVar("Key")
-Number = TypeVar("Number", int, float)
-
-TRIED: Final = 2
-"""Measurements that are read one by one first, to see how long reading waits for storage."""
-MOST_READERS: Final = 8
-"""Most measurements that are read concurrently: threads only help while others wait for storage."""
 
 NOT_OF_SEVERAL: Final = {
     "coffea_report": "each of the merged runs has its own",
@@ -95,8 +86,9 @@ def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measu
     >>> campaign = merge("jobs")  # doctest: +SKIP
     >>> campaign.save("roastcoffea-runs", "campaign")  # doctest: +SKIP
     """
-    paths = [each for source in sources for each in _each(source)]
-    found = _measurements(paths)
+    # reading waits for storage: threads let others read meanwhile
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(measurement_of, chain.from_iterable(map(_each, sources))))
     if not found:
         raise MeasurementError("there is nothing to merge; give measurements, or a folder that holds some")
     if len(found) == 1 and name is None:
@@ -114,10 +106,11 @@ def measurement_at(path: str | PathLike[str]) -> Measurement:
         different processors, or processed the same files.
     """
     found = merge(path)
-    processors = dict.fromkeys(call.processor for call in found.run.calls)
-    filesets = Counter(call.fileset for call in found.run.calls if call.fileset is not None)
-    if found.run.merged and (len(processors) > 1 or any(times > 1 for times in filesets.values())):
-        why = "they ran different processors" if len(processors) > 1 else "several processed the same files"
+    filesets = [call.fileset for call in found.run.calls if call.fileset is not None]
+    why = "they ran different processors" if len({call.processor for call in found.run.calls}) > 1 else None
+    if why is None and len(set(filesets)) < len(filesets):
+        why = "several processed the same files"
+    if found.run.merged and why is not None:
         held = f"{path} holds {len(found.run.merged)} runs that are not jobs of one campaign: {why}"
         raise MeasurementError(
             f"{held}; give one of them (roastcoffea list {path} shows them), or merge those that are"
@@ -136,28 +129,13 @@ def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
     """What was given, one by one; for a folder of measurements those in it."""
     if isinstance(source, str | PathLike):
         path = Path(source)
-        if not path.is_dir() or is_measurement(path):
-            yield path
-            return
-        yield from paths_in(path) or [path]  # loading it says what is wrong
+        # loading a folder without measurements says what is wrong
+        yield from [path] if not path.is_dir() or is_measurement(path) else paths_in(path) or [path]
     elif isinstance(source, Iterable):
         for one in source:
             yield from _each(one)
     else:
         yield source
-
-
-def _measurements(sources: Sequence[Source]) -> list[Measurement]:
-    """Measurements of all sources, in their order; read concurrently if storage keeps the first ones waiting."""
-    began, cpu = perf_counter(), process_time()
-    found = [_measured(source) for source in sources[:TRIED]]
-    waits = perf_counter() - began >= 2 * (process_time() - cpu)
-    with ThreadPoolExecutor(MOST_READERS if waits else 1) as pool:
-        return [*found, *pool.map(_measured, sources[TRIED:])]
-
-
-def _measured(source: Source) -> Measurement:
-    return load(source) if isinstance(source, Path) else measurement_of(source)
 
 
 def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
@@ -169,29 +147,33 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         found, empty = merged_run(worked, name), len(runs) - len(worked)
         left_out = f"{counted(empty, 'run')} in which nothing ran {'was' if empty == 1 else 'were'} left out"
         return replace(found, problems=(*found.problems, left_out))
-    renamed = _with_workers_of_their_own(runs)
-    tables: dict[str, Any] = {table: _table(renamed, table) for table in RECORDS}
+    renamed = [*_with_workers_of_their_own(runs)]
     failed = [run for run in runs if run.ended_early]
-    alike: dict[str, Any] = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
+    own: dict[str, Any] = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
+    tables: dict[str, Any] = {name: _table([getattr(run, name) for run in renamed]) for name in RECORDS}
+    workers = [run.span_metrics_per_worker for run in renamed]
     return Run(
-        id=_identity(runs),
+        # equal for the same runs
+        id=hashlib.sha256(" ".join(sorted(_ids(runs))).encode()).hexdigest()[:32],
         name=name or _common(run.name for run in runs),
         start=runs[0].start,
         stop=max(run.stop for run in runs),
         outcome=FAILED if failed else FINISHED,
         error=f"{counted(len(failed), 'run')} of {len(runs)} failed: {failed[0].error}" if failed else None,
         backend=", ".join(dict.fromkeys(run.backend for run in runs)),
-        environment=_environment(runs),
+        environment=_environment([run.environment for run in runs]),
         calls=tuple(call for run in runs for call in run.calls),
         merged=tuple(part for run in runs for part in run.merged or (_part(run),)),
         attempts=_sum(run.attempts for run in runs),
         dropped=_sum(run.dropped for run in runs) or {},
-        absent=_absent(runs, alike),
+        absent=dict(_absent(runs, {name for name, value in own.items() if value is None})),
         problems=tuple(_problems(runs)),
         span_metrics=_sum(run.span_metrics for run in runs),
-        span_metrics_per_worker=_per_worker(renamed),
+        span_metrics_per_worker=None
+        if None in workers
+        else {name: one for each in workers for name, one in (each or {}).items()},
         shared=all(run.shared for run in runs),
-        **alike,
+        **own,
         **tables,
     )
 
@@ -217,56 +199,41 @@ def _ids(runs: Iterable[Run]) -> Iterator[str]:
         yield from [part.id for part in run.merged] or [run.id]
 
 
-def _identity(runs: Sequence[Run]) -> str:
-    """Identity of a merged run: equal for the same runs."""
-    return hashlib.sha256(" ".join(sorted(_ids(runs))).encode()).hexdigest()[:32]
-
-
 def _part(run: Run) -> MergedRun:
     facts = {each.name: getattr(run, each.name) for each in fields(MergedRun) if each.name != "client_host"}
     return MergedRun(**facts, client_host=run.environment.client_host)
 
 
-def _common(values: Iterable[Value]) -> Value | None:
+def _common(values: Iterable[Any]) -> Any:
     """The value that all have; None where they differ."""
     first, *others = values
     return first if all(other == first for other in others) else None
 
 
-# Workers and tasks of their own
-
-
-def _with_workers_of_their_own(runs: Sequence[Run]) -> list[Run]:
+def _with_workers_of_their_own(runs: Sequence[Run]) -> Iterator[Run]:
     """The same runs, in which no two have the name of a worker, or the number of an attempt, in common."""
     taken: set[str] = set()
-    renamed, last = [], 0
+    last = 0
     for number, run in enumerate(runs, 1):
+        tables: dict[str, pa.Table] = {name: table for name in RECORDS if (table := getattr(run, name))}
+        spans, here = run.span_metrics_per_worker, run.environment.client_host
+        named = [tables[name]["worker"].unique().to_pylist() for name in OF_WORKERS if name in tables]
         names = {}
-        for worker in _workers(run):
-            on_its_host = on_host(worker, run.environment.client_host)
-            names[worker] = f"{on_its_host}/{number}" if on_its_host in taken else on_its_host
+        for worker in dict.fromkeys(filter(None, chain(*named, spans or ()))):
+            names[worker] = on_host(worker, here)
+            names[worker] += f"/{number}" if names[worker] in taken else ""
         taken.update(names.values())
-        tables = {name: table for name in RECORDS if (table := getattr(run, name)) is not None and len(table)}
-        numbers = [pc.max(table["run_id"]).as_py() or 0 for table in tables.values() if "run_id" in table.column_names]
-        own: dict[str, Any] = {table: _own(run, found, names, last) for table, found in tables.items()}
-        if run.span_metrics_per_worker is not None:
-            of_names = {names[worker]: found for worker, found in run.span_metrics_per_worker.items()}
-            own["span_metrics_per_worker"] = of_names
-        renamed.append(replace(run, **own))
-        last += max(numbers, default=0) + 1
-    return renamed
-
-
-def _workers(run: Run) -> Iterator[str]:
-    """All workers that a run names, each once."""
-    tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None and len(table)]
-    named = {worker: None for table in tables for worker in table["worker"].unique().to_pylist()}
-    yield from filter(None, named | dict.fromkeys(run.span_metrics_per_worker or ()))
+        new: dict[str, Any] = {name: _own(run, table, names, last) for name, table in tables.items()}
+        if spans is not None:
+            new["span_metrics_per_worker"] = {names[worker]: metrics for worker, metrics in spans.items()}
+        attempts = (pc.max(table["run_id"]).as_py() for table in tables.values() if "run_id" in table.column_names)
+        last += max((each or 0 for each in attempts), default=0) + 1
+        yield replace(run, **new)
 
 
 def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.Table:
     """A table of the run, with names and numbers that no other run has."""
-    known, here = set(table.column_names), run.environment.client_host
+    known, here = table.column_names, run.environment.client_host
     new = {}
     if "worker" in known:
         new["worker"] = _mapped(table["worker"], names)
@@ -278,7 +245,7 @@ def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.T
         hosts = table["host"].unique().drop_null().to_pylist()
         new["host"] = _mapped(table["host"], {host: on_host(host, here) for host in hosts})
     for column, values in new.items():
-        table = table.set_column(table.schema.get_field_index(column), column, values)
+        table = table.set_column(known.index(column), column, values)
     return table
 
 
@@ -287,37 +254,25 @@ def _mapped(column: pa.ChunkedArray, names: Mapping[str, str]) -> pa.ChunkedArra
     return new.take(pc.index_in(column, value_set=known).combine_chunks())
 
 
-# Sums
-
-
-def _table(runs: Sequence[Run], name: str) -> pa.Table | None:
+def _table(recorded: Sequence[pa.Table | None]) -> pa.Table | None:
     """Rows of all runs that recorded a table."""
-    tables = [table for run in runs if (table := getattr(run, name)) is not None]
-    filled = [table for table in tables if len(table)] or tables[:1]
+    tables = [table for table in recorded if table is not None]
+    filled = list(filter(len, tables)) or tables[:1]
     return pa.concat_tables(filled, promote_options="default").combine_chunks() if filled else None
 
 
-def _sum(amounts: Iterable[Mapping[Key, Number] | None]) -> dict[Key, Number] | None:
+def _sum(amounts: Iterable[Mapping[Any, Any] | None]) -> dict[Any, Any] | None:
     """Sums by key; None where one of the runs has none."""
-    found: dict[Key, Any] = {}
+    found: Counter[Any] = Counter()
     for each in amounts:
         if each is None:
             return None
-        for key, amount in each.items():
-            found[key] = found.get(key, 0) + amount
-    return found
+        found.update(each)
+    return dict(found)
 
 
-def _per_worker(runs: Sequence[Run]) -> dict[str, SpanMetrics] | None:
-    parts = [run.span_metrics_per_worker for run in runs]
-    if any(part is None for part in parts):
-        return None
-    return {worker: counted for part in parts for worker, counted in (part or {}).items()}
-
-
-def _environment(runs: Sequence[Run]) -> Environment:
+def _environment(environments: Sequence[Environment]) -> Environment:
     """Versions and hosts of all; a package with several versions has them all."""
-    environments = [run.environment for run in runs]
     packages = dict.fromkeys(name for each in environments for name in each.versions)
     versions = {
         name: ", ".join(dict.fromkeys(each.versions[name] for each in environments if name in each.versions))
@@ -326,28 +281,22 @@ def _environment(runs: Sequence[Run]) -> Environment:
     hosts: dict[str, Host] = {}
     for host in (host for each in environments for host in each.hosts):
         known = hosts.setdefault(host.name, host)
-        hosts[host.name] = known if known == host else _host(known, host)
+        # what two jobs could use of a host together is not known where they could use different parts
+        names = (each.name for each in fields(Host))
+        other: Any = dict.fromkeys(name for name in names if getattr(known, name) != getattr(host, name))
+        hosts[host.name] = replace(known, **other)
     client = _common(each.client_host for each in environments)
     return Environment(versions=versions, client_host=client, hosts=tuple(hosts.values()))
 
 
-def _host(one: Host, other: Host) -> Host:
-    """A host of which two jobs tell: what they could use together is not known where they could use different parts."""
-    different: Any = dict.fromkeys(
-        each.name for each in fields(Host) if getattr(one, each.name) != getattr(other, each.name)
-    )
-    return replace(one, **different)
-
-
-def _absent(runs: Sequence[Run], shared: Mapping[str, Any]) -> dict[str, str]:
+def _absent(runs: Sequence[Run], differing: Collection[str]) -> Iterator[tuple[str, str]]:
     """Why fields are missing: as a run without them tells."""
-    found = {name: reason for name, reason in NOT_OF_SEVERAL.items() if shared[name] is None}
+    yield from ((name, reason) for name, reason in NOT_OF_SEVERAL.items() if name in differing)
     for name in dict.fromkeys([*TABLES, *(name for run in runs for name in run.absent)]):
         lacking = [run for run in runs if name in run.absent or (name in TABLES and getattr(run, name) is None)]
         if lacking and name not in NOT_OF_SEVERAL:
             reason = next((run.absent[name] for run in lacking if name in run.absent), "it was not recorded")
-            found[name] = reason if len(lacking) == len(runs) else f"in {len(lacking)} of {len(runs)} runs: {reason}"
-    return found
+            yield name, reason if len(lacking) == len(runs) else f"in {len(lacking)} of {len(runs)} runs: {reason}"
 
 
 def _problems(runs: Sequence[Run]) -> Iterator[str]:

@@ -35,7 +35,7 @@ def test_a_comparison_that_crashes_is_no_run_that_got_worse(
     def crash(*given: object, **settings: object) -> None:
         raise ZeroDivisionError("by 0")
 
-    monkeypatch.setattr("roastcoffea.studies.compare.comparison.compare", crash)
+    monkeypatch.setattr("roastcoffea.studies.compare.compare", crash)
     assert main(["compare", "A", "B"]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -19,7 +19,7 @@ from processes import PATIENCE
 from profiled import profile_table
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.studies.compare.comparison import compare
+from roastcoffea.studies.compare import compare
 
 AXE = "axe-core@4.14.1"
 DRAWN = "document.documentElement.dataset.charts === 'drawn' || !document.querySelector('.plot')"

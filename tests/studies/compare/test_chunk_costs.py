@@ -8,8 +8,8 @@ import pytest
 from made_runs import chunks_in_two_sizes as chunks_of
 from made_runs import measurement_in_two_sizes as measurement_of
 
-from roastcoffea.studies.compare.comparison import compare
-from roastcoffea.studies.compare.observations import SPLIT, fixed_costs, sizes_of
+from roastcoffea.studies.compare import compare
+from roastcoffea.studies.observations import SPLIT, fixed_costs, sizes_of
 
 
 def test_a_fixed_cost_is_told_from_that_of_an_event() -> None:

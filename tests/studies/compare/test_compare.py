@@ -31,9 +31,9 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.storage.store import save_run
-from roastcoffea.studies.compare import observations as sides
-from roastcoffea.studies.compare.comparison import compare
-from roastcoffea.studies.compare.observations import observed
+from roastcoffea.studies import observations as sides
+from roastcoffea.studies.compare import compare
+from roastcoffea.studies.observations import observed
 
 EVENTS = 4000
 FLAT = 12
@@ -258,14 +258,6 @@ def test_each_run_has_a_label(labels: list[str]) -> None:
         compare(run, run, labels=labels)
 
 
-def test_what_no_side_has_is_not_said_to_be_alike() -> None:
-    run = Measurement(handmade_run())
-    found = compare(run, run)
-    known = [row for row in found.rows if any(row.spreads)]
-    assert 0 < len(known) < len(found.rows)
-    assert f"- {len(known) + len(found.facts)} rows without a difference" in found.markdown()
-
-
 def test_runs_that_are_no_repeats_are_remarked() -> None:
     runs = [handmade_run(id=str(number)) for number in range(3)]
     larger = tuple(replace(call, options=call.options | {"chunksize": 7}) for call in runs[0].calls)
@@ -388,13 +380,6 @@ def test_scenarios_stand_side_by_side(tmp_path: Path) -> None:
     assert wall.count("1 min 40 s") == 3
     assert wall.endswith("2.5 s")
     assert "0.1.2: overhead_cpu_time_seconds was not given" in text
-
-
-def test_many_scenarios_take_several_tables() -> None:
-    file = io.StringIO()
-    compare_scenarios({f"scenario number {number}": Measurement(handmade_run()) for number in range(6)}, file)
-    assert file.getvalue().count("wall time") == 2
-    assert max(map(len, file.getvalue().splitlines())) <= 80
 
 
 def test_there_have_to_be_scenarios() -> None:

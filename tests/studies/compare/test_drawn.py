@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_runs import made_run, plan
 
-from roastcoffea.studies.compare.comparison import Comparison, bars_of, compare
+from roastcoffea.studies.compare import Comparison, bars_of, compare
 
 FAST, SLOW = [plan(1.0)] * 64, [plan(1.5)] * 64
 

@@ -10,8 +10,8 @@ import pytest
 from made_runs import BRANCHES, CLIENT_OF, TIME, branch, observation
 
 from roastcoffea.metrics.phases import COLUMNS_OF
-from roastcoffea.studies.compare.explanation import Difference, divided, explained
-from roastcoffea.studies.compare.observations import Observation, Work
+from roastcoffea.studies.explanation import Difference, divided, explained
+from roastcoffea.studies.observations import Observation, Work
 
 
 def parts(explanation: Difference) -> dict[str, tuple[float, float]]:
@@ -172,15 +172,6 @@ def test_of_repeats_those_in_the_middle_are_explained() -> None:
     two = explained([observation()], after[:2])
     assert two.thread_seconds == pytest.approx(1.0)
     assert two.remarks[0].endswith("are explained: by hand, and first")
-
-
-def test_other_chunk_sizes_and_load_of_others_are_remarked() -> None:
-    crowded = observation(name="crowded", core_wait_share=0.5)
-    (remark,) = explained([observation()], [crowded]).remarks
-    assert remark.startswith("chunks of crowded waited for a core for 50 % of their time (CPU contention)")
-    smaller = observation(chunks=20)
-    (remark,) = explained([observation()], [smaller]).remarks
-    assert "chunks differ in size" in remark
 
 
 def test_without_a_ledger_nothing_is_explained() -> None:

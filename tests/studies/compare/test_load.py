@@ -7,8 +7,8 @@ import random
 import pytest
 from made_runs import TIME, observation
 
-from roastcoffea.studies.compare.explanation import CPU, Difference, explained
-from roastcoffea.studies.compare.observations import OF_LOAD
+from roastcoffea.studies.explanation import CPU, Difference, explained
+from roastcoffea.studies.observations import OF_LOAD
 
 LOADED = TIME | {"contention": 8.0, "wait": 0.0}
 """Half a second of waiting for each of the 16 seconds of CPU time."""

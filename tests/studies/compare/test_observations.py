@@ -10,7 +10,7 @@ from made_runs import made_run, plan, with_call
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
-from roastcoffea.studies.compare.observations import MOST_NAMES, bytes_of_branches, observed
+from roastcoffea.studies.observations import bytes_of_branches, observed
 
 RUN = made_run([plan(1.0, 2.0, core_wait=1.0), plan(1.0, events=50, file="b.root")], 1)
 
@@ -51,5 +51,5 @@ def test_what_a_run_was_made_on() -> None:
 
 def test_long_lists_are_cut_and_fingerprints_shortened() -> None:
     many = made_run([plan(1.0, dataset=str(number)) for number in range(9)], 1)
-    assert facts(many)["datasets"] == f"0, 1, 2, 3, 4, {9 - MOST_NAMES + 1} more"
+    assert facts(many)["datasets"] == f"0, 1, 2, 3, 4, {9 - 6 + 1} more"
     assert facts(with_call(RUN, fileset="0123456789abcdef"))["fileset"] == "0123456789ab"

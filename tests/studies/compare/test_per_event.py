@@ -10,8 +10,8 @@ import pytest
 from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.studies.compare.observations import Observation, observed
-from roastcoffea.studies.compare.side_by_side import Change, clear_changes, speed
+from roastcoffea.studies.observations import Observation, observed
+from roastcoffea.studies.side_by_side import Change, clear_changes, speed
 
 
 def runs(cpu: Sequence[float], wait: float = 0.0, scatter: float = 0.0) -> list[Observation]:
@@ -39,10 +39,10 @@ def test_one_run_each_is_clear_over_chunks() -> None:
 
 
 def test_what_chunks_or_repeats_differ_as_much_is_not_clear() -> None:
-    assert clear_changes(runs([1.0], scatter=0.2), runs([1.05], scatter=0.2)) == ()
-    assert clear_changes(runs([1.0]), runs([1.0])) == ()
+    assert [*clear_changes(runs([1.0], scatter=0.2), runs([1.05], scatter=0.2))] == []
+    assert [*clear_changes(runs([1.0]), runs([1.0]))] == []
     scattered = [1.0, 1.3, 0.8, 1.1, 0.9]
-    assert clear_changes(runs(scattered), runs(scattered[::-1])) == ()
+    assert [*clear_changes(runs(scattered), runs(scattered[::-1]))] == []
 
 
 def test_repeats_tell() -> None:

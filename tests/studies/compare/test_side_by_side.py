@@ -9,8 +9,8 @@ import pytest
 from made_runs import observation, with_metric
 from scipy.stats import beta
 
-from roastcoffea.studies.compare.observations import Observation, Side
-from roastcoffea.studies.compare.side_by_side import (
+from roastcoffea.studies.observations import Observation, Side
+from roastcoffea.studies.side_by_side import (
     BYTE_LEDGER,
     CANNOT_TELL,
     FASTER,
@@ -119,15 +119,6 @@ def test_a_higher_confidence_takes_a_wider_interval(confidence: float) -> None:
     usual, other = (speed(taking(*WALLS), taking(*WALLS[::-1]), level).judgement for level in (0.95, confidence))
     width, of_other = ((found.high or 0.0) - (found.low or 0.0) for found in (usual, other))
     assert (of_other > width) == (confidence > 0.95)
-
-
-def test_events_that_are_not_known_are_remarked() -> None:
-    lacking = {name: value for name, value in observation().metrics.items() if name != "total_events"}
-    without = replace(observation(), name="older", metrics=lacking)
-    assert speed([observation()], [without]).text.endswith(
-        "; taken to have as many events, as those of older are not known"
-    )
-    assert "taken to have" not in speed([observation()], [observation()]).text
 
 
 SAME = (1.055, 1.046, 1.134, 1.064, 1.050, 1.085, 1.051, 1.050, 1.068, 1.041)

@@ -11,7 +11,7 @@ from made_runs import independent_job, with_call
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement
 from roastcoffea.storage.store import save_run
-from roastcoffea.studies.compare.observations import paths_of, side_of
+from roastcoffea.studies.observations import paths_of, side_of
 
 
 @pytest.fixture
@@ -69,9 +69,3 @@ def test_repeats_failed_runs_and_labels(folder: Path) -> None:
     assert side_of("A", folder / "again-*").label == "again-*"
     with pytest.raises(ComparisonError, match="C has no run that can be compared: nothing was given"):
         side_of("C", [])
-
-
-def test_a_relative_path_is_the_label(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    given = f"{folder.name}/one"
-    assert side_of("A", given).label == given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_runs import HIGH, LOW, entry, with_cpu
 
-from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry, analysis_of
+from roastcoffea.studies.history_analysis import BYTES, CPU, RATE, Entry, analysis_of
 
 
 def upgraded(runs: list[Entry], first: int) -> list[Entry]:
@@ -78,28 +78,3 @@ def test_a_change_of_less_than_a_percent_is_not_worth_a_mark() -> None:
     steady = [1e-3 * (1 + 1e-5 * step) for step in range(8)]
     assert analysis_of(with_cpu([*steady, *(1.005 * value for value in steady)])).marks == ()
     assert len(analysis_of(with_cpu([*steady, *(1.05 * value for value in steady)])).marks) == 1
-
-
-def test_it_says_how_far_changes_can_be_told() -> None:
-    alarms, files = (
-        "has a probability of 5 % at most.",
-        "Bytes per event have a mark only between runs of the same files.",
-    )
-    few, many = analysis_of(with_cpu(LOW)).remark, analysis_of(with_cpu([*LOW, *HIGH])).remark
-    assert "can be told from 12 runs on; this history has 8. If" in few
-    assert all(alarms in remark and remark.endswith(files) for remark in (few, many))
-    lost = analysis_of([*with_cpu(LOW), entry(20, reason="it failed: ValueError")]).remark
-    assert "this history has 8 that can be used." in lost
-
-
-def test_titles() -> None:
-    assert analysis_of([entry(0)]).title == "Jets on data"
-    many = entry(0, datasets=("a", "b", "c", "d", "e"), processors=())
-    assert analysis_of([many]).title == "unknown processor on a, b, c and 2 more"
-
-
-def test_facts_from_run_to_run() -> None:
-    one = analysis_of(upgraded(with_cpu(LOW), 5))
-    assert {name: list(map(str, found)) for name, found in one.changed.items() if found} == {
-        "run-05": ["coffea 2025.11 -> 2026.1"]
-    }

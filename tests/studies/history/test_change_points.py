@@ -10,7 +10,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from roastcoffea.studies.history.analysis import (
+from roastcoffea.studies.history_analysis import (
     FALSE_ALARMS,
     change_points,
     fewest_runs,

@@ -6,8 +6,8 @@ import pytest
 from made_runs import HIGH, LOW, entry, with_cpu
 from pages import Parsed
 
-from roastcoffea.studies.history.analysis import analysis_of
-from roastcoffea.studies.history.page import drawing
+from roastcoffea.studies.history_analysis import analysis_of
+from roastcoffea.studies.history_page import drawing
 
 
 def test_dots_levels_and_flags_are_where_they_belong() -> None:

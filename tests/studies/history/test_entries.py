@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from made_runs import entry, made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Environment, Run
-from roastcoffea.studies.history.analysis import CPU, RATE, Change, Entry, changes, entry_of, noisy_facts
+from roastcoffea.studies.history_analysis import CPU, RATE, Change, Entry, changes, entry_of, noisy_facts
 
 CHUNKS = [plan(0.5, 0.5)] * 8
 
@@ -56,6 +57,6 @@ def test_facts_that_change_all_the_time_tell_nothing() -> None:
         entry(number, facts={"hosts": f"node{number}", "coffea": "2025.11" if number < 5 else "2026.1"})
         for number in range(9)
     ]
-    assert noisy_facts(runs) == {"hosts"}
-    assert noisy_facts(runs[4:6]) == set()
-    assert noisy_facts([]) == set()
+    steps = [changes(*pair) for pair in pairwise(runs)]
+    assert noisy_facts(steps) == {"hosts"}
+    assert noisy_facts(steps[4:5]) == noisy_facts([]) == set()

@@ -17,8 +17,8 @@ import roastcoffea
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED
-from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, Entry, analysis_of
-from roastcoffea.studies.history.history import History, history
+from roastcoffea.studies.history import History, history
+from roastcoffea.studies.history_analysis import BYTES, CPU, RATE, Entry, analysis_of
 
 
 def saved(folder: Path, name: str, cpu: float = 1.0, processor: str = "Made", **changes: object) -> Path:

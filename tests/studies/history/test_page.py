@@ -13,9 +13,9 @@ from pages import NAMES, Parsed
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage.store import save_run
-from roastcoffea.studies.history import page as history_page
-from roastcoffea.studies.history.analysis import analysis_of
-from roastcoffea.studies.history.history import history
+from roastcoffea.studies import history_page
+from roastcoffea.studies.history import history
+from roastcoffea.studies.history_analysis import analysis_of
 
 TIMES = [*LOW, *HIGH]
 

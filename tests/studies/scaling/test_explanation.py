@@ -13,8 +13,17 @@ from made_runs import laboratory, made_run, plan
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLING_COLUMNS
-from roastcoffea.studies.scaling.scaling import Scaling, scaling
-from roastcoffea.studies.scaling.scaling_limits import costs_of
+from roastcoffea.studies.scaling import Scaling, scaling
+from roastcoffea.studies.scaling_limits import (
+    FAMILIES,
+    LIMIT_OF,
+    STORAGE,
+    WORDS,
+    WORK,
+    ScaledRun,
+    peak_of,
+    turning_of,
+)
 
 
 def found(campaign: Any) -> tuple[Scaling, bool]:
@@ -96,8 +105,8 @@ def test_the_scheduler_s_own_time_is_told_where_it_limits(share: float, said: st
     main = scaling(runs).explanation.main
     assert main is not None
     assert main.name == "scheduler"
-    used = f"the event loop of the scheduler used {100 * share:.0f} % of a core, and was 250 ms late on average."
-    assert f"With {main.at} workers {used}" in main.text
+    used = f"The event loop of the scheduler used {100 * share:.0f} % of a core, and was 250 ms late on average"
+    assert used in main.text
     assert main.advice.partition("tasks.")[2].startswith(said)
     assert bool(said) == ("mostly free" in main.advice)
 
@@ -125,10 +134,8 @@ def test_useful_and_lost_workers_are_all_workers() -> None:
 
 def test_costs_add_up_to_the_most_workers_for_the_whole_run() -> None:
     for run in small(late_after=4, late_seconds=5.0, slow_hosts={1: 3.0}):
-        measurement = Measurement(run)
-        seconds = costs_of(measurement).seconds
-        total = measurement.metrics["peak_workers"] * (run.stop - run.start)
-        assert sum(float(np.sum(amounts)) for amounts in seconds.values()) == pytest.approx(total)
+        taken = ScaledRun("run", Measurement(run), by_threads=False)
+        assert taken.costs.to_numpy().sum() == pytest.approx(taken.workers * (run.stop - run.start))
 
 
 def test_workers_that_wait_for_a_slow_submission_wait_for_the_client() -> None:
@@ -154,8 +161,24 @@ def test_workers_that_wait_for_a_slow_submission_wait_for_the_client() -> None:
         chunks=pa.Table.from_pylist(chunks, run.chunks.schema),
         lifetimes=pa.Table.from_pylist(lives, run.lifetimes.schema),
     )
-    seconds = costs_of(Measurement(slow)).seconds
+    seconds = ScaledRun("slow", Measurement(slow), by_threads=False).costs
     total = 4 * (stop - run.start)
     assert float(seconds["client"].sum()) == pytest.approx(total - 8 - float(seconds["tail"].sum()), rel=0.05)
     # three workers wait while the last chunk runs
     assert float(seconds["tail"].sum()) == pytest.approx(3.0, rel=0.15)
+
+
+def test_saturation_begins_at_its_height_or_where_the_rate_is_highest() -> None:
+    sizes = np.array([8.0, 16.0, 32.0, 64.0, 128.0])
+    for knee in (10.0, 16.0, 60.0):
+        assert turning_of(sizes, np.minimum(sizes, knee)) == knee
+    falling = np.array([8.0, 15.0, 20.0, 16.0, 11.0])
+    assert turning_of(sizes, falling) == 32
+    assert peak_of(sizes, falling[:, None] * [1.0, 1.01, 0.99]) == 32
+    # chance explains this fall
+    useful = np.array([8.0, 15.0, 20.0, 20.0, 18.0])
+    assert peak_of(sizes, np.column_stack([useful, useful, [8.0, 15.0, 18.0, 18.0, 19.0]])) is None
+
+
+def test_each_class_of_time_has_a_limit_with_words_and_a_colour() -> None:
+    assert set(LIMIT_OF.values()) - {WORK, STORAGE} <= WORDS.keys() <= FAMILIES.keys()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from made_runs import made_run, plan
 
+from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.studies.scaling.scaling import Scaling, scaling
+from roastcoffea.studies.scaling import Scaling, scaling, target_of
 
 WORK = 64.0
 
@@ -199,3 +201,39 @@ def test_shares_of_the_loss_make_up_all() -> None:
 
 def test_nothing_lost_is_said() -> None:
     assert "No loss" in printed(scaling([amdahl(1, serial=0.0), amdahl(2, serial=0.0)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("200 Gbit/s", (2e11, "bits")),
+        ("200Gbps", (2e11, "bits")),
+        ("25 GB/s", (2e11, "bits")),
+        ("50 kHz", (5e4, "events")),
+        ("1e6 events/s", (1e6, "events")),
+    ],
+)
+def test_rates_as_people_write_them(text: str, rate: tuple[float, str]) -> None:
+    assert target_of(text) == rate
+
+
+@pytest.mark.parametrize("text", ["fast", "200", "0 Gbit/s", "-3 kHz", "200 Gbit"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate; write one such as"):
+        scaling([amdahl(1), amdahl(2)], rate=text)
+
+
+def test_one_worker_is_singular() -> None:
+    study = scaling([amdahl(workers, serial=0.5) for workers in (1, 2, 4)], rate="1 kHz")
+    assert "1 workers" not in str(study) + str(study.as_dict())
+
+
+@pytest.mark.slow
+def test_the_reason_comes_first_on_the_page(tmp_path: Path) -> None:
+    study = scaling([made_run([plan(1.0)] * 32, workers, before=4.0) for workers in (1, 2, 4)])
+    text = study.page(tmp_path / "new" / "page.html").read_text()
+    assert text.index("Client limits these runs from about") < text.index("<nav")
+    assert "All workers wait for the client, 4 s before the first task" in text
+    with pytest.raises(MeasurementError, match="exists"):
+        study.page(tmp_path / "new" / "page.html")
+    study.page(tmp_path / "new" / "page.html", overwrite=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roastcoffea.studies.what_if.prediction import LeftOpen, left_open
+from roastcoffea.studies.prediction import LeftOpen, left_open
 
 
 def test_nothing_is_open() -> None:

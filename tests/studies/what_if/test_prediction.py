@@ -17,8 +17,8 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED
 from roastcoffea.replay.recorded import recorded_run
-from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Check, Prediction, Predictor
-from roastcoffea.studies.what_if.what_if import WhatIf, what_if
+from roastcoffea.studies.prediction import Check, Prediction, Predictor
+from roastcoffea.studies.what_if import WhatIf, what_if
 
 
 def predictor(*runs: Run) -> Predictor:
@@ -28,7 +28,7 @@ def predictor(*runs: Run) -> Predictor:
 
 def test_one_run_is_its_own_check() -> None:
     alone = predictor(made_run(FOUR, 2))
-    assert (alone.repeats, alone.spread, alone.error) == (list(alone.runs), None, TYPICAL_ERROR)
+    assert (alone.repeats, alone.spread, alone.error) == (list(alone.runs), None, 0.1)
     (check,) = alone.checks
     assert check == Check("made", 2, 1, 100, check.measured, check.predicted, from_itself=True)
     assert (check.measured, check.predicted) == pytest.approx((24.0, 24.0), rel=0.01)
@@ -64,7 +64,7 @@ def test_threads_have_a_range() -> None:
     one, many = (each for each in found.predictions if each.scenario == "as recorded")
     assert one.doubts == ()
     assert "share one interpreter" in many.doubts[0]
-    assert many.low == pytest.approx(6.0 / (1 + TYPICAL_ERROR), rel=0.01)
+    assert many.low == pytest.approx(6.0 / (1 + 0.1), rel=0.01)
     # 26 s of CPU on two interpreters
     assert many.high >= 13.0
 
@@ -117,8 +117,8 @@ def test_equal_chunks_give_a_bracket_and_the_reason() -> None:
     found = of_size(what_if(in_chunks(100), chunksize=[400]), 400)
     assert found.seconds is None
     assert "chunks of data have about 100 events each" in str(found.reason)
-    assert found.low == pytest.approx((16 * 1.5 / 4) / (1 + TYPICAL_ERROR), rel=0.01)
-    assert found.high == pytest.approx(16 * 1.5 * (1 + TYPICAL_ERROR), rel=0.01)
+    assert found.low == pytest.approx((16 * 1.5 / 4) / (1 + 0.1), rel=0.01)
+    assert found.high == pytest.approx(16 * 1.5 * (1 + 0.1), rel=0.01)
 
 
 def test_a_dataset_of_few_chunks_gives_a_bracket() -> None:

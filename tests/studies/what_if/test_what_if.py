@@ -19,8 +19,7 @@ from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.sheets.sheet import Heading, Sheet
-from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR
-from roastcoffea.studies.what_if.what_if import WhatIf, what_if
+from roastcoffea.studies.what_if import WhatIf, what_if
 
 
 def printed(found: WhatIf) -> str:
@@ -35,7 +34,7 @@ def test_workers_by_hand() -> None:
     assert (found.spread, found.doubts) == (None, [])
     assert [round(check.error, 3) for check in found.checks] == [0.0]
     first = found.predictions[0]
-    assert (first.low, first.high) == pytest.approx((48.0 / (1 + TYPICAL_ERROR), 48.0 * (1 + TYPICAL_ERROR)), rel=0.01)
+    assert (first.low, first.high) == pytest.approx((48.0 / (1 + 0.1), 48.0 * (1 + 0.1)), rel=0.01)
 
 
 def test_workers_bring_cores_or_share_those_of_one_host() -> None:
@@ -87,7 +86,7 @@ def test_others_that_used_the_cores_use_them_in_predictions_too() -> None:
     found = what_if(foreign, workers=[2])
     assert seconds(found) == pytest.approx([16.0], rel=0.02)
     assert ["other programs used the cores while made was recorded" in doubt for doubt in found.doubts] == [True]
-    assert found.error == TYPICAL_ERROR
+    assert found.error == 0.1
     # 14 of others and one of ours on eight cores: each gets 8 / 15
     assert seconds(what_if(foreign, workers=[1], same_host=True)) == pytest.approx([16 * 15 / 8], rel=0.02)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.studies.compare.observations import (
+from roastcoffea.studies.observations import (
     OF_BRANCHES,
     OF_LOAD,
     SPLIT,
@@ -42,23 +42,8 @@ DRIVERS: Final[Mapping[str, str]] = {
 }
 """What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves."""
 
-DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if DRIVERS.get(name, THREADS) != THREADS)
-"""Classes whose amount of work is known for each host."""
-
 CPU: Final = (phases.COMPUTE, phases.DECOMPRESS, phases.INTERPRET)
 """Classes that are CPU time in process()."""
-
-OTHER_SIZE: Final = 1.25
-"""Factor above which chunks differ in size."""
-
-LEAST_SHARED: Final = 0.1
-"""Share of the work that has to have been on hosts of both runs to tell nodes from code."""
-
-CROWDED: Final = 0.1
-"""Share of the chunks' time above which waiting for a core is mentioned."""
-
-MOST_BRANCHES: Final = 4
-MOST_REMARKS: Final = 4
 
 Both = Numbers
 """An amount before and after."""
@@ -70,17 +55,18 @@ def divided(one: Both, other: Both) -> Both:
 
 
 class Leaf(NamedTuple):
-    """Thread seconds of one class, or of a part of it, before and after."""
+    """Thread seconds of one class, or of a part of it, before and after.
+
+    `own` is the cause that a change of its cost is, `apart` the cause that a change of its bytes is, of branches that
+    only one side read. `bytes` are those of the branches that are meant, where they are not those of all.
+    """
 
     row: str
     seconds: Both
     driver: str | None
     own: str
-    """Cause that a change of its cost is."""
     apart: str | None = None
-    """Cause that a change of its bytes is, of branches that only one side read."""
     bytes: Both | None = None
-    """Bytes of the branches that are meant, where they are not those of all."""
 
 
 class Pair(NamedTuple):
@@ -105,7 +91,7 @@ class Pair(NamedTuple):
     def other_sizes(self) -> bool:
         """Whether chunks differ in size."""
         sizes = _each(self.volume(EVENTS), self.volume(CHUNKS))
-        return bool(sizes.all() and sizes.max() > OTHER_SIZE * sizes.min())
+        return bool(sizes.all() and sizes.max() > 1.25 * sizes.min())
 
     @property
     def branches(self) -> tuple[set[str], set[str]]:
@@ -115,19 +101,25 @@ class Pair(NamedTuple):
 
     def fixed(self) -> dict[str, Fixed]:
         """What chunks cost whatever their size, by class in process(), where they differ in size."""
+        found = {}
         # where other branches are read, those that both read would have to be told apart in each chunk
-        names = [name for name in SPLIT if not (name in OF_BRANCHES and any(self.branches))]
-        traits = {name: BYTES if DRIVERS[name] == BYTES and self.volume(BYTES).all() else EVENTS for name in names}
-        sizes = self.before.sizes, self.after.sizes
-        found = {name: fixed_costs(name, trait, *sizes) for name, trait in traits.items() if self.other_sizes}
-        return {name: fixed for name, fixed in found.items() if fixed is not None}
+        for name in (one for one in SPLIT if self.other_sizes and not (one in OF_BRANCHES and any(self.branches))):
+            trait = BYTES if DRIVERS[name] == BYTES and self.volume(BYTES).all() else EVENTS
+            fixed = fixed_costs(name, trait, self.before.sizes, self.after.sizes)
+            if fixed is not None:
+                found[name] = fixed
+        return found
 
     def shared_rates(self) -> dict[str, float]:
         """By how many times the cost of a unit of each class changed on hosts of both, where there are others too."""
         both = self.before.hosts.keys() & self.after.hosts.keys()
         if not both or self.before.hosts.keys() == self.after.hosts.keys():
             return {}
-        rates = {name: self.of(partial(_rate, hosts=both, name=name)) for name in DRIVEN}
+        rates = {
+            name: self.of(partial(_rate, hosts=both, name=name))
+            for name in phases.COLUMNS_OF
+            if DRIVERS.get(name, THREADS) != THREADS
+        }
         return {name: float(after / before) for name, (before, after) in rates.items() if before and after}
 
 
@@ -137,12 +129,12 @@ def _each(amounts: Both, numbers: Both) -> Both:
 
 
 def _rate(run: Observation, hosts: Collection[str], name: str) -> float | None:
-    """Seconds of a class per unit of its volume on some hosts; None where they did too little of it."""
+    """Seconds of a class per unit of its volume on some hosts; None where they did less than a tenth of it."""
     # events, bytes and chunks are fields of what was done
-    volumes: dict[str, float] = {host: getattr(work, DRIVERS[name]) for host, work in run.hosts.items()}
-    volume, total = sum(volumes[host] for host in volumes if host in hosts), sum(volumes.values())
-    seconds = sum(work.seconds[name] for host, work in run.hosts.items() if host in hosts)
-    return seconds / volume if total and volume >= LEAST_SHARED * total else None
+    done = {host: (getattr(work, DRIVERS[name]), work.seconds[name]) for host, work in run.hosts.items()}
+    volume, seconds = np.sum([both for host, both in done.items() if host in hosts], axis=0).tolist()
+    total = sum(each for each, _ in done.values())
+    return seconds / volume if total and volume >= 0.1 * total else None
 
 
 # Leaves
@@ -158,28 +150,17 @@ def leaves_of(pair: Pair, fixed: Mapping[str, Fixed]) -> Iterator[Leaf]:
             parts = [Leaf(name, some, driver, CLIENT[when]) for when, some in idle.items()]
             own = CLIENT["between"]
         elif name in OF_BRANCHES and any(pair.branches):
-            causes = (NEW_BRANCHES, GONE_BRANCHES)
-            parts = [_of_branches(pair, name, *each) for each in zip(causes, pair.branches, strict=True)]
+            for cause, branches in zip((NEW_BRANCHES, GONE_BRANCHES), pair.branches, strict=True):
+                rows = [[one for of, one in run.branches.items() if of in branches] for run in pair]
+                taken = np.array([sum(one.seconds[name] for one in row) for row in rows])
+                read = np.array([float(sum(one.bytes for one in row)) for row in rows])
+                parts.append(Leaf(name, taken, BYTES, name, cause, read))
         elif name in fixed:
             parts = [Leaf(name, np.minimum([fixed[name].before, fixed[name].after], seconds), CHUNKS, name)]
         yield from parts
         apart = [part.bytes for part in parts if part.bytes is not None]
         others = pair.volume(BYTES) - sum(apart) if apart else None
         yield Leaf(name, seconds - sum(part.seconds for part in parts), driver, own, bytes=others)
-
-
-def _of_branches(pair: Pair, name: str, cause: str, branches: set[str]) -> Leaf:
-    """What branches that only one side reads take of a class."""
-
-    def seconds(run: Observation) -> float:
-        return sum(branch.seconds[name] for known, branch in run.branches.items() if known in branches)
-
-    return Leaf(name, pair.of(seconds), BYTES, name, cause, pair.of(partial(bytes_of, branches=branches)))
-
-
-def bytes_of(run: Observation, branches: Collection[str]) -> float:
-    """Bytes that were requested of some branches."""
-    return sum(branch.bytes for known, branch in run.branches.items() if known in branches)
 
 
 # Shares
@@ -190,9 +171,14 @@ def shares_of(leaf: Leaf, pair: Pair, shared: float, texts: dict[str, str]) -> I
 
     On hosts of both runs a unit cost `shared` times as much, where there are other hosts too.
     """
-    volume, parts, unit = _volume(leaf, pair)
+    driver, events, volume = leaf.driver, pair.volume(EVENTS), np.zeros(2)
+    if driver is not None:
+        volume = pair.volume(driver) if leaf.bytes is None else leaf.bytes
+        # baskets that came with the tree have no bytes of their own: then it grows with events
+        if driver == BYTES and not leaf.apart and not volume.any():
+            driver, volume = EVENTS, events
     costs = _costs(leaf.seconds, volume)
-    if costs is None:  # seconds that came of no volume are themselves
+    if driver is None or costs is None:  # seconds that came of no volume are themselves
         cause = leaf.apart or leaf.own
         texts[cause] = _instead_of(leaf.seconds, "of threads")
         yield cause, np.diff(leaf.seconds).sum()
@@ -201,25 +187,13 @@ def shares_of(leaf: Leaf, pair: Pair, shared: float, texts: dict[str, str]) -> I
     if shared != 1.0 and not leaf.apart and costs.all() and volume.all():
         code = costs[0] * np.array([1.0, shared])
         nodes = costs / code
-    texts[leaf.own] = _instead_of(code, unit)
-    yield from ((cause, part * costs.mean()) for cause, part in parts.items())
-    yield from zip((leaf.own, NODES), divided(code, nodes) * volume.mean(), strict=True)
-
-
-def _volume(leaf: Leaf, pair: Pair) -> tuple[Both, dict[str, float], str]:
-    """What there was to do for a leaf, what each cause has of its difference, and what a cost is for."""
-    if leaf.driver is None:
-        return np.zeros(2), {}, ""
-    volume, events = pair.volume(leaf.driver) if leaf.bytes is None else leaf.bytes, pair.volume(EVENTS)
-    driver = leaf.driver
-    # baskets that came with the tree have no bytes of their own: then it grows with events
-    if driver == BYTES and not leaf.apart and not volume.any():
-        driver, volume = EVENTS, events
+    texts[leaf.own] = _instead_of(code, f"per {driver[:-1]}")
     if driver in (EVENTS, THREADS):
-        return volume, {driver: np.diff(volume).sum()}, f"per {driver[:-1]}"
-    cause = CHUNK_SIZE if driver == CHUNKS else leaf.apart or SAME_BRANCHES
-    parts = divided(events, _each(volume, events)).tolist()
-    return volume, dict(zip((EVENTS, cause), parts, strict=True)), f"per {driver[:-1]}"
+        yield driver, np.diff(volume).sum() * costs.mean()
+    else:
+        causes = (EVENTS, CHUNK_SIZE if driver == CHUNKS else leaf.apart or SAME_BRANCHES)
+        yield from zip(causes, divided(events, _each(volume, events)) * costs.mean(), strict=True)
+    yield from zip((leaf.own, NODES), divided(code, nodes) * volume.mean(), strict=True)
 
 
 def _costs(seconds: Both, volume: Both) -> Both | None:
@@ -256,15 +230,14 @@ class Part:
 class Difference:
     """Parts of the difference of two runs, the largest in wall time first; without any, `absent` says why.
 
-    With repeats it is the difference of the runs in the middle by wall time, which `remarks` name: medians of classes
-    do not sum to those of totals, and may be of different runs. Of an even number it is the faster of the two.
+    Thread and wall time are the sums of those of the parts. With repeats it is the difference of the runs in the middle
+    by wall time, which `remarks` name: medians of classes do not sum to those of totals, and may be of different runs.
+    Of an even number it is the faster of the two.
     """
 
     parts: Sequence[Part] = ()
     thread_seconds: float = 0.0
-    """Difference in thread time, which is the sum of that of the parts."""
     wall_seconds: float = 0.0
-    """Difference in wall time, which is the sum of that of the parts."""
     remarks: Sequence[str] = ()
     absent: str | None = None
 
@@ -351,23 +324,18 @@ def _text(cause: str, pair: Pair, fixed: Mapping[str, Fixed]) -> str | None:
         sizes = f"{_instead(EVENTS, _each(pair.volume(EVENTS), chunks))} in a chunk ({_instead(CHUNKS, chunks)})"
         return f"{sizes}; process() has a fixed cost per chunk of {each}" if each else sizes
     if cause in (NEW_BRANCHES, GONE_BRANCHES):
-        new, gone = pair.branches
-        run, some = (pair.after, new) if cause == NEW_BRANCHES else (pair.before, gone)
-        size, names = bytes_of(run, some), sorted(some)
-        more = f" and {len(names) - MOST_BRANCHES} more" if len(names) > MOST_BRANCHES else ""
-        bytes_read = BYTE.text(size) if size else "whose baskets came with the tree"
-        return f"{', '.join(names[:MOST_BRANCHES])}{more}, {bytes_read}"
-    return OWN_TEXTS.get(cause)
-
-
-OWN_TEXTS: Final[Mapping[str, str]] = {
-    SAME_BRANCHES: "of branches that both read: other data, baskets read again",
-    NODES: "other hosts did the same slower or faster than those of both runs",
-    CLIENT["before"]: "idle before the first task",
-    CLIENT["between"]: "idle while nothing was to be done",
-    CLIENT["after"]: "idle after the last task",
-    phases.RESIDUAL: "in no class of the time ledger",
-}
+        run, some = (pair.after, pair.branches[0]) if cause == NEW_BRANCHES else (pair.before, pair.branches[1])
+        size, names = sum(run.branches[name].bytes for name in some), sorted(some)
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return f"{', '.join(names[:4])}{more}, {BYTE.text(size) if size else 'whose baskets came with the tree'}"
+    return {
+        SAME_BRANCHES: "of branches that both read: other data, baskets read again",
+        NODES: "other hosts did the same slower or faster than those of both runs",
+        CLIENT["before"]: "idle before the first task",
+        CLIENT["between"]: "idle while nothing was to be done",
+        CLIENT["after"]: "idle after the last task",
+        phases.RESIDUAL: "in no class of the time ledger",
+    }.get(cause)
 
 
 def _instead(what: str, both: Both) -> str:
@@ -375,21 +343,11 @@ def _instead(what: str, both: Both) -> str:
     return f"{new} {what[:-1] if both[1] == 1 else what} instead of {old}"
 
 
-TOLD_APART: Final = (
-    "chunks differ in size: a fit to the chunks of both sides separates the fixed cost of a chunk in process() from "
-    "the cost of an event, and assumes that neither changed"
-)
-NOT_TOLD_APART: Final = (
-    "chunks differ in size, but a fixed cost of a chunk in process() cannot be told apart from noise: it counts as "
-    "cost of an event"
-)
-
-
 def _remarks(pair: Pair, told_apart: bool, shared_hosts: bool) -> list[str]:
     """What has to be known to read an explanation."""
     remarks = [f"{run.name}: the {reason}" for run in pair for reason in run.incomplete]
-    if len(remarks) > MOST_REMARKS:
-        remarks = [*remarks[:MOST_REMARKS], f"{len(remarks) - MOST_REMARKS} more such remarks on single runs"]
+    if len(remarks) > 4:
+        remarks = [*remarks[:4], f"{len(remarks) - 4} more such remarks on single runs"]
     first, second = pair.before.hosts.keys(), pair.after.hosts.keys()
     if first and second and first != second and not shared_hosts:
         remarks.append(
@@ -400,8 +358,16 @@ def _remarks(pair: Pair, told_apart: bool, shared_hosts: bool) -> list[str]:
         f"chunks of {run.name} waited for a core for {FRACTION.text(run.core_wait_share)} of their time "
         "(CPU contention): other processes used the hosts, or there are more threads than cores"
         for run in pair
-        if run.core_wait_share is not None and run.core_wait_share > CROWDED
+        if run.core_wait_share is not None and run.core_wait_share > 0.1
     ]
-    if pair.other_sizes:
-        remarks.append(TOLD_APART if told_apart else NOT_TOLD_APART)
+    if pair.other_sizes and told_apart:
+        remarks.append(
+            "chunks differ in size: a fit to the chunks of both sides separates the fixed cost of a chunk in process() "
+            "from the cost of an event, and assumes that neither changed"
+        )
+    elif pair.other_sizes:
+        remarks.append(
+            "chunks differ in size, but a fixed cost of a chunk in process() cannot be told apart from noise: it "
+            "counts as cost of an event"
+        )
     return list(dict.fromkeys(remarks))

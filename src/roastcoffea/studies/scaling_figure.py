@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from roastcoffea.metrics.phases import COMPUTING, RESIDUAL
 from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.sheet import Heading, Picture, Sheet
-from roastcoffea.studies.scaling.laws import Law, Point
-from roastcoffea.studies.scaling.scaling_limits import FAMILIES, SHOWN, USEFUL, Limits
+from roastcoffea.studies.laws import Law, Point
+from roastcoffea.studies.scaling_limits import FAMILIES, SHOWN, USEFUL, Limits
 from roastcoffea.visualization.draw import LIGHT, by_family, family_labels, legend, whole_numbers
 from roastcoffea.visualization.registry import own_style, save
 

@@ -11,7 +11,9 @@ from io import StringIO
 from itertools import product
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE, Metrics
@@ -20,18 +22,17 @@ from roastcoffea.metrics.phases import FAMILY_OF
 from roastcoffea.report.page import frame
 from roastcoffea.sheets.markup import markdown
 from roastcoffea.sheets.presented import Presented
-from roastcoffea.sheets.sheet import Amount, Card, Cell, Drawn, Sheet, columns
+from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Drawn, Sheet, columns
 from roastcoffea.sheets.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.explanation import Difference, Part, explained, middle_of
-from roastcoffea.studies.compare.observations import LETTERS, Side, distinct, side_of
-from roastcoffea.studies.compare.repeats import (
+from roastcoffea.studies.explanation import Difference, Part, explained, middle_of
+from roastcoffea.studies.merging import measurement_of
+from roastcoffea.studies.observations import LETTERS, Side, distinct, side_of
+from roastcoffea.studies.repeats import (
     CHUNKS,
     CONFIDENCE,
     FAILED,
-    PASSED,
     RUNS,
-    STATUS,
     UNKNOWN,
     Outcome,
     change_of,
@@ -40,7 +41,7 @@ from roastcoffea.studies.compare.repeats import (
     signed,
     spread,
 )
-from roastcoffea.studies.compare.side_by_side import (
+from roastcoffea.studies.side_by_side import (
     BYTE_LEDGER,
     METRICS,
     THREAD_TIME,
@@ -53,15 +54,10 @@ from roastcoffea.studies.compare.side_by_side import (
     rows_of,
     speed,
 )
-from roastcoffea.studies.merging import measurement_of
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, Unit, alike, are, counted
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-MOST_CARDS: Final = 6
-"""Causes of a difference that are cards; tables have all."""
 
 
 def bars_of(sides: Sequence[Side]) -> Iterator[Drawn]:
@@ -86,19 +82,8 @@ def card_of(part: Part) -> Card:
     family = FAMILY_OF[max(rows, key=lambda name: rows[name])] if rows else None
     label = label_of(part)
     load = f"; with it {signed(SECOND, part.load_seconds)} of waiting for cores" if part.load_seconds else ""
-    return Card(
-        f"{label[:1].upper()}{label[1:]}",
-        f"{signed(SECOND, part.wall_seconds)} of wall time",
-        f"{part.text}{load}",
-        family=family,
-    )
-
-
-LEAST_PART: Final = 0.02
-"""Share of the largest part below which parts of an explanation are shown together."""
-
-OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads of workers")
-"""What repeats of a run have in common."""
+    saving = f"{signed(SECOND, part.wall_seconds)} of wall time"
+    return Card(f"{label[:1].upper()}{label[1:]}", saving, f"{part.text}{load}", family=family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +120,7 @@ class Comparison(Presented):
     def status(self) -> int:
         """Exit status of a gate: 0, 1 (a condition failed, with evidence) or 2 (one cannot be told)."""
         words = [outcome.word for outcome in self.outcomes]
-        return STATUS[FAILED if FAILED in words else UNKNOWN if UNKNOWN in words else PASSED]
+        return 1 if FAILED in words else 2 if UNKNOWN in words else 0
 
     def sheets(self, *, everything: bool = False) -> list[Sheet]:
         """What differs, or everything."""
@@ -153,7 +138,32 @@ class Comparison(Presented):
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types of standard JSON."""
-        return _document(self)
+        first, *others = self.sides
+        return {
+            "format": "roastcoffea comparison 1",
+            "confidence": self.confidence,
+            "sides": [
+                {"letter": side.letter, "label": side.label, "left_out": list(side.left_out)}
+                | {"runs": [run.name for run in side.runs]}
+                | {"incomplete": {run.name: run.lacks for run in side.runs if run.lacks is not None}}
+                for side in self.sides
+            ],
+            "comparisons": [
+                {"before": first.letter, "after": other.letter, "verdict": speed.word, "headline": speed.headline}
+                | {"metric": speed.metric, "text": speed.text, "judgement": speed.judgement._asdict()}
+                | {"clear": [change._asdict() for change in speed.clear]}
+                | {"explanation": asdict(why) | {"rest_seconds": why.rest}}
+                for other, speed, why in zip(others, self.speeds, self.explanations, strict=True)
+            ],
+            "facts": {fact.name: list(fact.values) for fact in self.facts},
+            "metrics": {row.metric.name: _metric(row) for row in self.rows if any(row.spreads)},
+            "conditions": [
+                {"condition": one.condition.text, "side": one.label, "outcome": one.word, "text": one.text}
+                | {"judgement": one.judgement._asdict()}
+                for one in self.outcomes
+            ],
+            "status": self.status,
+        }
 
     def write(
         self, path: str | PathLike[str] | None, form: str = "text", *, everything: bool = False, overwrite: bool = False
@@ -174,12 +184,12 @@ class Comparison(Presented):
         MeasurementError
             If there is a file already.
         """
+        text = self.text(form, everything=everything)
         if path is not None:
             with whole_file(Path(path), overwrite=overwrite) as file:
-                file.write(self.text(form, everything=everything).encode())
+                file.write(text.encode())
             return
-        sheets = self.sheets(everything=everything)
-        text = for_terminal(sheets) if form == "text" else self.text(form, everything=everything)
+        text = for_terminal(self.sheets(everything=everything)) if form == "text" else text
         print(text, end="", flush=True)  # noqa: T201
 
     def text(self, form: str, *, everything: bool = False) -> str:
@@ -242,30 +252,33 @@ def _verdict(found: Comparison) -> Iterator[str]:
 # The explanation
 
 
-def _amounts(part: Part) -> tuple[float, float, float]:
-    return part.wall_seconds, part.thread_seconds, part.load_seconds
-
-
-def _explanation(title: str, explanation: Difference, everything: bool) -> Sheet:
-    if explanation.absent is not None:
-        return Sheet(title=title, notes=[f"not explained: {explanation.absent}"])
-    parts = explanation.parts
-    least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
-    small = [part for part in parts if abs(part.wall_seconds) < least]
-    every = [(label_of(part), *_amounts(part), part.text) for part in parts if part not in small]
+def _explanation(title: str, why: Difference, everything: bool) -> Sheet:
+    if why.absent is not None:
+        return Sheet(title=title, notes=[f"not explained: {why.absent}"])
+    # small parts are shown together
+    least = 0.0 if everything else 0.02 * max((abs(part.wall_seconds) for part in why.parts), default=0.0)
+    large = [part for part in why.parts if abs(part.wall_seconds) >= least]
+    small = [part for part in why.parts if part not in large]
+    large += small if len(small) == 1 else []
+    rows = [(label_of(one), one.wall_seconds, one.thread_seconds, one.load_seconds, one.text) for one in large]
     if len(small) > 1:
-        sums = (sum(amounts) for amounts in zip(*map(_amounts, small), strict=True))
-        every.append((f"{len(small)} smaller ones", *sums, ", ".join(map(label_of, small))))
+        sums = np.sum([(one.wall_seconds, one.thread_seconds, one.load_seconds) for one in small], axis=0).tolist()
+        rows.append((f"{len(small)} smaller ones", *sums, ", ".join(map(label_of, small))))
     # what load brings is in the thread time of contention and the interpreter lock
-    every.append(("difference", explanation.wall_seconds, explanation.thread_seconds, 0.0, ""))
-    cards = [card_of(part) for part in parts if part not in small][:MOST_CARDS]
-    seconds = alike(SECOND, [amount for _, *amounts, _ in every for amount in amounts])
-    differences = columns(Unit("s", partial(signed, seconds)), "wall", "thread time", "waiting for cores with it")
-    rows: list[Sequence[Cell]] = [(*row[:3], row[3] or None, row[4]) for row in every]
-    heads = [*columns(None, "cause"), *differences, *columns(None, "")]
-    if not any(load for *_, load, _ in rows):
-        rows, heads = [(*row[:3], row[4]) for row in rows], [*heads[:3], heads[4]]
-    return Sheet(title=title, columns=heads, rows=rows, notes=explanation.remarks, cards=cards)
+    rows.append(("difference", why.wall_seconds, why.thread_seconds, 0.0, ""))
+    seconds = Unit("s", partial(signed, alike(SECOND, [amount for row in rows for amount in row[1:4]])))
+    sheet = Sheet(
+        title=title,
+        columns=[
+            Column("cause"),
+            *columns(seconds, "wall", "thread time", "waiting for cores with it"),
+            Column(""),
+        ],
+        rows=[(*row[:3], row[3] or None, row[4]) for row in rows],
+        notes=why.remarks,
+        cards=[card_of(part) for part in why.parts if part in large][:6],
+    )
+    return sheet if any(row[3] for row in rows) else sheet.without(3)
 
 
 # Side by side
@@ -303,75 +316,26 @@ def _cells(row: Row, place: int) -> Iterator[Cell]:
     yield Amount(relative, text=text)
 
 
-# Notes
-
-
 def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """How much is not shown, and what intervals are."""
     known = [row for row in found.rows if any(row.spreads)]
-    alike = sum(not row.differs for row in known) + sum(not fact.differs for fact in found.facts)
     notes = []
     for side in found.sides:
-        names = [name for name in OF_REPEATS if len({run.facts.get(name) for run in side.runs}) > 1]
+        of_repeats = ("processor", "executor", "fileset", "chunksize", "threads of workers")
+        names = ", ".join(name for name in of_repeats if len({run.facts.get(name) for run in side.runs}) > 1)
         if names:
-            no_repeats = "has runs that are no repeats of each other: they differ in"
-            notes.append(f"{side.letter} {no_repeats} {', '.join(names)}")
+            notes.append(f"{side.letter} has runs that are no repeats of each other: they differ in {names}")
     if not everything:
-        left_out = f"{counted(alike, 'row')} without a difference, or with no more than between repeats,"
-        notes.append(f"{left_out} {are(alike)} left out; --all (everything=True) shows them.")
-    if any(judgement.over == RUNS for row in found.rows for judgement in row.judgements if judgement is not None):
+        same = sum(not row.differs for row in known) + sum(not fact.differs for fact in found.facts)
+        left_out = f"{counted(same, 'row')} without a difference, or with no more than between repeats,"
+        notes.append(f"{left_out} {are(same)} left out; --all (everything=True) shows them.")
+    if any(judgement and judgement.over == RUNS for row in found.rows for judgement in row.judgements):
         notes.append(f"In brackets: {found.confidence:.0%} interval of the change, from repeats.")
     if notes:
         yield Sheet(title="notes", notes=notes)
 
 
 # For programs
-
-
-def _document(found: Comparison) -> dict[str, Any]:
-    """All of it in types of standard JSON."""
-    first, *others = found.sides
-    return {
-        "format": "roastcoffea comparison 1",
-        "confidence": found.confidence,
-        "sides": [
-            {
-                "letter": side.letter,
-                "label": side.label,
-                "runs": [run.name for run in side.runs],
-                "left_out": list(side.left_out),
-                "incomplete": {run.name: run.lacks for run in side.runs if run.lacks is not None},
-            }
-            for side in found.sides
-        ],
-        "comparisons": [
-            {
-                "before": first.letter,
-                "after": other.letter,
-                "verdict": speed.word,
-                "metric": speed.metric,
-                "text": speed.text,
-                "judgement": speed.judgement._asdict(),
-                "headline": speed.headline,
-                "clear": [change._asdict() for change in speed.clear],
-                "explanation": asdict(why) | {"rest_seconds": why.rest},
-            }
-            for other, speed, why in zip(others, found.speeds, found.explanations, strict=True)
-        ],
-        "facts": {fact.name: list(fact.values) for fact in found.facts},
-        "metrics": {row.metric.name: _metric(row) for row in found.rows if any(row.spreads)},
-        "conditions": [
-            {
-                "condition": one.condition.text,
-                "side": one.label,
-                "outcome": one.word,
-                "text": one.text,
-                "judgement": one.judgement._asdict(),
-            }
-            for one in found.outcomes
-        ],
-        "status": found.status,
-    }
 
 
 def _metric(row: Row) -> dict[str, Any]:
@@ -382,20 +346,6 @@ def _metric(row: Row) -> dict[str, Any]:
     values = [found and found._asdict() for found in row.spreads]
     said = {"unit": str(row.metric.unit), "section": row.section, "differs": row.differs}
     return said | {"values": values, "changes": changes}
-
-
-SHOWN: Final[Mapping[str, str]] = {
-    "wall time": "elapsed_time_seconds",
-    "processor CPU": "processor_cpu_time_seconds",
-    "processor non-CPU": "processor_noncpu_time_seconds",
-    "CPU share": "processor_cpu_percentage",
-    "non-CPU share": "processor_noncpu_percentage",
-    "overhead CPU": "overhead_cpu_time_seconds",
-    "overhead non-CPU": "overhead_noncpu_time_seconds",
-}
-"""Columns, and the metrics that they are."""
-
-SIDE_BY_SIDE: Final = 4
 
 
 def compare(
@@ -474,13 +424,36 @@ def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None)
         raise ComparisonError(f"scenarios are {{label: run, ...}}, and no {type(scenarios).__name__}")
     if not scenarios:
         raise ComparisonError("there are no scenarios: give {label: run, ...}")
+    titles = {
+        "elapsed_time_seconds": "wall time",
+        "processor_cpu_time_seconds": "processor CPU",
+        "processor_noncpu_time_seconds": "processor non-CPU",
+        "processor_cpu_percentage": "CPU share",
+        "processor_noncpu_percentage": "non-CPU share",
+        "overhead_cpu_time_seconds": "overhead CPU",
+        "overhead_noncpu_time_seconds": "overhead non-CPU",
+    }
     metrics = {label: _metrics(run) for label, run in scenarios.items()}
-    units = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
-    places, names = range(0, len(metrics), SIDE_BY_SIDE), list(SHOWN.values())
-    print_sheets([_sheet(dict([*metrics.items()][at : at + SIDE_BY_SIDE]), units) for at in places], file)
-    rows = [[values.get(name) for name in names] for values in metrics.values()]
-    frame = pd.DataFrame(rows, index=pd.Index(list(metrics), name="scenario"), columns=names, dtype=float)
-    frame.attrs["units"] = {name: str(units[name]) for name in names}
+    units = {metric.name: metric.unit for metric in CATALOGUE.metrics() if metric.name in titles}
+    sheets = []
+    for at in range(0, len(metrics), 4):
+        some = dict([*metrics.items()][at : at + 4])
+        reasons = {
+            f"{label}: {getattr(values, 'missing', {}).get(name, f'{name} was not given')}": None
+            for label, values in some.items()
+            for name in titles
+            if values.get(name) is None
+        }
+        rows: list[list[Cell]] = [
+            [title, *(Amount(values.get(name), units[name]) for values in some.values())]
+            for name, title in titles.items()
+        ]
+        heads = columns(None, "") + columns(COUNT, *some)
+        sheets.append(Sheet(title="scenarios", columns=heads, rows=rows, notes=list(reasons)))
+    print_sheets(sheets, file)
+    table = [[values.get(name) for name in titles] for values in metrics.values()]
+    frame = pd.DataFrame(table, index=pd.Index(list(metrics), name="scenario"), columns=list(titles), dtype=float)
+    frame.attrs["units"] = {name: str(units[name]) for name in titles}
     return frame
 
 
@@ -488,23 +461,5 @@ def _metrics(run: Any) -> Mapping[str, Any]:
     if isinstance(run, Metrics):
         return run
     if isinstance(run, Mapping):
-        older = {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run}
-        return older | dict(run)
+        return {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run} | dict(run)
     return measurement_of(run).metrics
-
-
-def _sheet(scenarios: Mapping[str, Mapping[str, Any]], units: Mapping[str, Unit]) -> Sheet:
-    """Scenarios as columns."""
-    rows: list[list[Cell]] = [
-        [title, *(Amount(values.get(name), units[name]) for values in scenarios.values())]
-        for title, name in SHOWN.items()
-    ]
-    lacking = dict.fromkeys(f"{label}: {reason}" for label, values in scenarios.items() for reason in _reasons(values))
-    heads = columns(None, "") + columns(COUNT, *scenarios)
-    return Sheet(title="scenarios", columns=heads, rows=rows, notes=list(lacking))
-
-
-def _reasons(values: Mapping[str, Any]) -> list[str]:
-    """Why metrics are missing."""
-    missing = getattr(values, "missing", {})
-    return [missing.get(name, f"{name} was not given") for name in SHOWN.values() if values.get(name) is None]

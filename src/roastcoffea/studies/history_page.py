@@ -17,28 +17,23 @@ from roastcoffea.errors import ComparisonError, MeasurementError
 from roastcoffea.metrics.phases import COMPUTING, READING, TROUBLE
 from roastcoffea.report.page.frame import asset, fold_anchor, page
 from roastcoffea.sheets.markup import rendered
-from roastcoffea.sheets.sheet import Cell, Column, Heading, Link, Picture, Sheet
+from roastcoffea.sheets.sheet import Cell, Heading, Link, Picture, Sheet, columns
 from roastcoffea.storage.store import PAGE_FILE
-from roastcoffea.studies.compare.comparison import compare
-from roastcoffea.studies.history.analysis import BYTES, CPU, RATE, SERIES, Analysis, Entry, Mark
+from roastcoffea.studies.compare import compare
+from roastcoffea.studies.history_analysis import BYTES, CPU, FAILED, RATE, SERIES, Analysis, Entry, Mark
 from roastcoffea.units import COUNT, alike, counted, number
 
-COLOURS: Final[Mapping[str, str]] = {
+COLOURS: Final = {
     RATE: "var(--ink)",
     CPU: f"var(--rc-{COMPUTING.name})",
     BYTES: f"var(--rc-{READING.name})",
+    FAILED: f"var(--rc-{TROUBLE.name})",
 }
-FAILED: Final = "failed attempts"
-HIGH: Final = 8.0
-LOW: Final = 92.0
 FOOT: Final = 99.5
-"""Heights between which values are drawn, and that of runs without one, from the top in percent."""
+"""Height of runs without a value, from the top in percent; values are drawn between 8 and 92."""
 
 MOST_PAIRS: Final = 12
 """Runs of an analysis, the latest, that are compared with the run before."""
-
-MOST_REPEATS: Final = 10
-"""Runs before, and after a change that are compared."""
 
 
 def drawing(one: Analysis, targets: Mapping[str, str], of_marks: Mapping[str, str]) -> Markup:
@@ -51,23 +46,23 @@ def drawing(one: Analysis, targets: Mapping[str, str], of_marks: Mapping[str, st
     of_marks
         Where the comparison of the runs before and after a change is, by the name of its run.
     """
-    panels = [_panel(one, label, targets) for label in SERIES if one.known(label)]
-    if any(entry.failures for entry in one.entries):
-        panels.append(_failures(one, targets))
-    cards = [
-        {
-            "title": f"{mark.text[:1].upper()}{mark.text[1:]}",
-            "when": f"from {mark.entry.name} on ({mark.entry.when})",
-            "what": mark.why,
-            "target": of_marks.get(mark.entry.name, ""),
-        }
-        for mark in reversed(one.marks)
-    ]
+    failures = {at: entry.failures for at, entry in enumerate(one.entries) if entry.failures}
     return rendered(
         "history.html",
-        cards=cards,
+        cards=[
+            {
+                "title": f"{mark.text[:1].upper()}{mark.text[1:]}",
+                "when": f"from {mark.entry.name} on ({mark.entry.when})",
+                "what": mark.why,
+                "target": of_marks.get(mark.entry.name, ""),
+            }
+            for mark in reversed(one.marks)
+        ],
         remark=one.remark,
-        panels=panels,
+        panels=[
+            *(_of_series(one, label, targets) for label in SERIES if one.known(label)),
+            *([_of_failures(one, failures, targets)] if failures else []),
+        ],
         many=len(one.entries) > 100,
         first=one.entries[0].when,
         last=one.entries[-1].when if len(one.entries) > 1 else "",
@@ -75,7 +70,7 @@ def drawing(one: Analysis, targets: Mapping[str, str], of_marks: Mapping[str, st
     )
 
 
-def _panel(one: Analysis, label: str, targets: Mapping[str, str]) -> dict[str, Any]:
+def _of_series(one: Analysis, label: str, targets: Mapping[str, str]) -> dict[str, Any]:
     """A number: its runs, what they are between changes, and the changes."""
     places = [place for place, entry in enumerate(one.entries) if entry.used]
     values = {places[place]: value for place, value in one.known(label)}
@@ -85,13 +80,13 @@ def _panel(one: Analysis, label: str, targets: Mapping[str, str]) -> dict[str, A
     low, high = (max(low - lacking, 0.0), high + lacking) if high else (0.0, 1.0)
 
     def height(value: float) -> str:
-        return f"{LOW + (HIGH - LOW) * (value - low) / (high - low):.1f}"
+        return f"{92 - 84 * (value - low) / (high - low):.1f}"
 
-    heights = {at: height(value) for at, value in values.items()}
+    many, heights = len(one.entries), {at: height(value) for at, value in values.items()}
     unit, levels = alike(SERIES[label], [low, high]), one.levels(label)
-    steps = [(places[mark.place], step) for mark in one.marks for step in mark.steps if step.label == label]
+    steps = {places[place]: step for place, step in one.steps(label).items()}
     now = unit.text(levels[-1][2])
-    changes = ", ".join(f"{step} from {one.entries[at].name} on" for at, step in steps) or "no change"
+    changes = ", ".join(f"{step} from {one.entries[at].name} on" for at, step in steps.items()) or "no change"
     return {
         "label": label,
         "now": f"{now} in the latest runs",
@@ -99,42 +94,42 @@ def _panel(one: Analysis, label: str, targets: Mapping[str, str]) -> dict[str, A
         "bottom": unit.text(low),
         "spoken": f"{label} of {number(len(values))} runs, now {now}: {changes}",
         "colour": COLOURS[label],
-        "width": len(one.entries),
-        "dots": [_dot(one, at, targets, heights.get(at, f"{FOOT}"), at in values) for at in range(len(one.entries))],
+        "width": many,
+        "dots": [_dot(one, at, targets, heights.get(at, f"{FOOT}")) | {"used": at in values} for at in range(many)],
         "line": " ".join(f"{at + 0.5},{y}" for at, y in heights.items()),
         "levels": [(places[left], places[right] + 1, height(value)) for left, right, value in levels],
-        "changes": [at for at, _ in steps],
-        "flags": [(f"{100 * at / len(one.entries):.2f}", step.text) for at, step in steps],
+        "changes": [*steps],
+        "flags": [(f"{100 * at / many:.2f}", step.text) for at, step in steps.items()],
     }
 
 
-def _failures(one: Analysis, targets: Mapping[str, str]) -> dict[str, Any]:
+def _of_failures(one: Analysis, failures: Mapping[int, float], targets: Mapping[str, str]) -> dict[str, Any]:
     """Failed attempts of each run, as bars."""
-    failures = {at: entry.failures for at, entry in enumerate(one.entries) if entry.failures}
     most, known = max(failures.values()), [entry.failures for entry in one.entries if entry.failures is not None]
-    bars = {at: f"{100 - (100 - HIGH) * some / most:.1f}" for at, some in failures.items()}
-    some = f"{number(len(bars))} of {number(len(one.entries))} runs have some"
+    some = f"{number(len(failures))} of {number(len(one.entries))} runs have some"
     return {
         "label": FAILED,
         "now": f"{number(known[-1])} in the latest run",
         "top": COUNT.text(most),
         "bottom": "0",
         "spoken": f"{FAILED}: {some}, {number(most)} at most",
-        "colour": f"var(--rc-{TROUBLE.name})",
+        "colour": COLOURS[FAILED],
         "width": len(one.entries),
-        "dots": [_dot(one, at, targets, y) | {"foot": f"{FOOT}"} for at, y in bars.items()],
+        "dots": [
+            _dot(one, at, targets, f"{100 - 92 * each / most:.1f}") | {"foot": FOOT} for at, each in failures.items()
+        ],
         **dict.fromkeys(("line", "levels", "changes", "flags"), ()),
     }
 
 
-def _dot(one: Analysis, at: int, targets: Mapping[str, str], y: str, used: bool = True) -> dict[str, Any]:
+def _dot(one: Analysis, at: int, targets: Mapping[str, str], y: str) -> dict[str, Any]:
     """A run: a point, and the text that the pointer shows there."""
     entry = one.entries[at]
     words = [f"{entry.name}, {entry.when}", *([f"not used: {entry.reason}"] if entry.reason else [])]
     words += [f"{label} {SERIES[label].text(value)}" for label, value in entry.values.items()]
     words += [f"{number(entry.failures)} {FAILED}"] if entry.failures else []
     target = targets.get(entry.name, "")
-    return {"x": at + 0.5, "y": y, "foot": y, "text": "\n".join(words), "target": target, "used": used}
+    return {"x": at + 0.5, "y": y, "foot": y, "text": "\n".join(words), "target": target, "used": True}
 
 
 class _Comparisons:
@@ -165,8 +160,8 @@ class _Comparisons:
         """Comparison of the runs before a change, back to the one before it, with those after it."""
         places = [0, *(each.place for each in one.marks), len(one.used)]
         number = places.index(mark.place, 1)
-        before = one.used[places[number - 1] : mark.place][-MOST_REPEATS:]
-        return self.anchor(before, one.used[mark.place : places[number + 1]][:MOST_REPEATS])
+        before = one.used[places[number - 1] : mark.place][-10:]
+        return self.anchor(before, one.used[mark.place : places[number + 1]][:10])
 
 
 def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], place: Path) -> str:
@@ -188,9 +183,8 @@ def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], 
         sections.append(Sheet(title=title, lead=[lead], pictures=[Picture(f"history-{at}")], parts=parts))
     if skipped:
         sections.append(Sheet(title="skipped", lead=["Folders without a measurement that can be read."], items=skipped))
-    details = comparisons.sheets + (
-        [Sheet(title="not compared", items=comparisons.failed)] if comparisons.failed else []
-    )
+    failed = comparisons.failed
+    details = [*comparisons.sheets, *([Sheet(title="not compared", items=failed)] if failed else [])]
     runs = sum(len(one.entries) for one in analyses)
     several = "1 analysis" if len(analyses) == 1 else f"{len(analyses)} analyses"
     lead = f"{counted(runs, 'run')} of {several}, in {folder}"
@@ -211,12 +205,12 @@ def _own_pages(one: Analysis, place: Path) -> dict[str, str]:
 
 def _runs(one: Analysis, title: str, targets: Mapping[str, str]) -> Sheet:
     """All runs, the latest first: numbers, what changed, and why one is not used."""
-    heads = [Column("run"), Column("started"), *one.columns()]
-    heads += [Column("remark"), Column("changed since the run before")]
-    marked, changed = {mark.entry.name: mark.text for mark in one.marks}, one.changed
+    shown, cells = one.table({})
+    words = {mark.entry.name: mark.text for mark in one.marks}
+    words |= {entry.name: f"not used: {entry.reason}" for entry in one.entries if not entry.used}
     rows: list[Sequence[Cell]] = []
     for entry in reversed(one.entries):
-        facts = "; ".join(map(str, changed.get(entry.name, ())))
-        word = marked.get(entry.name, "") if entry.used else f"not used: {entry.reason}"
-        rows.append((Link(entry.name, targets.get(entry.name, "")), entry.when, *one.cells(entry), word, facts))
+        name, facts = entry.name, "; ".join(map(str, one.changed.get(entry.name, ())))
+        rows.append((Link(name, targets.get(name, "")), entry.when, *cells[name], words.get(name, ""), facts))
+    heads = columns(None, "run", "started") + shown + columns(None, "remark", "changed since the run before")
     return Sheet(title="runs", columns=heads, rows=rows, things=f"runs of {title}")

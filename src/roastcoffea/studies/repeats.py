@@ -18,7 +18,7 @@ from scipy.special import ndtri, stdtrit
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.studies.compare.observations import Observation, Runs
+from roastcoffea.studies.observations import Observation, Runs
 from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, MEBIBYTE, PERCENT, SECOND, Unit, suffixed
 
 CONFIDENCE: Final = 0.95
@@ -27,21 +27,11 @@ RESAMPLES: Final = 2000
 FEWEST: Final = 3
 """Fewest repeats of each for which Welch's t is trusted."""
 
-MOST_PAIRS: Final = 2500
-"""Pairs of runs up to which the ways to order them are counted; of more the number is nearly normal."""
-
-MOST_GROUPS: Final = 500
-"""Chunks that are drawn one by one; of more, those that took nearly as long are drawn together."""
-
 SMALLEST: Final = 0.05
 """Relative change that is worth to be told: the number of repeats that are needed is never for less."""
 
-POWER: Final = 0.8
-MOST_NEEDED: Final = 1000
-
 RUNS: Final = "runs"
 CHUNKS: Final = "chunks"
-NO_RATIO: Final = "it was 0 before, so that there is no relative change: give the limit in its unit, without %"
 ABOVE: Final = "above"
 BELOW: Final = "below"
 
@@ -78,6 +68,15 @@ class Judgement(NamedTuple):
     needed: int | None = None
     """Repeats of each that would be needed; None where that is not known, or more would not help."""
 
+    @property
+    def why(self) -> str:
+        """Why it cannot be told, and how many repeats would tell."""
+        if not self.needed:
+            return str(self.reason)
+        if self.over != RUNS:
+            return f"{self.reason}; at least {self.needed} runs of each are needed"
+        return f"{self.reason}; about {self.needed} runs of each would tell, as they scatter"
+
 
 # Intervals of a median
 
@@ -87,24 +86,14 @@ def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENC
     values = tuple(run.metrics[name] for run in runs)
     middle = float(np.median(values))
     if len(values) > 1:
-        return Spread(values, middle, *_median_interval(values, confidence), RUNS)
+        medians = np.median(np.random.default_rng(SEED).choice(values, (RESAMPLES, len(values))), axis=1)
+        return Spread(values, middle, *interval(medians, confidence), RUNS)
     resampled = resampled_chunks(runs[0], name)
-    if resampled is None:
-        return Spread(values, middle)
-    return Spread(values, middle, *interval(resampled, confidence), CHUNKS)
-
-
-@lru_cache(maxsize=4096)
-def _median_interval(values: tuple[float, ...], confidence: float) -> tuple[float, float]:
-    # it takes half a second to load, and a comparison of single runs does without
-    from scipy.stats import bootstrap
-
-    rng = np.random.default_rng(SEED)
-    resampled = bootstrap(
-        (values,), np.median, n_resamples=RESAMPLES, confidence_level=confidence, method="percentile", random_state=rng
+    return (
+        Spread(values, middle)
+        if resampled is None
+        else Spread(values, middle, *interval(resampled, confidence), CHUNKS)
     )
-    low, high = resampled.confidence_interval
-    return float(low), float(high)
 
 
 def interval(resampled: Numbers, confidence: float) -> tuple[float, float]:
@@ -113,9 +102,11 @@ def interval(resampled: Numbers, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-RATES: Final = ("event_rate_elapsed_khz", "event_rate_core_khz")
-DATA_RATES: Final = ("data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps")
-FROM_WALL: Final = {"elapsed_time_seconds": 1, **dict.fromkeys((*RATES, *DATA_RATES), -1)}
+FROM_WALL: Final = {
+    "elapsed_time_seconds": 1,
+    **dict.fromkeys(("event_rate_elapsed_khz", "event_rate_core_khz"), -1),
+    **dict.fromkeys(("data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps"), -1),
+}
 FROM_CPU: Final = {"total_cpu_time": 1, "avg_cpu_time_per_chunk": 1, "event_rate_cpu_total_khz": -1}
 """Metrics that follow from the wall or CPU time which chunks give a run: the power of that time in them."""
 
@@ -133,7 +124,8 @@ def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers |
         return None
     if len(seconds) < FEWEST or not threads or not total:
         return None
-    groups = np.array_split(np.sort(seconds), min(len(seconds), MOST_GROUPS))
+    # of many chunks those that took nearly as long are drawn together
+    groups = np.array_split(np.sort(seconds), min(len(seconds), 500))
     sizes, means = np.array([len(group) for group in groups]), np.array([group.mean() for group in groups])
     drawn = np.random.default_rng(seed).multinomial(len(seconds), sizes / len(seconds), RESAMPLES)
     totals = np.maximum(total + (drawn @ means - seconds.sum()) / threads, total / 100)
@@ -163,7 +155,8 @@ def judged(
     """
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
-        return Judgement(reason=NO_RATIO)
+        why = "it was 0 before, so that there is no relative change: give the limit in its unit, without %"
+        return Judgement(reason=why)
     if not (np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST)):
         return _tested(first, second, limit, relative, confidence)
     one, other = float(np.median(first)), float(np.median(second))
@@ -182,7 +175,10 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     if count < 2:
         return Judgement(reason="how far repeats of a single run differ is not known", needed=FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
-    low, high = _rank_interval(old, new, left_out) if left_out else _welch_interval(old, new, confidence)
+    low, high = _welch_interval(old, new, confidence)
+    if left_out:  # of the ordered differences of pairs at either end
+        differences = np.sort(np.subtract.outer(new, old), axis=None)
+        low, high = float(differences[left_out - 1]), float(differences[-left_out])
     needed = _needed(old, new, moved, confidence, ratios)
     if count < FEWEST and not left_out:
         return Judgement(reason=f"{len(old)} and {len(new)} runs are too few", needed=needed)
@@ -205,17 +201,11 @@ def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[floa
     return float(low), float(high)
 
 
-def _rank_interval(old: Numbers, new: Numbers, left_out: int) -> tuple[float, float]:
-    """Interval of the difference of two groups: their pairwise differences without so many at either end."""
-    differences = np.sort(np.subtract.outer(new, old), axis=None)
-    return float(differences[left_out - 1]), float(differences[-left_out])
-
-
 @lru_cache(maxsize=256)
 def ranks_left_out(first: int, second: int, confidence: float) -> int:
     """Which of the ordered pairwise differences bounds the interval, counted from either end; 0 where none can."""
     pairs = first * second
-    if pairs > MOST_PAIRS:
+    if pairs > 2500:  # the ways to order them are nearly normal
         reach = float(ndtri((1 + confidence) / 2)) * sqrt(pairs * (first + second + 1) / 12)
         return max(int(pairs / 2 - reach), 0)
     level = (1 - confidence) / 2 * comb(first + second, first) * (1 + 1e-9)
@@ -239,8 +229,8 @@ def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios:
     scatter = sqrt((float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2)
     smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
     distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
-    counts = np.arange(FEWEST, MOST_NEEDED + 1)
-    reach = stdtrit(2 * counts - 2, (1 + confidence) / 2) + stdtrit(2 * counts - 2, POWER)
+    counts = np.arange(FEWEST, 1001)
+    reach = stdtrit(2 * counts - 2, (1 + confidence) / 2) + stdtrit(2 * counts - 2, 0.8)
     enough = distance >= reach * scatter * np.sqrt(2 / counts)
     return int(counts[np.argmax(enough)]) if enough.any() else None
 
@@ -249,16 +239,8 @@ FAILED: Final = "failed"
 PASSED: Final = "passed"
 UNKNOWN: Final = "cannot be told"
 
-STATUS: Final[Mapping[str, int]] = {PASSED: 0, FAILED: 1, UNKNOWN: 2}
-"""Exit status by outcome."""
-
-EXPRESSION: Final = re.compile(
-    r"\s*(?P<name>[A-Za-z_]\w*)\s*(?P<sign><=|>=|<|>)\s*(?P<number>[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*(?P<unit>\S*)\s*"
-)
-FORM: Final = "'NAME < NUMBER', with <, <=, > or >=, and % or a unit behind, such as 'event_rate_core_khz < -10%'"
-
 _DECIMAL: Final = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-UNITS: Final[Mapping[Unit, Mapping[str, float]]] = {
+UNITS: Final[Mapping[Unit, dict[str, float]]] = {
     SECOND: {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
     BYTE: {"B": 1.0, **{f"{prefix}B": factor for prefix, factor in _DECIMAL.items()}},
     MEBIBYTE: {"MiB": 1.0, "GiB": 1024.0},
@@ -305,26 +287,28 @@ def condition_of(text: str) -> Condition:
     ComparisonError
         If it is malformed, names no metric, or has a unit that is none of the metric's.
     """
-    found = EXPRESSION.fullmatch(text)
+    found = re.fullmatch(
+        r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*", text
+    )
     if found is None:
-        raise ComparisonError(f"{text!r} is no condition: write {FORM}")
-    name, unit = CATALOGUE.aliases.get(found["name"], found["name"]), found["unit"]
+        form = "'NAME < NUMBER', with <, <=, > or >=, and % or a unit behind, such as 'event_rate_core_khz < -10%'"
+        raise ComparisonError(f"{text!r} is no condition: write {form}")
+    given, sign, amount, unit = found.groups()
+    name = CATALOGUE.aliases.get(given, given)
     known = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
     if name not in known:
-        near = get_close_matches(found["name"], [*known, *CATALOGUE.aliases])
+        near = get_close_matches(given, [*known, *CATALOGUE.aliases])
         hint = f"; did you mean {' or '.join(near)}?" if near else "; `roastcoffea metrics` lists them"
-        raise ComparisonError(f"there is no metric {found['name']!r}{hint}")
+        raise ComparisonError(f"there is no metric {given!r}{hint}")
     relative, own = unit == "%", known[name]
     factors = {"": 1.0, own.symbol: 1.0, **UNITS.get(own, {}), "%": 0.01}
     if unit not in factors:
         possible = ", ".join(filter(None, dict.fromkeys((*UNITS.get(own, {}), own.symbol))))
         raise ComparisonError(f"{name} is in {own.symbol}, not in {unit!r}; write %, {possible} or nothing")
-    limit = float(found["number"]) * factors[unit]
+    limit = float(amount) * factors[unit]
     if relative and limit <= -1:
-        raise ComparisonError(f"{text!r} asks for a change of {found['number']} %: nothing can fall that far")
-    return Condition(
-        text=" ".join(text.split()), name=name, sign=found["sign"], limit=limit, relative=relative, unit=own
-    )
+        raise ComparisonError(f"{text!r} asks for a change of {amount} %: nothing can fall that far")
+    return Condition(text=" ".join(text.split()), name=name, sign=sign, limit=limit, relative=relative, unit=own)
 
 
 def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, confidence: float = CONFIDENCE) -> Outcome:
@@ -342,37 +326,17 @@ def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, conf
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     relative, exact, unit = condition.relative, name in EXACT, condition.unit
     judgement = judged(old, new, condition.limit, relative=relative, exact=exact, confidence=confidence)
-    word = _word(condition, judgement)
-    text = f"{condition.text}: {word}, {change_text(judgement, relative, unit, confidence)}"
-    if word == UNKNOWN:
-        text += f"; {judgement.reason}" + (f"; {needed_text(judgement)}" if judgement.needed else "")
-    return Outcome(condition=condition, label=label, word=word, text=text, judgement=judgement)
-
-
-def _word(condition: Condition, judgement: Judgement) -> str:
+    word = FAILED if (judgement.side == ABOVE) == condition.sign.startswith(">") else PASSED
     if judgement.side is None:
         on_limit = judgement.low is not None and judgement.over is None  # known, and not from repeats that scatter
-        return UNKNOWN if not on_limit else FAILED if condition.sign.endswith("=") else PASSED
-    unwanted = (judgement.side == ABOVE) == condition.sign.startswith(">")
-    return FAILED if unwanted else PASSED
-
-
-def needed_text(judgement: Judgement) -> str:
-    """How many repeats would tell."""
-    if judgement.over != RUNS:
-        return f"at least {judgement.needed} runs of each are needed"
-    return f"about {judgement.needed} runs of each would tell, as they scatter"
-
-
-def change_text(judgement: Judgement, relative: bool, unit: Unit, confidence: float) -> str:
-    """A change in words: its interval, or itself where it has no scatter."""
-    if judgement.low is None or judgement.high is None:
-        return "the change is not known"
-    bounds = (judgement.low, judgement.high)
-    low, high = (signed(FRACTION, value) if relative else change_of(unit, value) for value in bounds)
-    if judgement.low == judgement.high:
-        return f"the change is {low}"
-    return f"the change is {low} to {high} ({confidence:.0%} interval)"
+        word = UNKNOWN if not on_limit else FAILED if condition.sign.endswith("=") else PASSED
+    change = "the change is not known"
+    if judgement.low is not None and judgement.high is not None:
+        bounds = (judgement.low, judgement.high)
+        low, high = (signed(FRACTION, value) if relative else change_of(unit, value) for value in bounds)
+        change = f"the change is {low}" + (f" to {high} ({confidence:.0%} interval)" if low != high else "")
+    text = f"{condition.text}: {word}, {change}{f'; {judgement.why}' if word == UNKNOWN else ''}"
+    return Outcome(condition=condition, label=label, word=word, text=text, judgement=judgement)
 
 
 def signed(unit: Unit, value: float) -> str:

@@ -18,7 +18,7 @@ from roastcoffea.sheets.sheet import Cell, Column, Sheet, columns
 from roastcoffea.sheets.terminal import print_sheets
 from roastcoffea.storage.folders import write_page
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement
-from roastcoffea.studies.history.analysis import (
+from roastcoffea.studies.history_analysis import (
     BYTES,
     CPU,
     FAILED,
@@ -38,14 +38,10 @@ BLOCKS: Final = "▁▂▃▄▅▆▇█"
 LETTERS: Final = "_.:-=+*#"
 """Heights of bars; letters where the output knows no block characters."""
 
-CHANGED: Final = "|"
 LONGEST: Final = 32
 """Bars in a line: those of the latest runs."""
 
 HEADS: Final = {RATE: "rate/core", CPU: "CPU/event", BYTES: "bytes/event", FAILED: "failed"}
-MOST_FACTS: Final = 8
-MOST_RUNS: Final = 15
-WIDEST_NAME: Final = 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +74,7 @@ class History(Presented):
         MeasurementError
             If the file is there already, or it cannot be written.
         """
-        from roastcoffea.studies.history.page import page_of
+        from roastcoffea.studies.history_page import page_of
 
         path = Path(path)
         text = partial(page_of, self.folder, self.analyses, self.skipped, path.parent)
@@ -89,7 +85,11 @@ class History(Presented):
         import pandas as pd
 
         rows = [
-            {"processor": ", ".join(one.processors), "datasets": ", ".join(one.datasets)} | _row_of_frame(entry)
+            {"processor": ", ".join(one.processors), "datasets": ", ".join(one.datasets), "run": entry.name}
+            | {"start": pd.Timestamp(entry.start, unit="s", tz="UTC")}
+            | dict(zip(SERIES, map(entry.values.get, SERIES), strict=True))
+            | {"failures": entry.failures, "outcome": entry.state, "not used": entry.reason}
+            | {name: value for name, value in entry.facts.items() if name not in {"processor", "datasets"}}
             for one in self.analyses
             for entry in one.entries
         ]
@@ -122,28 +122,24 @@ def history(folder: str | PathLike[str]) -> History:
     folder = Path(folder)
     entries, skipped = _entries(folder)
     if not entries:
-        raise MeasurementError("; ".join([_why_none(folder), *skipped]))
+        why = f"there are no measurements in {folder}"
+        if is_monitor(folder):
+            why = not_a_measurement(folder)
+        elif is_measurement(folder):
+            why = f"{folder} is one measurement; pass the folder that holds it and others"
+        raise MeasurementError("; ".join([why, *skipped]))
     analyses = [analysis_of(group) for group in _groups(entries)]
     analyses.sort(key=lambda one: -one.entries[-1].start)
     return History(folder=folder, analyses=tuple(analyses), skipped=tuple(skipped))
-
-
-def _why_none(folder: Path) -> str:
-    if is_monitor(folder):
-        return not_a_measurement(folder)
-    if is_measurement(folder):
-        return f"{folder} is one measurement; pass the folder that holds it and others"
-    return f"there are no measurements in {folder}"
 
 
 def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """Runs in a folder, oldest first, and what was skipped; a run that lies there twice is used once."""
     entries: list[Entry] = []
     skipped: list[str] = []
-    names: set[Path] = set()
     known: dict[str, str] = {}
-    for stored in list_runs(folder):
-        names.add(stored.path)
+    runs = list_runs(folder)
+    for stored in runs:
         try:
             if stored.error is not None:
                 raise MeasurementError(stored.error)
@@ -155,7 +151,7 @@ def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
             entry = replace(entry, reason=f"it is the same run as {known[entry.id]}")
         known.setdefault(entry.id, entry.name)
         entries.append(entry)
-    others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in names)
+    others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in {one.path for one in runs})
     skipped += [f"{path.name}: it is no measurement" for path in others if not path.name.startswith(".")]
     return entries, skipped
 
@@ -189,10 +185,9 @@ def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
         yield _runs(one, everything)
         facts = [(name, "; ".join(map(str, changes))) for name, changes in one.changed.items() if changes]
         if facts:
-            shown = facts if everything else facts[-MOST_FACTS:]
+            shown = facts if everything else facts[-8:]
             heads = columns(None, "run", "changed from the run before")
-            total = len(facts) if len(shown) < len(facts) else None
-            yield Sheet(title="versions, settings and machines", columns=heads, rows=shown, total=total)
+            yield Sheet(title="versions, settings and machines", columns=heads, rows=shown, total=len(facts))
         if unused:
             reasons = [f"{entry.name}: {entry.reason}" for entry in one.entries if not entry.used]
             yield Sheet(title="not used", items=reasons)
@@ -206,13 +201,13 @@ def _bars(one: Analysis, bars: str) -> Sheet:
     for label, unit in SERIES.items():
         levels = one.levels(label)
         if levels:
-            steps = {mark.place: step.text for mark in one.marks for step in mark.steps if step.label == label}
-            known, highest = one.known(label)[-LONGEST:], max(value for _, value in one.known(label)[-LONGEST:])
-            line = ""
+            steps, known, line = one.steps(label), one.known(label)[-LONGEST:], ""
+            highest = max(value for _, value in known)
             for place, value in known:
                 height = round(value / highest * (len(bars) - 1)) if highest > 0 else 0
-                line += (CHANGED if place in steps and line else "") + bars[height]
-            rows.append((label, line, unit.text(levels[-1][2]), [*steps.values(), "no change"][max(len(steps) - 1, 0)]))
+                line += ("|" if place in steps and line else "") + bars[height]
+            latest = next((step.text for step in reversed(steps.values())), "no change")
+            rows.append((label, line, unit.text(levels[-1][2]), latest))
     shown = min(len(one.used), LONGEST)
     which = f"the latest {shown} runs" if shown < len(one.used) else "oldest to latest"
     width = max(len(which), *(len(row[1]) for row in rows)) if rows else None
@@ -222,7 +217,7 @@ def _bars(one: Analysis, bars: str) -> Sheet:
 
 def _runs(one: Analysis, everything: bool) -> Sheet:
     """The latest runs with their numbers, or all, the latest last."""
-    entries = one.entries if everything else one.entries[-MOST_RUNS:]
+    entries = one.entries if everything else one.entries[-15:]
     marked = {mark.entry.name for mark in one.marks}
     states = ["changed" if each.name in marked else "" if each.used else "not used" for each in entries]
     starts = [entry.when.split()[0] for entry in entries]
@@ -230,12 +225,15 @@ def _runs(one: Analysis, everything: bool) -> Sheet:
         whole = [entry.when for entry in entries]
         common = next((end for end in (11, 5) if len({each[:end] for each in whole}) == 1), 0)
         starts = [each[common:] for each in whole]
-    name = min(max(len(entry.name) for entry in entries), WIDEST_NAME - (4 if any(states) else 0))
-    heads = [Column("run", width=name), Column("started", width=max(len("started"), *map(len, starts)))]
-    heads += [*one.columns(HEADS), *([Column("", width=8)] if any(states) else [])]
-    rows: list[Sequence[Cell]] = []
-    for entry, start, state in zip(entries, starts, states, strict=True):
-        rows.append((entry.name, start, *one.cells(entry), *([state] if any(states) else [])))
+    name = min(max(len(entry.name) for entry in entries), 18 if any(states) else 22)
+    shown, cells = one.table(HEADS)
+    heads = [Column("run", width=name), Column("started", width=max(len("started"), *map(len, starts))), *shown]
+    rows: list[list[Cell]] = [
+        [entry.name, start, *cells[entry.name]] for entry, start in zip(entries, starts, strict=True)
+    ]
+    if any(states):
+        heads.append(Column("", width=8))
+        rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
     lead = [f"the latest {len(entries)} of {len(one.entries)}"] if len(entries) < len(one.entries) else []
     return Sheet(title="runs", lead=lead, columns=heads, rows=rows)
 
@@ -247,12 +245,3 @@ def _has(encoding: str, letters: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def _row_of_frame(entry: Entry) -> dict[str, Any]:
-    import pandas as pd
-
-    said = {"run": entry.name, "start": pd.Timestamp(entry.start, unit="s", tz="UTC")}
-    state = {"failures": entry.failures, "outcome": entry.state, "not used": entry.reason}
-    facts = {name: value for name, value in entry.facts.items() if name not in {"processor", "datasets"}}
-    return said | {label: entry.values.get(label) for label in SERIES} | state | facts

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
 from roastcoffea.report.summary import LEDGERS
-from roastcoffea.studies.compare import repeats
-from roastcoffea.studies.compare.observations import Runs, Side
-from roastcoffea.studies.compare.repeats import Spread, needed_text, signed
+from roastcoffea.studies import repeats
+from roastcoffea.studies.observations import Runs, Side
+from roastcoffea.studies.repeats import Spread, signed
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, counted
 
 COSTS: Final[Mapping[str, str]] = {"CPU per event": "total_cpu_time", "bytes per event": "total_bytes_read"}
@@ -42,29 +42,26 @@ class Change(NamedTuple):
         return f"{said} ({100 * self.low:.3g} to {100 * self.high:.3g}{over})"
 
 
-def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> tuple[Change, ...]:
+def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Iterator[Change]:
     """Give the costs per event that changed for sure: by repeats, else by chunks and by 5 % or more.
 
     Chunks cannot tell how repeats differ. CPU time and bytes of an event differ little, so a large change is clear.
     """
     if not all(run.metrics.get(EVENTS) for run in (*before, *after)):
-        return ()
-    return tuple(change for each in COSTS.items() for change in _clear(before, after, *each, confidence))
-
-
-def _clear(before: Runs, after: Runs, label: str, name: str, confidence: float) -> Iterator[Change]:
-    if not all_have((*before, *after), name) or not median_of(before, name):
         return
-    old, new = ([run.metrics[name] / run.metrics[EVENTS] for run in side] for side in (before, after))
-    found = repeats.judged(old, new, exact=name in repeats.EXACT, confidence=confidence)
-    relative = median(new) / median(old) - 1
-    if found.side is not None and found.low is not None and found.high is not None:
-        if found.over == repeats.RUNS or abs(relative) >= repeats.SMALLEST:
-            yield Change(label, relative, found.low, found.high, found.over)
-        return
-    bounds = _over_chunks(before, after, name, confidence, before[0].metrics[EVENTS] / after[0].metrics[EVENTS])
-    if bounds is not None and (bounds[0] > repeats.SMALLEST or bounds[1] < -repeats.SMALLEST):
-        yield Change(label, relative, *bounds, repeats.CHUNKS)
+    for label, name in COSTS.items():
+        if not all_have((*before, *after), name) or not median_of(before, name):
+            continue
+        old, new = ([run.metrics[name] / run.metrics[EVENTS] for run in side] for side in (before, after))
+        found = repeats.judged(old, new, exact=name in repeats.EXACT, confidence=confidence)
+        change = median(new) / median(old) - 1
+        if found.side is not None and found.low is not None and found.high is not None:
+            if found.over == repeats.RUNS or abs(change) >= repeats.SMALLEST:
+                yield Change(label, change, found.low, found.high, found.over)
+            continue
+        bounds = _over_chunks(before, after, name, confidence, before[0].metrics[EVENTS] / after[0].metrics[EVENTS])
+        if bounds is not None and (bounds[0] > repeats.SMALLEST or bounds[1] < -repeats.SMALLEST):
+            yield Change(label, change, *bounds, repeats.CHUNKS)
 
 
 def _over_chunks(
@@ -83,9 +80,6 @@ CANNOT_TELL: Final = "cannot tell"
 
 WALL: Final = "elapsed_time_seconds"
 RATE: Final = "event_rate_elapsed_khz"
-SAME_EVENTS: Final = 1e-3
-"""Relative difference in events below which wall times are compared, and not rates."""
-
 METRICS: Final = "metrics"
 THREAD_TIME: Final = "thread time"
 BYTE_LEDGER: Final = "bytes requested"
@@ -127,25 +121,38 @@ class Speed:
 
 def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
     """Verdict on wall time, where runs have as many events, else on their rate."""
+    runs = (*before, *after)
     events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
-    same_events = len(events) < 2 or abs(events[1] - events[0]) <= SAME_EVENTS * max(events)
-    name = WALL if same_events else RATE
-    clear = clear_changes(before, after, confidence)
-    lacking = next((run for run in (*before, *after) if name not in run.metrics), None)
+    name = WALL if len(events) < 2 or abs(events[1] - events[0]) <= 1e-3 * max(events) else RATE
+    clear, what = tuple(clear_changes(before, after, confidence)), _judged(name)
+    lacking = next((run for run in runs if name not in run.metrics), None)
     if lacking is not None:
         reason = lacking.missing.get(name, "it was not reported")
-        text = f"{CANNOT_TELL}, because the {_judged(name)} of {lacking.name} is unknown: {reason}"
+        text = f"{CANNOT_TELL}, because the {what} of {lacking.name} is unknown: {reason}"
         return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = repeats.judged(old, new, confidence=confidence)
     bounds = _over_chunks(before, after, name, confidence) if judgement.over is None else None
     if bounds is not None:  # an interval of the change, where runs give none
         judgement = judgement._replace(low=bounds[0], high=bounds[1], over=repeats.CHUNKS)
-    word = CANNOT_TELL
-    if judgement.side is not None:
-        word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
-    text = _text(word, name, before, after, judgement)
+    relative = f" {signed(FRACTION, (median(new) - median(old)) / median(old))}" if median(old) else ""
+    if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
+        over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
+        relative += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
+    change = f"{what}{relative}, {counted(len(after), 'run')} against {counted(len(before), 'run')}"
+    word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
+    text = f"{word}: {change}"
+    if judgement.side is None:
+        word, text = CANNOT_TELL, f"{change}: {CANNOT_TELL} whether it changed; {judgement.why}"
+    unknown = ", ".join(dict.fromkeys(run.name for run in runs if EVENTS not in run.metrics))
+    if name == WALL and unknown:
+        text += f"; taken to have as many events, as those of {unknown} are not known"
     return Speed(word=word, metric=name, judgement=judgement, text=text, clear=clear)
+
+
+def _judged(name: str) -> str:
+    """What the metric that is judged is called."""
+    return "wall time" if name == WALL else "event rate"
 
 
 def all_have(side: Runs, name: str) -> bool:
@@ -156,29 +163,6 @@ def all_have(side: Runs, name: str) -> bool:
 def median_of(side: Runs, name: str) -> float:
     """Median of a metric."""
     return median(run.metrics[name] for run in side)
-
-
-def _judged(name: str) -> str:
-    """What the metric that is judged is called."""
-    return "wall time" if name == WALL else "event rate"
-
-
-def _text(word: str, name: str, before: Runs, after: Runs, judgement: repeats.Judgement) -> str:
-    old, new = median_of(before, name), median_of(after, name)
-    what = _judged(name)
-    change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
-    if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
-        over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
-        change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
-    change += f", {counted(len(after), 'run')} against {counted(len(before), 'run')}"
-    parts = [f"{word}: {change}"]
-    if judgement.side is None:
-        parts = [f"{change}: {CANNOT_TELL} whether it changed"]
-        parts += [str(judgement.reason), *([needed_text(judgement)] if judgement.needed else [])]
-    lacking = dict.fromkeys(run.name for run in (*before, *after) if EVENTS not in run.metrics)
-    if name == WALL and lacking:
-        parts.append(f"taken to have as many events, as those of {', '.join(lacking)} are not known")
-    return "; ".join(parts)
 
 
 # Metrics and facts

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
@@ -15,10 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.metrics import Metrics, phases
+from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
@@ -95,9 +95,6 @@ KNOWN: Final = {column.name for column in BRANCH_COLUMNS}
 OF_BRANCHES: Final = {phase.time_class: phase.column for phase in phases.PHASES if phase.column in KNOWN}
 """Classes of the time ledger whose seconds are known by branch."""
 
-MOST_NAMES: Final = 6
-FINGERPRINT: Final = 12
-
 
 class Branch(NamedTuple):
     """What a branch cost over a run: bytes that were requested, and thread seconds by class."""
@@ -117,18 +114,20 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a comparison takes from one run; the records themselves are not kept."""
+    """What a comparison takes from one run; the records themselves are not kept.
+
+    `facts` are what the run was made on and with, in words. `time` are thread seconds by class, empty without a time
+    ledger. `incomplete` is what the ledgers lack, `lacks` what its result lacks, None where nothing is missing or that
+    is not known. `core_wait_share` is the time in which chunks waited for a core beside their duration.
+    """
 
     id: str
     name: str
     start: float | None = None
-    """Unix time at which the run began."""
     facts: Mapping[str, str]
-    """What the run was made on and with, in words."""
     metrics: Mapping[str, float]
     missing: Mapping[str, str]
     time: Mapping[str, float]
-    """Thread seconds by class; empty where there is no time ledger."""
     time_absent: str | None
     client_of: Mapping[str, float]
     bytes: Mapping[str, int | None]
@@ -137,11 +136,8 @@ class Observation:
     chunk_seconds: Numbers
     chunk_cpu_seconds: Numbers
     incomplete: tuple[str, ...]
-    """What the ledgers lack."""
     lacks: str | None = None
-    """What its result lacks; None where nothing is missing, or that is not known."""
     core_wait_share: float | None = None
-    """Time in which chunks waited for a core beside their duration; None where that is not known."""
     sizes: Sizes = field(default_factory=dict)
 
     @property
@@ -166,15 +162,24 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     wall, waited = _values(chunks, "wall_seconds"), _values(chunks, "core_wait_seconds")
     time, read = measurement.time_ledger, measurement.byte_ledger
     # the others are not asked for: the verdict among them takes replays of the run
-    of_numbers = [name for name, unit in metrics.unit.items() if unit not in (STRUCTURE, WORD)]
-    known = {what: one for what, one in (("time ledger", time), ("byte ledger", read)) if one.absent is None}
+    plain = [name for name, unit in metrics.unit.items() if unit not in (STRUCTURE, WORD)]
+    known = {name: metrics[name] for name in plain if name in metrics}
+    lacks = None
+    with suppress(NotMeasuredError):
+        missing = metrics.evaluator.value("incompleteness")
+        if not missing.complete:
+            lacks = missing.how_much if missing.files or missing.chunks else missing.what
     return Observation(
         id=run.id,
         name=name or title_of(run),
         start=run.start,
         facts=facts_of_run(run) | ({"bottleneck": str(metrics["bound"])} if "bound" in metrics else {}),
-        metrics=_numbers(metrics, of_numbers),
-        missing={name: metrics.missing[name] for name in of_numbers if name in metrics.missing},
+        metrics={
+            name: float(value)
+            for name, value in known.items()
+            if isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
+        },
+        missing={name: metrics.missing[name] for name in plain if name in metrics.missing},
         time=dict(time),
         time_absent=time.absent,
         client_of=time.client_of,
@@ -185,26 +190,14 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
         core_wait_share=float(waited.sum() / wall.sum()) if len(waited) and wall.sum() else None,
         sizes=sizes_of(chunks),
-        incomplete=tuple(f"{what}: {reason}" for what, one in known.items() for reason in one.certificate.reasons),
-        lacks=_lacks(metrics),
+        incomplete=tuple(
+            f"{what}: {reason}"
+            for what, one in (("time ledger", time), ("byte ledger", read))
+            if one.absent is None
+            for reason in one.certificate.reasons
+        ),
+        lacks=lacks,
     )
-
-
-def _lacks(metrics: Metrics) -> str | None:
-    """How many events the result lacks, else what it lacks."""
-    try:
-        missing: Incompleteness = metrics.evaluator.value("incompleteness")
-    except NotMeasuredError:
-        return None
-    if missing.complete:
-        return None
-    return missing.how_much if missing.files or missing.chunks else missing.what
-
-
-def _numbers(metrics: Metrics, names: Sequence[str]) -> dict[str, float]:
-    plain = {name: metrics[name] for name in names if name in metrics}
-    known = {name: value for name, value in plain.items() if isinstance(value, Real) and not isinstance(value, bool)}
-    return {name: float(value) for name, value in known.items() if np.isfinite(float(value))}
 
 
 def _values(chunks: pa.Table | None, column: str) -> Numbers:
@@ -256,17 +249,17 @@ def bytes_of_branches(observation: Observation) -> float | None:
 
 def facts_of_run(run: Run) -> dict[str, str]:
     """Versions, machines, processor, settings and data of a run, in words."""
-    environment, hosts = run.environment, run.environment.hosts
+    environment, calls = run.environment, run.calls
     facts: dict[str, Any] = {**environment.versions, "backend": run.backend, "client host": environment.client_host}
-    facts |= {"hosts": _named(host.name for host in hosts), "cores of hosts": _tallied(host.cores for host in hosts)}
+    facts["hosts"] = _named(host.name for host in environment.hosts)
+    facts["cores of hosts"] = _tallied(host.cores for host in environment.hosts)
     if run.lifetimes is not None:
         facts["threads of workers"] = _tallied(run.lifetimes["threads"].drop_null().to_pylist())
-    for name in ("processor", "executor"):
-        facts[name] = _named(getattr(call, name) for call in run.calls)
-    facts["fileset"] = _named(call.fileset[:FINGERPRINT] for call in run.calls if call.fileset)
-    for name in dict.fromkeys(name for call in run.calls for name in call.options):
-        facts[name] = _named(call.options[name] for call in run.calls if name in call.options)
-    table = run.asked if run.asked is not None and len(run.asked) else run.chunks
+    facts |= {name: _named(getattr(call, name) for call in calls) for name in ("processor", "executor")}
+    facts["fileset"] = _named(call.fileset[:12] for call in calls if call.fileset)
+    options = dict.fromkeys(name for call in calls for name in call.options)
+    facts |= {name: _named(call.options[name] for call in calls if name in call.options) for name in options}
+    table = run.asked or run.chunks
     if table is not None:
         files, datasets = (sorted(filter(None, table[name].unique().to_pylist())) for name in ("file", "dataset"))
         facts |= {"datasets": _named(datasets), "files": number(len(files))}
@@ -276,9 +269,7 @@ def facts_of_run(run: Run) -> dict[str, str]:
 def _named(values: Iterable[Any]) -> str:
     """Different values, each once; a long list is cut, and its rest counted."""
     names = list(dict.fromkeys(str(value) for value in values if value is not None))
-    if len(names) > MOST_NAMES:
-        names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
-    return ", ".join(names)
+    return ", ".join(names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"])
 
 
 def _tallied(values: Iterable[Any]) -> str:
@@ -329,17 +320,13 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
             raise ComparisonError(f"{run.name} cannot be compared: {reason}; give a run that did something")
         runs.append(run)
     if not label:
-        alone = runs[0].name if len(runs) == 1 else ""
-        label = (_short(given) if isinstance(given, str | os.PathLike) else alone) or letter
+        label = runs[0].name if len(runs) == 1 else letter
+        if isinstance(given, str | os.PathLike):  # who reads it may not have the folders of an absolute path
+            label = Path(given).name if Path(given).is_absolute() else str(given)
     if not runs:
         reason = "; ".join(left_out) or "nothing was given"
         raise ComparisonError(f"{label} has no run that can be compared: {reason}")
     return Side(letter=letter, label=label, runs=tuple(runs), left_out=tuple(left_out))
-
-
-def _short(given: str | os.PathLike[str]) -> str:
-    """What was given, without the folders of an absolute path: who reads the comparison may not have them."""
-    return Path(given).name if Path(given).is_absolute() else str(given)
 
 
 def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
@@ -386,22 +373,21 @@ def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[
         return [path]
     if path.is_dir():
         found = [stored.path for stored in list_runs(path)]
-    else:
-        # Path.glob takes no pattern that begins with a root
-        matching = map(Path, sorted(glob.glob(str(given))))  # noqa: PTH207
-        found = list(filter(is_measurement, matching)) or _repeats(path)
-        if not found and folder is not None and not path.is_absolute():
-            found = paths_of(folder / path) if is_measurement(folder / path) else _repeats(folder / path)
-    if not found:
-        if path.is_dir():
+        if not found:
             raise ComparisonError(f"{given} holds no measurement")
+        return found
+    # Path.glob takes no pattern that begins with a root
+    matching = map(Path, sorted(glob.glob(str(given))))  # noqa: PTH207
+    found = list(filter(is_measurement, matching)) or _repeats(path)
+    if not found and folder is not None and not path.is_absolute():
+        found = [folder / path] if is_measurement(folder / path) else _repeats(folder / path)
+    if not found:
         raise ComparisonError(f"{given} is no measurement, no pattern of some, and no name with repeats")
     return found
 
 
 def _repeats(name: Path) -> list[Path]:
     """Measurements of this name with a number behind it."""
-    if not name.parent.is_dir():
-        return []
     numbered = re.compile(re.escape(name.name) + r"[-_. ]\d+")
-    return sorted(path for path in name.parent.iterdir() if numbered.fullmatch(path.name) and is_measurement(path))
+    inside = sorted(name.parent.iterdir()) if name.parent.is_dir() else []
+    return [path for path in inside if numbered.fullmatch(path.name) and is_measurement(path)]

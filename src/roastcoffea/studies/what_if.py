@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product, starmap
+from math import inf
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
@@ -14,16 +15,8 @@ from roastcoffea.replay.recorded import Recorded, recorded_run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.merging import Source, measurement_of, name_of
-from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
+from roastcoffea.studies.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
-
-MOST_COLUMNS: Final = 5
-
-FACTOR: Final = 0.2
-"""Relative error from which it is given as a factor: 50 % more is not as far away as 50 % less."""
-
-MOST: Final = {"workers": 10_000, "threads": 256}
-"""Limits of predicted clusters, as a replay holds all their threads in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,44 +39,84 @@ class WhatIf(Presented):
 
     def sheets(self) -> list[Sheet]:
         """Predictions, their accuracy, and caveats."""
-        recorded = self.runs[0]
         rechunked = [one for one in self.predictions if one.rechunked]
-        others = [one for one in self.predictions if not one.rechunked]
-        return [
-            _heading_of(recorded),
-            *self._cluster_sheets(others),
-            *([_size_sheet(rechunked)] if rechunked else []),
-            _check_sheet(self.checks, self.spread),
-            *_doubt_sheets(self.doubts, self.predictions),
+        sheets = [self._heading(), *self._cluster_sheets([one for one in self.predictions if not one.rechunked])]
+        if rechunked:
+            sheets.append(
+                Sheet(
+                    title="Wall time with other chunk sizes, on the recorded cluster",
+                    columns=columns(None, "events") + columns(SECOND, "wall", "range"),
+                    rows=[(number(one.chunksize or 0), one.seconds, _range(one)) for one in rechunked],
+                    notes=_reasons(rechunked),
+                )
+            )
+        clusters: dict[str, list[str]] = {doubt: [] for doubt in self.doubts}
+        for one in self.predictions:
+            for doubt in one.doubts:
+                clusters.setdefault(doubt, []).append(_cluster(one))
+        caveats = [
+            f"{doubt} ({', '.join(dict.fromkeys(some))} workers)." if some else f"{doubt}."
+            for doubt, some in clusters.items()
         ]
+        return [*sheets, self._check_sheet(), *([Sheet(title="Caveats", items=caveats)] if caveats else [])]
+
+    def _heading(self) -> Heading:
+        """The recorded run and its resources."""
+        first, workers = self.runs[0], _cluster(self.runs[0])
+        cores = "an unknown number of cores" if first.cores is None else counted(first.cores, "core")
+        chunks = "unknown size" if first.chunksize is None else f"{number(first.chunksize)} events"
+        made = f"recorded: {SECOND.text(first.seconds)} on {workers} worker{'s' * (workers != '1')}"
+        lead = f"{made}, {counted(first.hosts, 'host')} of {cores}, chunks of {chunks}"
+        return Heading(label="what if", title=first.name, lead=[lead])
 
     def _cluster_sheets(self, predictions: Sequence[Prediction]) -> Iterator[Sheet]:
         """One row per cluster as recorded, and one column per change."""
         names = list(dict.fromkeys(one.scenario for one in predictions))
-        clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
-        found = {(one.workers, one.threads, one.scenario): one for one in predictions}
-        every = [found[*cluster, names[0]] for cluster in clusters]
-        first, error = self.runs[0], self.error
-        accuracy = f"within {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
+        recorded = {(one.workers, one.threads): one for one in predictions if one.scenario == names[0]}
+        every, first, error = [*recorded.values()], self.runs[0], self.error
+        # 50 % more is not as far away as 50 % less
+        accuracy = f"within {FRACTION.text(error)}" if error < 0.2 else f"within a factor of {1 + error:.2g}"
         notes = ["Scheduler busy: share of the wall time; tasks wait for it long before 100 %."]
-        more = any(workers > first.workers for workers, _ in clusters)
-        if more and first.hosts == 1 and first.cores is not None and not self.same_host:
-            total = counted(first.cores, "core")
-            notes.append(f"Each worker adds cores. To keep {total} in total, use --same-host (same_host=True).")
+        sharing, each = "with enough cores", first.workers_of_host
+        if first.cores is not None:
+            cores = counted(first.cores, "core")
+            alone = f"with {cores} per worker" if each == 1 else f"with {cores} for every {number(each)} workers"
+            sharing = f"of workers that share {cores}" if self.same_host else alone
+            if any(one.workers > first.workers for one in every) and first.hosts == 1 and not self.same_host:
+                notes.append(f"Each worker adds cores. To keep {cores} in total, use --same-host (same_host=True).")
         predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
         yield Sheet(
-            title=f"Wall time {_sharing(first, self.same_host)}, {accuracy}",
+            title=f"Wall time {sharing}, {accuracy}",
             columns=predicted + columns(FRACTION, "scheduler busy"),
-            rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
+            rows=[(_cluster(one), one.seconds, _range(one), one.scheduler_use) for one in every],
             notes=[*notes, *_reasons(predictions)],
         )
-        for begin in range(0, len(clusters), MOST_COLUMNS):
-            some = clusters[begin : begin + MOST_COLUMNS]
+        found = {(one.workers, one.threads, one.scenario): one.seconds for one in predictions}
+        for begin in range(0, len(every), 5):
+            some = every[begin : begin + 5]
             yield Sheet(
                 title="" if begin else "Wall time with one change, by workers",
-                columns=columns(None, "") + columns(SECOND, *(_cluster(*cluster) for cluster in some)),
-                rows=[(name, *(found[*cluster, name].seconds for cluster in some)) for name in names],
+                columns=columns(None, "") + columns(SECOND, *map(_cluster, some)),
+                rows=[(name, *(found[one.workers, one.threads, name] for one in some)) for name in names],
             )
+
+    def _check_sheet(self) -> Sheet:
+        """Measured runs and their predictions."""
+        known = "unknown; pass repeats of it" if self.spread is None else FRACTION.text(self.spread)
+        heads = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
+        rows: list[Sequence[Cell]] = [
+            (
+                *(one.name, Amount(one.workers, text=_cluster(one)), one.chunksize),
+                *(one.measured, one.predicted, one.error, "itself" if one.from_itself else "others"),
+            )
+            for one in self.checks
+        ]
+        return Sheet(
+            title="Measured and predicted",
+            columns=heads + columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from"),
+            rows=rows,
+            notes=[f"Spread of repeats of the recorded run: {known}."],
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Predictions, checks and caveats in plain types."""
@@ -97,70 +130,13 @@ class WhatIf(Presented):
         }
 
 
-def _heading_of(recorded: Recorded) -> Heading:
-    """The recorded run and its resources."""
-    workers = _cluster(recorded.workers, recorded.threads)
-    cores = "an unknown number of cores" if recorded.cores is None else counted(recorded.cores, "core")
-    chunks = "unknown size" if recorded.chunksize is None else f"{number(recorded.chunksize)} events"
-    made = f"recorded: {SECOND.text(recorded.seconds)} on {workers} worker{'s' * (workers != '1')}"
-    lead = f"{made}, {counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
-    return Heading(label="what if", title=recorded.name, lead=[lead])
-
-
-def _sharing(recorded: Recorded, same_host: bool) -> str:
-    """Cores of the predicted clusters' workers."""
-    if recorded.cores is None:
-        return "with enough cores"
-    cores, each = counted(recorded.cores, "core"), recorded.workers_of_host
-    if same_host:
-        return f"of workers that share {cores}"
-    return f"with {cores} per worker" if each == 1 else f"with {cores} for every {number(each)} workers"
-
-
-def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
-    """One row per chunk size."""
-    return Sheet(
-        title="Wall time with other chunk sizes, on the recorded cluster",
-        columns=columns(None, "events") + columns(SECOND, "wall", "range"),
-        rows=[(number(one.chunksize or 0), one.seconds, _range(one)) for one in predictions],
-        notes=_reasons(predictions),
-    )
-
-
 def _reasons(predictions: Sequence[Prediction]) -> list[str]:
     """Why some have no number."""
     return [f"Only ranges: {reason}." for reason in dict.fromkeys(one.reason for one in predictions) if reason]
 
 
-def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:
-    """Measured runs and their predictions."""
-    known = "unknown; pass repeats of it" if spread is None else FRACTION.text(spread)
-    rows: list[Sequence[Cell]] = []
-    for check in checks:
-        workers = Amount(check.workers, text=_cluster(check.workers, check.threads))
-        source = "itself" if check.from_itself else "others"
-        rows.append((check.name, workers, check.chunksize, check.measured, check.predicted, check.error, source))
-    heads = columns(None, "run") + columns(COUNT, "workers", "events per chunk") + columns(SECOND, "measured")
-    heads += columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
-    notes = [f"Spread of repeats of the recorded run: {known}."]
-    return Sheet(title="Measured and predicted", columns=heads, rows=rows, notes=notes)
-
-
-def _doubt_sheets(doubts: Sequence[str], predictions: Sequence[Prediction]) -> Iterator[Sheet]:
-    """Caveats of all predictions, and of some with their clusters; nothing if there are none."""
-    clusters: dict[str, list[str]] = {doubt: [] for doubt in doubts}
-    for one in predictions:
-        for doubt in one.doubts:
-            clusters.setdefault(doubt, []).append(_cluster(one.workers, one.threads))
-    if clusters:
-        where = {
-            doubt: f" ({', '.join(dict.fromkeys(some))} workers)" if some else "" for doubt, some in clusters.items()
-        }
-        yield Sheet(title="Caveats", items=[f"{doubt}{some}." for doubt, some in where.items()])
-
-
-def _cluster(workers: int, threads: int) -> str:
-    return number(workers) if threads == 1 else f"{number(workers)} x {number(threads)}"
+def _cluster(one: Recorded | Prediction | Check) -> str:
+    return number(one.workers) if one.threads == 1 else f"{number(one.workers)} x {number(one.threads)}"
 
 
 def _range(one: Prediction) -> Amount:
@@ -202,8 +178,9 @@ def what_if(
         If numbers of workers or threads, or chunk sizes, are not whole numbers above 0 in a sequence, if there are more
         than 10,000 workers or 256 threads per worker, or if `storage` is not above 0.
     """
-    for name, values in {"workers": workers or (), "threads": threads or (), "chunksize": chunksize}.items():
-        _check_counts(name, values)
+    # a replay holds all threads in memory
+    for name, values, most in (("workers", workers, 10_000), ("threads", threads, 256), ("chunksize", chunksize, inf)):
+        _check_counts(name, values or (), most)
     if not isinstance(storage, Real) or not storage > 0:
         raise ValueError(f"storage is {storage!r}; pass a number above 0")
     first, *rest = runs = [_recorded(source) for source in (run, *others)]
@@ -222,14 +199,14 @@ def what_if(
     )
 
 
-def _check_counts(name: str, values: object) -> None:
+def _check_counts(name: str, values: object, most: float) -> None:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ValueError(f"{name} is {values!r}; pass integers above 0 in a list, as in {name}=[2, 4]")
     for value in values:
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) <= 0:
             raise ValueError(f"{name} is {value!r}; pass integers above 0")
-        if int(value) > MOST.get(name, int(value)):
-            raise ValueError(f"{name} is {number(int(value))}; pass at most {number(MOST[name])}")
+        if int(value) > most:
+            raise ValueError(f"{name} is {number(int(value))}; pass at most {number(most)}")
 
 
 def _recorded(source: Source) -> Recorded:

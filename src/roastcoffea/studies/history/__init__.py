@@ -1,1 +1,0 @@
-"""Runs of an analysis over time: their rates and costs, and where these changed."""

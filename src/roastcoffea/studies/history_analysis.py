@@ -1,0 +1,429 @@
+"""Runs of a history: what each cost, and the runs at which the numbers of an analysis changed, found by ranks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import comb
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from roastcoffea.diagnosis.completeness import is_interrupt, shortened
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.sheets.sheet import Cell, Column
+from roastcoffea.studies.observations import facts_of_run
+from roastcoffea.studies.repeats import judged, signed
+from roastcoffea.studies.side_by_side import COSTS, EVENTS, SMALL
+from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, moment, number
+
+FALSE_ALARMS: Final = 0.05
+"""Largest probability of a mark in a history without a change, over all numbers that are tested."""
+
+
+def change_points(values: Sequence[float], risk: float = FALSE_ALARMS) -> list[int]:
+    """Places at which values change, in order: 3 if the fourth value is the first after a change.
+
+    The parts between changes, of two runs at least, are tested again and share the risk.
+
+    Parameters
+    ----------
+    values
+        A number of each run, oldest first.
+    risk
+        Largest probability of a mark where nothing changed.
+    """
+    series = np.asarray(values, np.float64)
+    places = [0, *sorted(_found(series, 0, risk)), len(series)]
+    for place in range(1, len(places) - 1):  # when a place was found, those beside it were not known
+        places[place] = places[place - 1] + _best_place(series[places[place - 1] : places[place + 1]])
+    return places[1:-1]
+
+
+def _found(values: Numbers, first: int, risk: float) -> Iterator[int]:
+    if len(values) < fewest_runs(risk) or p_value(values) > risk:
+        return
+    places = _places(values, risk)
+    yield from (first + place for place in places)
+    for low, high in pairwise([0, *places, len(values)]):
+        yield from _found(values[low:high], first + low, risk / (len(places) + 1))
+
+
+def p_value(values: Numbers) -> float:
+    """Share of shuffled orders that look as much like a change."""
+    ranks = rankdata(values)
+    if len(values) < 4 or np.ptp(ranks) == 0:
+        return 1.0
+    shuffled = _shuffled(tuple(np.sort(ranks)))
+    largest = max(float(each.max()) for each in _differences(ranks[None, :]))
+    as_large = len(shuffled) - np.searchsorted(shuffled, largest * (1 - 1e-9))
+    return float((1 + as_large) / (1 + len(shuffled)))
+
+
+def _differences(ranks: Numbers) -> Iterator[Numbers]:
+    """Differences of the mean rank of a stretch from that of the others, but for a common factor.
+
+    A row for each order of the ranks, a column for each beginning; stretches of 2 runs come first, then those of 3.
+    """
+    count = ranks.shape[1]
+    sums = np.pad(np.cumsum(ranks - ranks.mean(axis=1, keepdims=True), axis=1), ((0, 0), (1, 0)))
+    for length in range(2, count - 1):
+        differences = np.abs(sums[:, length:] - sums[:, :-length]) / (length * (count - length)) ** 0.5
+        differences[:, [1, -2]] = 0  # one run alone would be before or after it
+        yield differences
+
+
+@lru_cache(maxsize=64)
+def _shuffled(ranks: tuple[float, ...]) -> Numbers:
+    """The largest difference in shuffled orders of these ranks, sorted."""
+    count = len(ranks)
+    # long histories are shuffled less often, and a million ranks at a time
+    shuffles, rows = min(max(400_000_000 // count**2, 999), 9999), max(1_000_000 // count, 1)
+    random, largest = np.random.default_rng(20260101), []
+    for first in range(0, shuffles, rows):
+        orders = random.permuted(np.tile(ranks, (min(rows, shuffles - first), 1)), axis=1)
+        largest.append(np.max([each.max(axis=1) for each in _differences(orders)], axis=0))
+    return np.sort(np.concatenate(largest))
+
+
+@lru_cache(maxsize=64)
+def fewest_runs(risk: float) -> int:
+    """Number of runs from which a change in their middle can be found, with any larger number as well."""
+    count = 4
+    while max(_smallest_p_value(count), _smallest_p_value(count + 1)) > risk:
+        count += 1
+    return count
+
+
+def _smallest_p_value(count: int) -> float:
+    """Share of the orders in which one half of the runs, all low or all high, is a stretch."""
+    stretches = sum(1 + max(count - 3 - length, 0) for length in {count // 2, count - count // 2})
+    return 2 * stretches / comb(count, count // 2)
+
+
+def _places(values: Numbers, risk: float) -> list[int]:
+    """Ends of the stretch that differs most from the others, as far as they are clear; else the best single place."""
+    rows = [each[0] for each in _differences(rankdata(values)[None, :])]
+    # of equal ones those at an end, which is one place
+    _, inside, length, begin = max(
+        (round(float(row[at]), 9), -(0 < at < len(row) - 1), length, at)
+        for length, row in enumerate(rows, 2)
+        for at in (0, int(np.argmax(row)))
+    )
+    stretch = (0, begin, begin + length, len(values))
+    clear = [
+        place
+        for low, place, high in zip(stretch, stretch[1:], stretch[2:], strict=False)
+        if inside
+        and judged(values[low:place].tolist(), values[place:high].tolist(), confidence=1 - risk).side is not None
+    ]
+    return clear or [_best_place(values)]
+
+
+def _best_place(values: Numbers) -> int:
+    """Place that leaves the least absolute deviations from the medians before and after it, on logarithms.
+
+    Ranks are no good here: of two parts of different length they favour a place within the longer one.
+    """
+    values = np.log(values) if np.all(values > 0) else values
+    deviations = [
+        sum(float(np.abs(part - np.median(part)).sum()) for part in np.split(values, [place]))
+        for place in range(2, len(values) - 1)
+    ]
+    return int(np.argmin(deviations)) + 2
+
+
+RATE, CPU, BYTES, FAILED = "rate per core", "CPU per event", "bytes per event", "failed attempts"
+SERIES: Final = {RATE: KILOHERTZ, CPU: SECOND, BYTES: BYTE}
+"""Numbers that are followed, with their units; all but bytes scatter from run to run."""
+
+RISK: Final = FALSE_ALARMS / 2
+
+
+class Change(NamedTuple):
+    """A fact that is another than in the run before; "-" where it was not recorded."""
+
+    name: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A run in a history.
+
+    `name` is that of its folder, `fileset` is equal for equal input and empty where it is not known. `reason` says why
+    it is not used. `values` are the numbers of `SERIES` that are known, `facts` are versions, machines, settings and
+    data.
+    """
+
+    id: str
+    name: str
+    path: Path
+    start: float
+    processors: tuple[str, ...]
+    datasets: tuple[str, ...]
+    fileset: str
+    state: str
+    reason: str | None
+    values: Mapping[str, float]
+    failures: float | None
+    facts: Mapping[str, str]
+
+    @property
+    def used(self) -> bool:
+        """Whether it can be compared with others."""
+        return self.reason is None
+
+    @property
+    def when(self) -> str:
+        """Local time of its start, to the minute."""
+        return moment(self.start)[: len("2026-01-01 00:00")]
+
+
+def entry_of(measurement: Measurement, path: Path) -> Entry:
+    """What a history takes from a measurement; its records are not kept."""
+    run, metrics = measurement.run, measurement.metrics
+    values, events, rate = {}, metrics.get(EVENTS), "event_rate_core_khz"
+    if events:
+        values = {RATE: metrics[rate]} if rate in metrics else {}
+        values |= {label: metrics[name] / events for label, name in COSTS.items() if name in metrics}
+    state, reason = _state(measurement)
+    if reason is None and not values:
+        reason = f"it has no rate: {metrics.missing.get(rate, 'it has no events')}"
+    table = run.asked if run.asked else run.chunks
+    datasets = filter(None, table["dataset"].unique().to_pylist()) if table else metrics.get("per_dataset") or ()
+    return Entry(
+        id=run.id,
+        name=path.name,
+        path=path,
+        start=run.start,
+        processors=tuple(dict.fromkeys(call.processor for call in run.calls)),
+        datasets=tuple(sorted(datasets)),
+        fileset=" ".join(dict.fromkeys(call.fileset or "" for call in run.calls)).strip(),
+        state=state,
+        reason=reason,
+        values=values,
+        failures=metrics.get("num_failed_attempts", metrics.get("num_failed_chunks")),
+        facts=facts_of_run(run),
+    )
+
+
+def _state(measurement: Measurement) -> tuple[str, str | None]:
+    """How a run ended, and why it is not used."""
+    run = measurement.run
+    if run.ended_early:
+        error = shortened(run.error or "no error was recorded")
+        return run.outcome, "it was interrupted" if is_interrupt(error) else f"it {run.ending}: {error}"
+    try:
+        missing = measurement.metrics.evaluator.value("incompleteness")
+    except NotMeasuredError:
+        return "complete", None
+    if not missing.complete:
+        return "incomplete", f"it is incomplete: {missing.what}"
+    if run.reported is None and not run.calls and not run.tasks:
+        return "nothing was run", "no Runner was called in it"
+    return "complete", None
+
+
+# What changed
+
+
+def changes(before: Entry, after: Entry) -> list[Change]:
+    """Facts that differ between two runs."""
+    names = dict.fromkeys([*before.facts, *after.facts])
+    both = ((name, before.facts.get(name, "-"), after.facts.get(name, "-")) for name in names)
+    return [Change(*each) for each in both if each[1] != each[2]]
+
+
+def noisy_facts(steps: Sequence[Sequence[Change]]) -> set[str]:
+    """Facts that change so often from run to run that they tell nothing, such as the hosts of a batch system."""
+    times = Counter(change.name for step in steps for change in step)
+    return {name for name, often in times.items() if often > max(len(steps) / 3, 1)}
+
+
+class Step(NamedTuple):
+    """Relative change of a number at a run, by the medians of the runs before and after it."""
+
+    label: str
+    relative: float
+    before: int
+    after: int
+
+    @property
+    def text(self) -> str:
+        """The change, with its sign."""
+        return signed(FRACTION, self.relative)
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A run at which numbers changed.
+
+    `place` is that of the run among those that are used. `facts` changed at that run, without those that change all the
+    time; `why` is a sentence with them, or with those of the runs beside it.
+    """
+
+    place: int
+    entry: Entry
+    steps: tuple[Step, ...]
+    facts: tuple[Change, ...]
+    why: str
+
+    @property
+    def text(self) -> str:
+        """Numbers that changed, by how much."""
+        return ", ".join(map(str, self.steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """Runs of one processor on the same datasets, oldest first.
+
+    `changed` are facts that differ from the run before, by the name of the run; those that often change only at marks.
+    """
+
+    processors: tuple[str, ...]
+    datasets: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    marks: tuple[Mark, ...]
+    changed: Mapping[str, list[Change]]
+
+    @property
+    def title(self) -> str:
+        """Processor and datasets."""
+        more = f" and {number(len(self.datasets) - 3)} more" if len(self.datasets) > 3 else ""
+        where = f" on {', '.join(self.datasets[:3])}{more}" if self.datasets else ""
+        return f"{', '.join(self.processors) or 'unknown processor'}{where}"
+
+    @property
+    def used(self) -> list[Entry]:
+        """Runs that can be compared."""
+        return [entry for entry in self.entries if entry.used]
+
+    def known(self, label: str) -> list[tuple[int, float]]:
+        """Values of a number, with the places of their runs among those that are used."""
+        return _known(self.used, label)
+
+    def steps(self, label: str) -> dict[int, Step]:
+        """Changes of a number, by the places of their runs among those that are used."""
+        return {mark.place: step for mark in self.marks for step in mark.steps if step.label == label}
+
+    def levels(self, label: str) -> list[tuple[int, int, float]]:
+        """Stretches without a change of a number: first and last place, and the median between them."""
+        edges = [0, *self.steps(label), len(self.used)]
+        parts = [[one for one in self.known(label) if low <= one[0] < high] for low, high in pairwise(edges)]
+        return [(part[0][0], part[-1][0], median(value for _, value in part)) for part in parts if part]
+
+    def table(self, heads: Mapping[str, str]) -> tuple[list[Column], dict[str, list[Cell]]]:
+        """Columns with each number in one unit, and failures if there are some; their cells by the name of a run."""
+        units = {label: alike(unit, [value for _, value in self.known(label)]) for label, unit in SERIES.items()}
+        shown = [Column(heads.get(label, label), unit) for label, unit in units.items()]
+        cells: dict[str, list[Cell]] = {one.name: [*map(one.values.get, SERIES)] for one in self.entries}
+        if any(entry.failures for entry in self.entries):
+            shown.append(Column(heads.get(FAILED, FAILED), COUNT, dispensable=1))
+            for entry in self.entries:
+                cells[entry.name].append(entry.failures)
+        return shown, cells
+
+    @property
+    def remark(self) -> str:
+        """How far changes can be told."""
+        few, fewest, tested = len(self.used), fewest_runs(RISK), f"{RATE} or {CPU}"
+        remark = f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        if self.known(BYTES):
+            remark += " Bytes per event have a mark only between runs of the same files."
+        if few < fewest:
+            which = f"this history has {few}{' that can be used' if few < len(self.entries) else ''}"
+            return f"A change of {tested} can be told from {fewest} runs on; {which}. {remark}"
+        return remark if self.marks else f"No change was found. {remark}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """It in types of standard JSON."""
+        names = ("id", "name", "start", "state", "values", "failures", "facts")
+        return {
+            "processors": list(self.processors),
+            "datasets": list(self.datasets),
+            "runs": [{name: getattr(one, name) for name in names} | {"not_used": one.reason} for one in self.entries],
+            "changes": [
+                {
+                    "run": mark.entry.name,
+                    "steps": [step._asdict() for step in mark.steps],
+                    "facts": [fact._asdict() for fact in mark.facts],
+                    "why": mark.why,
+                }
+                for mark in self.marks
+            ],
+        }
+
+
+def analysis_of(entries: Sequence[Entry]) -> Analysis:
+    """Runs of one analysis, with the changes that are found in them."""
+    used = [entry for entry in entries if entry.used]
+    steps = defaultdict(list)
+    for place, step in (*_steps(used, RATE), *_steps(used, CPU), *_certain(used)):
+        steps[place].append(step)
+    changed = [changes(*pair) for pair in pairwise(used)]
+    noisy = noisy_facts(changed)
+    quiet = [[], *([each for each in found if each.name not in noisy] for found in changed)]
+    marks = []
+    for place, found in sorted(steps.items()):
+        facts, names = quiet[place], " and ".join(change.name for change in changed[place - 1])
+        why = [f"Changed there: {'; '.join(map(str, facts))}."] if facts else []
+        # the scatter of runs may move a change point by one
+        beside = [("before", place - 1), ("after", place + 1)] if not facts else []
+        for word, other in beside:
+            if other < len(used) and quiet[other]:
+                why.append(f"Changed one run {word} ({used[other].name}): {'; '.join(map(str, quiet[other]))}.")
+        often = f"Only {names} changed there. That happens often between these runs, so it may not be the reason."
+        nothing = "No recorded fact changed there: look at the code of the analysis, and at the machines."
+        text = " ".join(why) or (often if names else nothing)
+        marks.append(Mark(place=place, entry=used[place], steps=tuple(found), facts=tuple(facts), why=text))
+    return Analysis(
+        processors=entries[0].processors,
+        datasets=entries[0].datasets,
+        entries=tuple(entries),
+        marks=tuple(marks),
+        changed={
+            entry.name: changed[place - 1] if place in steps else quiet[place]
+            for place, entry in enumerate(used)
+            if place
+        },
+    )
+
+
+def _known(used: Sequence[Entry], label: str) -> list[tuple[int, float]]:
+    return [(place, entry.values[label]) for place, entry in enumerate(used) if label in entry.values]
+
+
+def _steps(used: Sequence[Entry], label: str) -> Iterator[tuple[int, Step]]:
+    """Change points of a number that scatters, by the places of their runs."""
+    known = _known(used, label)
+    values = [value for _, value in known]
+    places = change_points(values, RISK)
+    for low, here, high in zip([0, *places], places, [*places[1:], len(values)], strict=False):
+        old, new = median(values[low:here]), median(values[here:high])
+        if old and abs(new / old - 1) >= SMALL:
+            yield known[here][0], Step(label, new / old - 1, here - low, high - here)
+
+
+def _certain(used: Sequence[Entry]) -> Iterator[tuple[int, Step]]:
+    """Changes of bytes per event between runs of the same files: repeats do not differ in them."""
+    for (before, old), (after, new) in pairwise(_known(used, BYTES)):
+        fileset = used[before].fileset
+        if fileset and fileset == used[after].fileset and old and abs(new / old - 1) >= SMALL:
+            yield after, Step(BYTES, new / old - 1, 1, 1)

@@ -1,5 +1,0 @@
-"""How the rate of an analysis scales with workers."""
-
-from roastcoffea.studies.scaling.scaling import Scaling
-
-__all__ = ["Scaling"]
