@@ -30,8 +30,7 @@ from roastcoffea.cli.sample import TREE, DijetProcessor, local_client, write_sam
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.replay.changes import AS_RECORDED
-from roastcoffea.replay.cluster import Cluster, Load, replayed
-from roastcoffea.replay.engine import Costs
+from roastcoffea.replay.cluster import Cluster, Costs, Load, replayed
 from roastcoffea.studies.what_if import what_if
 
 MEDIAN_ERROR: Final = 0.05
@@ -237,7 +236,7 @@ def seconds_for_many() -> tuple[float, float]:
     took = []
     for _ in range(2):
         began = time.perf_counter()
-        replayed(load_of, cluster, Costs(gap=1e-3, latency=5e-3, scheduler=1e-3, own=5e-3))
+        replayed(load_of, cluster, Costs(gap=1e-3, latency=5e-3, scheduler=1e-3))
         took.append(time.perf_counter() - began)
     return took[0], took[1]
 

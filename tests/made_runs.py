@@ -24,8 +24,7 @@ from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, PREPROCESSING_COLUM
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.replay.changes import Chunks, Parts
-from roastcoffea.replay.cluster import Cluster, Load, replayed
-from roastcoffea.replay.engine import Costs
+from roastcoffea.replay.cluster import Cluster, Costs, Load, replayed
 from roastcoffea.studies.history_analysis import BYTES, CPU, RATE, Entry
 from roastcoffea.studies.observations import Branch, Observation
 from roastcoffea.studies.what_if import WhatIf

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
 from roastcoffea.backends.recorder import TABLES, RunSpan
 from roastcoffea.backends.registry import backend_for
-from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.names import given_name
@@ -29,12 +30,13 @@ from roastcoffea.redaction import redacted_values
 
 if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
+    from roastcoffea.metrics import Metrics
     from roastcoffea.report.live import Progress
 
 NO_END: Final = "the journal could not be ended"
 
 
-class MetricsCollector(CollectorOf012, Enterable):
+class MetricsCollector(Enterable):
     """Measures everything that runs inside its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no changes: while the collector is open, Runner calls and their chunks are recorded. After the
@@ -358,3 +360,60 @@ class MetricsCollector(CollectorOf012, Enterable):
         if self._records.report is not None:
             return self._records.report
         return next((call.report for call in reversed(self._records.calls) if call.report is not None), None)
+
+    # by the names of 0.1.2
+
+    def get_metrics(self) -> Metrics:
+        """Values of the metrics by name; a missing one raises a KeyError with the reason.
+
+        They are those of `measurement.metrics`, except `sections`, which has the shape of 0.1.2: {section: {amount:
+        value}}, over chunks with a result.
+        """
+        from roastcoffea.metrics.older import OlderMetrics
+
+        return OlderMetrics(self.measurement.metrics.evaluator)
+
+    metrics = property(get_metrics)
+
+    @property
+    def processor_name(self) -> str | None:
+        """Name of the given processor's class; otherwise, at the end, that of the last one that ran."""
+        if self.processor_instance is not None:
+            return type(self.processor_instance).__name__
+        calls = () if self.t_end is None else self.measurement.run.calls
+        return calls[-1].processor if calls else None
+
+    @property
+    def chunk_metrics(self) -> list[dict[str, Any]]:
+        """One dict for each chunk with a result; `measurement.chunks` has every attempt."""
+        return list(self.metrics["raw_chunk_metrics"])
+
+    @property
+    def tracking_data(self) -> Mapping[str, Any] | None:
+        """Samples of the workers by field and worker; None if they were not sampled."""
+        data: Mapping[str, Any] | None = self.metrics.get("tracking_data")
+        return data
+
+    @property
+    def span_metrics(self) -> Mapping[tuple[Any, ...], float]:
+        """The span's cumulative metrics by tuple; empty if there are none."""
+        return self.measurement.run.span_metrics or {}
+
+    def extract_metrics_from_output(self, output: Any) -> None:
+        """Remove from an output what older versions left in it, in place."""
+        if isinstance(output, dict):
+            output.pop("__roastcoffea_metrics__", None)
+
+    def save_measurement(
+        self, output_dir: str | PathLike[str], measurement_name: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Save the measurement as a folder in `output_dir`, and return the folder's path.
+
+        Without a name it gets a new one: that of the run and a number, or the time. An existing measurement is
+        overwritten only with `overwrite`.
+        """
+        return self.measurement.save(output_dir, measurement_name, overwrite)
+
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
+        self.measurement.print_summary(all=all, group=group)

@@ -51,7 +51,6 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 CAUSED_BY: Final = "; caused by "
-MOST_CAUSES: Final = 3
 
 
 def error_text(error: BaseException, added: Added | None = None) -> str:
@@ -60,7 +59,7 @@ def error_text(error: BaseException, added: Added | None = None) -> str:
     `added` are patterns of secrets, as for `redacted`.
     """
     texts = [_own_text(error)]
-    while error.__cause__ is not None and len(texts) <= MOST_CAUSES:
+    while error.__cause__ is not None and len(texts) <= 3:
         error = error.__cause__
         texts.append(_own_text(error))
     return redacted_ends(CAUSED_BY.join(texts), LONGEST_ERROR, added)

@@ -243,11 +243,7 @@ def neutral(text: str) -> str:
     >>> print(neutral("\x1b[31mred"))
     \x1b[31mred
     """
-    return re.sub(STEERING, _escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+    return re.sub(STEERING, lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def redacted_beginning(text: str, length: int, added: Added | None = None) -> str:
@@ -306,24 +302,20 @@ def redacted_values(value: Any, added: Added | None = None, levels: int = DEEPES
     if not levels:
         return value
     if isinstance(value, dict):
-        names, values = list(dict.keys(value)), list(dict.values(value))
-        clean_names = [redacted_values(name, added, levels - 1) for name in names]
-        clean = [
-            MASK if isinstance(one, (str, bytes)) and _is_secret_name(name) else redacted_values(one, added, levels - 1)
-            for name, one in zip(names, values, strict=True)
-        ]
-        changed = _differ([*clean_names, *clean], [*names, *values])
-        return dict(zip(clean_names, clean, strict=True)) if changed else value
-    kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
-    if kind is None:
-        return value
-    items = list(kind.__iter__(value))
-    clean = [redacted_values(item, added, levels - 1) for item in items]
-    return kind(clean) if _differ(clean, items) else value
-
-
-def _differ(values: list[Any], others: list[Any]) -> bool:
-    return any(value is not other for value, other in zip(values, others, strict=True))
+        items = [one for pair in dict.items(value) for one in pair]
+        clean = [redacted_values(one, added, levels - 1) for one in items]
+        for place in range(1, len(items), 2):
+            if isinstance(items[place], (str, bytes)) and _is_secret_name(items[place - 1]):
+                clean[place] = MASK
+        made: Any = dict(zip(clean[::2], clean[1::2], strict=True))
+    else:
+        kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
+        if kind is None:
+            return value
+        items = list(kind.__iter__(value))
+        clean = [redacted_values(item, added, levels - 1) for item in items]
+        made = kind(clean)
+    return made if any(one is not other for one, other in zip(clean, items, strict=True)) else value
 
 
 def _is_secret_name(name: Any) -> bool:

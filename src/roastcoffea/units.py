@@ -83,18 +83,17 @@ def duration(seconds: float) -> str:
     >>> duration(0.0123), duration(63), duration(7505), duration(-90)
     ('12.3 ms', '1 min 3 s', '2 h 5 min', '-1 min 30 s')
     """
-    size = abs(seconds)
-    sign = "-" if seconds < 0 else ""
+    size, sign = abs(seconds), "-" if seconds < 0 else ""
     if not math.isfinite(size) or three_digits(size) < SECONDS_PER_MINUTE:
         return _seconds(seconds)
-    if round(size) < SECONDS_PER_HOUR:
-        return sign + _two_parts(round(size), SECONDS_PER_MINUTE, "min", 1, "s")
-    minutes = round(size / SECONDS_PER_MINUTE) * SECONDS_PER_MINUTE
-    if minutes < SECONDS_PER_DAY:
-        return sign + _two_parts(minutes, SECONDS_PER_HOUR, "h", SECONDS_PER_MINUTE, "min")
-    hours = round(size / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
-    if hours < 1000 * SECONDS_PER_DAY:
-        return sign + _two_parts(hours, SECONDS_PER_DAY, "d", SECONDS_PER_HOUR, "h")
+    for (small, small_name), (large, large_name), most in (
+        ((1, "s"), (SECONDS_PER_MINUTE, "min"), SECONDS_PER_HOUR),
+        ((SECONDS_PER_MINUTE, "min"), (SECONDS_PER_HOUR, "h"), SECONDS_PER_DAY),
+        ((SECONDS_PER_HOUR, "h"), (SECONDS_PER_DAY, "d"), 1000 * SECONDS_PER_DAY),
+    ):
+        amount = round(size / small)
+        if amount * small < most:
+            return f"{sign}{amount * small // large} {large_name} {amount % (large // small)} {small_name}"
     return f"{number(seconds / SECONDS_PER_DAY)} d"
 
 
@@ -107,12 +106,7 @@ def moment(seconds: float, *, milliseconds: bool = False) -> str:
 
 def minute(seconds: float) -> str:
     """Local time of Unix seconds to the minute, with the name of its zone."""
-    local = datetime.fromtimestamp(seconds, UTC).astimezone()
-    return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
-
-
-def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
-    return f"{seconds // large} {large_name} {seconds % large // small} {small_name}"
+    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M %Z}"
 
 
 def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None) -> Callable[[float], str]:
@@ -186,9 +180,6 @@ BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 SMALLEST_SHARE: Final = 1e-3
 """Share of a whole below which nobody needs the amount."""
 
-READABLE: Final = 1e-4
-"""Share of the largest amount below which others are not written with its prefix."""
-
 SCALES: Final = {**RATES, SECOND.symbol: partial(scaled, "s"), BYTE.symbol: partial(scaled, "B", smallest="")}
 """What makes writers of amounts with a prefix, by the symbol of their unit."""
 
@@ -211,7 +202,7 @@ def alike(unit: Unit, values: Iterable[float]) -> Unit:
     if unit is SECOND and three_digits(largest) >= SECONDS_PER_MINUTE:
         return unit
     shared = scale(like=largest)
-    return Unit(unit.symbol, lambda value: (shared if abs(value) >= READABLE * largest else unit.text)(value))
+    return Unit(unit.symbol, lambda value: (shared if abs(value) >= 1e-4 * largest else unit.text)(value))
 
 
 def share_text(share: float) -> str:

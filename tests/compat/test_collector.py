@@ -14,20 +14,14 @@ from coffea.processor import IterativeExecutor, Runner
 from handmade import handmade_run
 
 from roastcoffea import MetricsCollector
-from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.compat.shapes import sections_of
 from roastcoffea.measurement import Measurement
 
 
-class Made(CollectorOf012):
-    """A collector that has measured what was written down."""
-
-    processor_instance = t_end = None
-    measurement = Measurement(handmade_run())
-
-
-def test_sections_are_by_name_alone_and_all_else_is_that_of_the_measurement() -> None:
-    metrics, ours = Made().get_metrics(), Made.measurement.metrics
+def test_sections_are_by_name_alone_and_all_else_is_that_of_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measurement(handmade_run())
+    monkeypatch.setattr(MetricsCollector, "measurement", measured)
+    metrics, ours = MetricsCollector().get_metrics(), measured.metrics
     assert metrics["sections"] == sections_of(ours["raw_chunk_metrics"])
     assert metrics["sections"] != ours["sections"]
     assert metrics.get("sections") == metrics["sections"]

@@ -9,7 +9,7 @@ from made_runs import made_run, plan
 from roastcoffea.records.run import Run
 from roastcoffea.replay import calibrated
 from roastcoffea.replay.calibrated import Calibrated, Removal
-from roastcoffea.replay.changes import Chunks, Scenario
+from roastcoffea.replay.changes import Chunks, Scenario, with_computing
 from roastcoffea.replay.recorded import Known, recorded_with
 
 
@@ -35,16 +35,15 @@ def test_the_unchanged_run_takes_what_it_took() -> None:
 def test_others_on_the_cores_stay_in_the_replay() -> None:
     """Chunks that waited for cores of which there were enough take as long as they did."""
     found = of(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=64))
-    assert (found.own_share, found.measured) == (0.0, 16.0)
+    assert found.measured == 16.0
     assert found.error == pytest.approx(0.0, abs=1e-3)
     assert found.saved(without("contention")).seconds == pytest.approx(8.0, rel=1e-2)
 
 
-def test_own_threads_on_few_cores_are_replayed_as_such() -> None:
-    """Two workers that shared a core; what keeps it free for the other one is won twice."""
+def test_what_keeps_a_shared_core_free_is_won_twice() -> None:
     found = of(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=1))
-    assert found.own_share == pytest.approx(1.0, abs=0.05)
-    assert found.error == pytest.approx(0.0, abs=0.02)
+    half = Scenario(chunks=lambda chunks: with_computing(chunks, cpu=0.5 * chunks.parts.cpu))
+    assert found.saved(Removal(half)).seconds == pytest.approx(8.0, rel=0.02)
 
 
 @pytest.mark.parametrize("workers", [1, 12])

@@ -7,8 +7,7 @@ import pytest
 from made_runs import parts
 
 from roastcoffea.replay.changes import AS_RECORDED, Chunks, Parts, bracket, by_law, cut, law_of, scenarios
-from roastcoffea.replay.cluster import Load, Merging
-from roastcoffea.replay.engine import Costs
+from roastcoffea.replay.cluster import Costs, Load, Merging
 
 ONE, ROWS = np.ones(3), np.arange(3)
 CHUNKS = Chunks(
@@ -40,10 +39,8 @@ def test_what_a_change_makes_of_chunks(name: str, seconds: list[float]) -> None:
 
 def test_what_changes_make_of_all_else() -> None:
     free, faster = scenarios(4.0)["no Dask overhead"], scenarios(4.0)["storage 4 x faster"]
-    costs = Costs(
-        gap=1.0, latency=1.0, scheduler=1.0, own=1.0, idle=1.0, cold_before=1.0, cold_wait=1.0, cold_after=1.0
-    )
-    assert free.costs(costs) == Costs(cold_before=1.0, cold_wait=1.0, cold_after=1.0, steal=0.0)
+    costs = Costs(gap=1.0, latency=1.0, scheduler=1.0, cold_before=1.0, cold_wait=1.0)
+    assert free.costs(costs) == Costs(cold_before=1.0, cold_wait=1.0, steal=0.0)
     assert free.merging(Merging(fan_in=2, cpu=1.0, wait=1.0, fetch=1.0)).fetch == 0.0
     opening = Load(before=0 * ONE, wait=4 * ONE, after=ONE)
     assert faster.preprocessing(opening).wait.tolist() == [1.0] * 3

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay import cluster as clusters
-from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed, tree
-from roastcoffea.replay.engine import Costs
+from roastcoffea.replay.cluster import Cluster, Costs, Load, Merging, Replayed, replayed, tree
 
 
 @pytest.mark.parametrize(
@@ -44,21 +42,14 @@ def test_few_chunks_are_handed_out_at_once() -> None:
     assert replayed(load, Cluster(threads=1, hosts=[(2, 2.0)]), Costs(steal=20.0)).seconds == pytest.approx(23.0)
 
 
-@pytest.mark.slow
-def test_compiled_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("streams", [float("inf"), 8.0])
+def test_a_sample_takes_as_long_as_all(streams: float) -> None:
     random = np.random.default_rng(3)
-    load = Load(before=random.random(2000), wait=3 * random.random(2000), after=random.gamma(4, 0.5, 2000))
-    cluster = Cluster(threads=3, hosts=[(4, 5.0), (2, 2.0)], scheduler_here=True)
-    costs = Costs(gap=0.01, latency=0.02, scheduler=0.001, own=0.05, cold_before=2, cold_wait=1.0, cold_after=1.0)
-    costs = costs._replace(idle=0.05, crowded=0.1)
+    wait, read = 3 * random.random(12_000), random.random(12_000)
+    load = Load(before=random.random(12_000), wait=wait, after=random.gamma(4, 0.5, 12_000), read=read)
+    costs = Costs(gap=0.01, latency=0.02, scheduler=0.001, cold_before=2, cold_wait=1.0, crowded=0.1)
     merging = Merging(fan_in=20, cpu=0.01, wait=0.01, fetch=0.02)
-
-    def run() -> list[Replayed]:
-        return [replayed(load, cluster, costs, merging, serial=serial) for serial in (False, True)]
-
-    plain = run()
-    monkeypatch.setattr(clusters, "MANY", 1)
-    for one, other in zip(run(), plain, strict=True):
-        assert (one.seconds, one.stretch, one.scheduler_use) == pytest.approx(
-            (other.seconds, other.stretch, other.scheduler_use), rel=1e-9
-        )
+    for hosts in ([(4, 5.0)] * 16, [(64, 80.0)]):
+        cluster = Cluster(threads=2, hosts=hosts, streams=streams)
+        found, whole = (replayed(load, cluster, costs, merging, turns=1, most=most) for most in (3000, 20_000))
+        assert list(found) == pytest.approx(list(whole), rel=0.03)

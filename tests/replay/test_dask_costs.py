@@ -12,10 +12,7 @@ from made_runs import made_run, plan
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.replay.stages import (
-    IDLE_TASKS,
-    MOST_IDLE,
     TYPICAL_GAP,
     costs_of,
     first_tasks,
@@ -43,44 +40,13 @@ def with_gaps(gap: float) -> pa.Table:
 
 
 def test_gap_and_latency() -> None:
-    costs = costs_of(RUN, with_gaps(0.5))
+    costs = costs_of(with_gaps(0.5))
     assert costs.gap == pytest.approx(0.5)
     assert costs.latency == pytest.approx(0.25 + 0.125 + 0.5)
 
 
 def test_too_few_tasks_have_the_typical_gap() -> None:
-    assert costs_of(RUN, with_gaps(0.5).slice(0, 2)).gap == TYPICAL_GAP
-
-
-def test_the_event_loop_takes_what_the_process_took_beside_its_tasks() -> None:
-    assert costs_of(RUN, tasks_of(RUN)).own == 0.0
-    assert RUN.lifetimes is not None
-    busy = RUN.lifetimes.set_column(
-        RUN.lifetimes.schema.get_field_index("cpu_seconds"), "cpu_seconds", pa.array([12.0])
-    )
-    found = costs_of(replace(RUN, lifetimes=busy), tasks_of(RUN))
-    # 4 s for 8 tasks, and for the seconds of the process, each of which takes as much as 8 tasks
-    (lifetime,) = RUN.lifetimes.to_pylist()
-    lived = lifetime["stop"] - lifetime["start"]
-    assert 4.0 * IDLE_TASKS / (8 + IDLE_TASKS * lived) > MOST_IDLE == found.idle
-    # more than an idle process takes is due to tasks
-    assert found.own * 8 + found.idle * lived == pytest.approx(4.0)
-    less = busy.set_column(busy.schema.get_field_index("cpu_seconds"), "cpu_seconds", pa.array([8.1]))
-    little = costs_of(replace(RUN, lifetimes=less), tasks_of(RUN))
-    assert little.idle == pytest.approx(IDLE_TASKS * little.own)
-    assert little.own * 8 + little.idle * lived == pytest.approx(0.1)
-
-
-def test_workers_that_share_the_process_of_the_client_take_its_time_once() -> None:
-    rows = [row | {"cpu_seconds": 8.4} for row in RUN.lifetimes.to_pylist()]  # type: ignore[union-attr]
-    shared = [row | {"worker": f"inproc://host/{number}", "process": 1} for row in rows for number in range(4)]
-    found, once = (
-        costs_of(replace(RUN, lifetimes=table_of_rows(LIFETIME_COLUMNS, some)), tasks_of(RUN))
-        for some in (shared, [shared[0]])
-    )
-    lived = rows[0]["stop"] - rows[0]["start"]
-    assert found.own * 8 + found.idle * 4 * lived == pytest.approx(0.4)
-    assert once.own * 8 + once.idle * lived == pytest.approx(0.4)
+    assert costs_of(with_gaps(0.5).slice(0, 2)).gap == TYPICAL_GAP
 
 
 def test_merges_by_the_results_that_they_take() -> None:
@@ -128,13 +94,13 @@ def test_what_is_typical_goes_with_events() -> None:
     tasks, seconds = ten(6.0)
     events = np.array([200.0, *[100.0] * 9])
     first = first_tasks(tasks, np.zeros(10, np.int64), events, seconds)
-    assert first.typical(seconds, 0) == pytest.approx(2.0)
+    assert first.warm(seconds)[0] == pytest.approx(2.0)
 
 
 def test_a_first_task_like_the_others_is_none() -> None:
     tasks, seconds = ten(1.0)
     first = first_tasks(tasks, np.zeros(10, np.int64), np.ones(10), seconds)
-    assert (dict(first.alike), first.leaders.tolist(), first.excess(seconds)) == ({}, [], 0.0)
+    assert (first.alike, first.leaders.tolist(), first.excess(seconds)) == ((), [], 0.0)
 
 
 def test_few_tasks_tell_nothing() -> None:

@@ -19,7 +19,6 @@ from roastcoffea.replay.fitted_storage import (
     Readers,
     Storage,
     activity_of,
-    all_readers,
     storage_of,
     with_own_storage,
 )
@@ -101,7 +100,7 @@ def test_reading_that_became_longer_as_computing_did_may_be_no_sharing() -> None
     noise = np.exp(0.02 * np.random.default_rng(1).standard_normal(64))
     few, many = readers(noise, [2] * 64), readers(2 * noise, [4] * 64)
     assert storage_of([few, many]).high < 2.1
-    crowded = replace(many.activity, doublings=np.ones(64))
+    crowded = many.activity._replace(doublings=np.ones(64))
     assert storage_of([few, replace(many, activity=crowded)]).high == ALL
 
 
@@ -133,13 +132,9 @@ def test_chunks_from_checkpoints_have_no_part_in_what_storage_serves() -> None:
     assert with_own_storage(of_checkpoints.chunks, of_checkpoints.activity, 2.0) is of_checkpoints.chunks
 
 
-def test_stages_are_read_as_one() -> None:
-    first, second = (chunks_of(np.ones(2), np.ones(2), name) for name in ("one", "two"))
+def test_storage_that_nobody_shares_changes_nothing() -> None:
+    first = chunks_of(np.ones(2), np.ones(2), "one")
     activity = Activity(2 * np.ones(2), np.ones(2), np.ones((2, 4), np.int64), np.zeros(2))
-    assert all_readers([]) is None
-    both = all_readers([(first, activity), (second, activity)])
-    assert both is not None
-    assert (both.chunks.datasets, both.chunks.dataset.tolist()) == (("one", "two"), [0, 0, 1, 1])
     assert with_own_storage(first, None, 1.0) is first
     assert with_own_storage(first, activity, ALL) is first
 
@@ -153,10 +148,8 @@ def test_streams_of_a_model_cluster(streams: float, rate: float, cpu: float, rec
     plan = laboratory("plan").Plan(chunks=200, cpu=cpu, stream_rate=rate, storage_rate=streams * rate)
     runs: list[Any] = [laboratory("simulated").simulated(plan, workers, seed=1) for workers in recorded]
     ready = [recorded_run(run, Measurement(run).metrics, "planted") for run in runs]
-    pairs = [
-        [(stage.chunks, stage.activity) for stage in run.stages if stage.chunks and stage.activity] for run in ready
-    ]
-    found = storage_of([some for each in pairs if (some := all_readers(each)) is not None])
+    stages = (stage for run in ready for stage in run.stages)
+    found = storage_of([Readers(one.chunks, one.activity) for one in stages if one.chunks and one.activity])
     # requests wait for the server's latency, which is not shared: a little more seems to be served
     assert found.streams == pytest.approx(streams, rel=0.15)
     assert found.low < 1.1 * streams

@@ -36,9 +36,7 @@ def test_waiting_for_a_core_is_taken_out() -> None:
     found = parts_of(plan(1.0, core_wait=3.0), seconds=4.0)
     assert first(found) == pytest.approx({"cpu": 1.0, "contention": 3.0})
     # four on a core: each doubling of the load takes more CPU time for the same work
-    assert first(found.with_cores(1.0, 0.25)) == pytest.approx({"cpu": 1.0 / 1.5})
-    assert first(found.with_cores(1 / 3, 0.25)) == pytest.approx({"cpu": 0.8, "contention": 2.0})
-    assert first(found.with_cores(1.0)) == pytest.approx({"cpu": 1.0})
+    assert first(found.uncrowded(np.array([2.0]), 0.25)) == pytest.approx({"cpu": 1.0 / 1.5, "contention": 3.0})
 
 
 def test_decompression_and_the_interpreters_lock_are_told_apart_where_they_are_recorded() -> None:

@@ -11,7 +11,6 @@ from made_runs import in_two_calls, made_run, plan, with_call
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -32,17 +31,6 @@ def with_rows(run: Run, **changes: Any) -> Run:
     tasks[0] |= {name: value for name, value in changes.items() if name in tasks[0] and name != "threads"}
     lives[0] |= {name: value for name, value in changes.items() if name in lives[0] and name != "stop"}
     return replace(run, tasks=table_of_rows(TASK_COLUMNS, tasks), lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
-
-
-def test_failed_attempts_are_no_work_of_the_event_loops() -> None:
-    run = made_run(EIGHT, 1)
-    assert run.tasks is not None
-    assert run.chunks is not None
-    tasks, chunks = run.tasks.to_pylist(), run.chunks.to_pylist()
-    for row in (*tasks[:4], *chunks[:4]):
-        row["outcome"] = "error"
-    failing = replace(run, tasks=table_of_rows(TASK_COLUMNS, tasks), chunks=table_of_rows(CHUNK_COLUMNS, chunks))
-    assert recorded(failing).stages[0].costs.own == recorded(run).stages[0].costs.own == 0.0
 
 
 def test_what_lies_outside_of_tasks_is_the_clients() -> None:

@@ -36,12 +36,6 @@ def test_storage_is_shared_by_its_readers(load: Load, cluster: Cluster, expected
     assert seconds(load, cluster) == pytest.approx(expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("load", "cluster", "expected"), SCHEDULES)
-def test_storage_is_shared_in_compiled_code_too(load: Load, cluster: Cluster, expected: float) -> None:
-    assert replayed(load, cluster, FREE, turns=1, compiled=True).seconds == pytest.approx(expected)
-
-
 def test_many_readers_end_in_the_order_of_their_amounts() -> None:
     """One stream: the last ends when all has been served, and the time of reading is the sum of all ends."""
     amounts = np.random.default_rng(1).random(50)

@@ -34,9 +34,6 @@ Numbers = npt.NDArray[Any]
 Fileset = dict[str, dict[str, dict[str, str]]]
 
 TREE: Final = "Events"
-MUON_CLEANING_RADIUS: Final = 0.4
-RESONANCE_MASS: Final = 500.0
-RESONANCE_WIDTH: Final = 40.0
 GENERATION: Final = 1
 """Version of the generated content: increase it if equal parameters give other files than before."""
 
@@ -204,7 +201,7 @@ def put_resonance(random: np.random.Generator, jets: dict[str, Numbers], count: 
     """Replace the first two jets of every event by the decay of one heavy particle at rest in the plane."""
     first = np.cumsum(count) - count
     cosine = random.uniform(-0.6, 0.6, len(count))
-    half_mass = random.normal(RESONANCE_MASS, RESONANCE_WIDTH, len(count)) / 2
+    half_mass = random.normal(500.0, 40.0, len(count)) / 2  # GeV
     rapidity = random.normal(0, 0.3, len(count))
     phi = random.uniform(-np.pi, np.pi, len(count))
     for jet, side in ((first, 1), (first + 1, -1)):
@@ -251,7 +248,7 @@ def clean_jets(events: ak.Array) -> ak.Array:
     """Jets within the tracker acceptance that are not muons."""
     muons = events.Muon[events.Muon.pt > 10]
     distances = events.Jet.metric_table(muons)
-    apart = ak.all(distances > MUON_CLEANING_RADIUS, axis=2)
+    apart = ak.all(distances > 0.4, axis=2)
     return events.Jet[(events.Jet.pt > 30) & (abs(events.Jet.eta) < 2.5) & apart]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import io
@@ -33,8 +32,6 @@ FILES: Final = frozenset((METADATA_FILE, METRICS_FILE, TIMES_FILE))
 """All files of a measurement's folder."""
 WRITER: Final = "roastcoffea 0.1.2"
 
-LONGEST_TIMES: Final = 1000
-"""Bytes of two times."""
 
 Row = Mapping[str, Any]
 
@@ -45,8 +42,6 @@ KEYS: Final = {"t_start": "start", "t_end": "stop", "duration": "wall_seconds"} 
 }
 """Keys of a chunk, and the columns that they become."""
 
-NEVER_ZERO: Final = ("last_seen", "memory", "memory_limit")
-"""Columns of a worker sample in which 0 can only mean unknown."""
 
 DERIVED: Final = ("chunk_info", "raw_span_metrics")
 """Metrics of 0.1.2 that repeat others under the text of tuples."""
@@ -92,7 +87,7 @@ def load_legacy(folder: Path) -> Run:
             raise UnreadableMeasurementError(f"{metadata_file} is not by {WRITER}; pass the folder of a measurement")
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
-        t0, t1 = map(float, content_of(times_file, LONGEST_TIMES).decode().split(","))
+        t0, t1 = map(float, content_of(times_file, 1000).decode().split(","))
     with reading(metrics_file):
         metrics = _json(metrics_file)
         return _run(folder.resolve(), metrics, saved, t0, t1)
@@ -101,7 +96,11 @@ def load_legacy(folder: Path) -> Run:
 def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: float) -> Run:
     chunks = [_chunk(stored) for stored in metrics.get("raw_chunk_metrics") or ()]
     samples = sample_rows(metrics.get("tracking_data") or {}, _as_if_utc)
-    samples = [sample | {name: sample.get(name) or None for name in NEVER_ZERO} for sample in samples]
+    # 0 can only mean unknown there
+    samples = [
+        sample | {name: sample.get(name) or None for name in ("last_seen", "memory", "memory_limit")}
+        for sample in samples
+    ]
     zone = _zone(samples, chunks, saved)
     samples = [sample | {"time": sample["time"] - (zone or 0)} for sample in samples]
     seen = [*_known(samples, "time"), *_known(chunks, "start"), *_known(chunks, "stop")]
@@ -251,9 +250,6 @@ def _json(path: Path) -> Any:
 
 
 TAG: Final = "$"
-CONTENT: Final = "of"
-LONGEST_HEADER: Final = 10_000
-"""Bytes of an array's header, which is a Python literal; numpy's own limit."""
 
 
 def untagged(found: Any) -> Any:
@@ -263,7 +259,7 @@ def untagged(found: Any) -> Any:
     if not isinstance(found, dict):
         return found
     items = {key: untagged(item) for key, item in found.items()}
-    return _READERS[items[TAG]](items[CONTENT]) if TAG in items else items
+    return _READERS[items[TAG]](items["of"]) if TAG in items else items
 
 
 def _text(content: str) -> str:
@@ -281,14 +277,10 @@ def _array(content: str) -> Any:
 
 def _check_size(npy: bytes) -> None:
     """Raise if the header declares more than there is: numpy allocates all that is declared."""
-    file = io.BytesIO(npy)
-    version = np.lib.format.read_magic(file)
-    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
-    if length > LONGEST_HEADER:
-        raise ValueError(f"an array has a header of {length} bytes")
-    header = ast.literal_eval(file.read(length).decode("utf-8" if version == (3, 0) else "latin1"))
-    size = np.lib.format.descr_to_dtype(header["descr"]).itemsize
-    declared = math.prod(header["shape"]) * max(size, 1)
+    file, form = io.BytesIO(npy), np.lib.format
+    header = form.read_array_header_1_0 if form.read_magic(file) == (1, 0) else form.read_array_header_2_0
+    shape, _, kind = header(file)
+    declared = math.prod(shape) * max(kind.itemsize, 1)
     if declared > len(npy):
         raise ValueError(f"an array of {declared} bytes has only {len(npy) - file.tell()}")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -36,6 +38,7 @@ SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "t
 """Sampled series: the number of threads comes from the lifetimes."""
 
 Numbers = npt.NDArray[np.float64]
+Row = Mapping[str, Any]
 AT_INTERVAL: Final = "at the sampling interval, by the scheduler"
 WITH_SAMPLES: Final = "with the samples of each worker: on Dask its heartbeats"
 AT_CHANGES: Final = "at each arrival, departure and sample of a worker"
@@ -64,49 +67,35 @@ def tracking_data(
     sampling, states
         Samples of the scheduler, and what it knew of the workers in them.
     """
-    data = _of_samples(samples, lifetimes)
+    threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
+    rows = sorted(samples.filter(samples["time"].is_valid()).to_pylist(), key=itemgetter("time"))
+    rows = [row | {"threads": threads.get(row["worker"])} for row in rows]
+    data = {COUNTS: _paced(_worker_counts(lifetimes, [row["time"] for row in rows]), AT_CHANGES)}
+    data |= {name: _paced(_points(rows, column), WITH_SAMPLES) for name, column in SERIES}
     if sampling is not None and len(sampling):
         times, counts = (sampling[name].to_pylist() for name in ("time", "workers"))
         data[COUNTS] = _paced(dict(zip(map(datetime.fromtimestamp, times), counts, strict=True)), AT_INTERVAL)
     if states is not None and len(states):
-        data |= _of_states(states)
+        rows = states.to_pylist()
+        data |= {name: _paced(_points(rows, column), AT_INTERVAL) for name, column in SERIES if column in OF_SCHEDULER}
     return data
 
 
-def _of_states(states: pa.Table) -> TrackingData:
-    """Series of the scheduler's state of the workers."""
-    names = {name: column for name, column in SERIES if column in OF_SCHEDULER}
-    data = {name: _paced({}, AT_INTERVAL) for name in names}
-    for row in states.to_pylist():
-        time = datetime.fromtimestamp(row["time"])
-        for name, column in names.items():
-            points = data[name].setdefault(row["worker"], [])
-            if row[column] is not None:
-                points.append((time, row[column]))
-    return data
+def _points(rows: Sequence[Row], column: str) -> dict[str, list[tuple[datetime, Any]]]:
+    """Moments and values of a column, by worker."""
+    points: dict[str, list[tuple[datetime, Any]]] = {row["worker"]: [] for row in rows}
+    for row in rows:
+        if row[column] is not None:
+            noted = row.get("noted") if column in OF_SCHEDULER else None
+            moment = datetime.fromtimestamp(row["time"] if noted is None else noted)
+            points[row["worker"]].append((moment, row[column]))
+    return points
 
 
 def _paced(series: Mapping[Any, Any], pace: str) -> Series:
     made = Series(series)
     made.pace = pace
     return made
-
-
-def _of_samples(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
-    """Series of samples of the workers."""
-    threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
-    rows = [row for row in samples.to_pylist() if row["time"] is not None]
-    rows.sort(key=lambda row: row["time"])
-    data = {COUNTS: _paced(_worker_counts(lifetimes, [row["time"] for row in rows]), AT_CHANGES)}
-    data |= {name: Series({row["worker"]: [] for row in rows}) for name, _ in SERIES}
-    for row in rows:
-        values = row | {"threads": threads.get(row["worker"])}
-        for name, column in SERIES:
-            if values[column] is not None:
-                noted = row["noted"] if column in OF_SCHEDULER else None
-                time = datetime.fromtimestamp(row["time"] if noted is None else noted)
-                data[name][row["worker"]].append((time, values[column]))
-    return data
 
 
 def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
@@ -194,7 +183,6 @@ OF_INFO: Final = ("t_start", "t_end", "bytes_read")
 
 ChunkDict = dict[str, Any]
 ChunkInfo = Mapping[tuple[Any, ...], Sequence[Any]]
-Row = Mapping[str, Any]
 
 
 def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Table | None) -> list[ChunkDict]:
@@ -253,14 +241,11 @@ def chunk_info(chunks: Iterable[Mapping[str, Any]]) -> ChunkInfo:
 
 def chunks_of_info(info: ChunkInfo) -> pa.Table:
     """Attempts of chunks from the result of `chunk_info`."""
-    pairs = [(*zip(KEY_OF_INFO, key, strict=True), *zip(OF_INFO, info[key], strict=True)) for key in info]
-    return chunks_of(
-        [dict(pair) | {"duration": _between(*info[key][:2])} for pair, key in zip(pairs, info, strict=True)]
-    )
-
-
-def _between(start: float | None, stop: float | None) -> float | None:
-    return None if start is None or stop is None else stop - start
+    rows = [dict(zip((*KEY_OF_INFO, *OF_INFO), (*key, *values), strict=True)) for key, values in info.items()]
+    for row in rows:
+        if row["t_start"] is not None and row["t_end"] is not None:
+            row["duration"] = row["t_end"] - row["t_start"]
+    return chunks_of(rows)
 
 
 def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -274,15 +259,15 @@ def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]
         for key, amount in SECTION_AMOUNTS.items():
             for section, value in (chunk.get(key) or {}).items():
                 found.setdefault(section, {}).setdefault(amount, []).append(value)
-    return {section: _summed(amounts) for section, amounts in found.items()}
-
-
-def _summed(amounts: Mapping[str, list[Any]]) -> dict[str, Any]:
-    summed: dict[str, Any] = {"count": max(map(len, amounts.values()))}
-    for name, values in amounts.items():
-        summed |= {f"total_{name}": sum(values), f"mean_{name}": sum(values) / len(values)}
-        summed |= {f"min_{name}": min(values), f"max_{name}": max(values)}
-    return summed
+    return {
+        section: {"count": max(map(len, amounts.values()))}
+        | {
+            f"{word}_{name}": summed(values)
+            for name, values in amounts.items()
+            for word, summed in (("total", sum), ("mean", fmean), ("min", min), ("max", max))
+        }
+        for section, amounts in found.items()
+    }
 
 
 def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
@@ -368,7 +353,11 @@ def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     inputs: dict[str, Any] = {"worker_counts": counts} if len(counts[0]) else {}
     if ratios := [ratio for ratio in reported.get("compression_ratios") or () if ratio]:
         inputs["compression_factors"] = "files", 1 / np.array(ratios, dtype=np.float64)
-    known = run or run_without_records(*_moments(fields, *counts[:1]))
+    columns = ("samples", "time"), ("chunks", "start"), ("chunks", "stop")
+    moments = [
+        one for name, column in columns if name in fields for one in fields[name][column].drop_null().to_pylist()
+    ]
+    known = run or run_without_records(*counts[0].tolist(), *moments)
     absent = {name: reason for name, reason in known.absent.items() if name not in fields}
     return Older(dataclasses.replace(known, **fields, absent=absent), inputs)
 
@@ -379,11 +368,3 @@ def run_without_records(*moments: float) -> Run:
     absent |= {field: f"pass {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
     start, stop = min(moments, default=0.0), max(moments, default=0.0)
     return unwatched_run(id="", start=start, stop=stop, backend="", absent=absent)
-
-
-def _moments(fields: Mapping[str, Any], counted: Any) -> Iterator[float]:
-    """Moments contained in the data."""
-    yield from counted.tolist()
-    for field, columns in (("samples", ["time"]), ("chunks", ["start", "stop"])):
-        for column in columns if field in fields else ():
-            yield from fields[field][column].drop_null().to_pylist()

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import scipy
 
 from roastcoffea.metrics.busy import sum_of
-from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, TIME_CLASSES, Part
+from roastcoffea.metrics.phases import DECOMPRESS, PHASES, TIME_CLASSES
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, places
-from roastcoffea.replay.cluster import Cluster, Load, Merging
-from roastcoffea.replay.engine import Costs
+from roastcoffea.replay.cluster import Costs, Load, Merging
 from roastcoffea.units import number
 
 
@@ -110,20 +108,12 @@ class Chunks:
         """The same chunks with some of their parts changed."""
         return replace(self, parts=self.parts._replace(**parts))
 
-    def with_cores(self, own: float, crowded: float = 0.0) -> Chunks:
-        """Chunks without this share of their waiting for cores, as if they had their own core.
-
-        If jobs that share a core also take more CPU time (`crowded`: for each doubling), it is taken off as well.
-        """
-        contention = self.parts.contention
-        doublings = np.log2(own * ratio(contention, self.parts.computing) + 1)
-        return self.uncrowded(doublings, crowded).with_parts(contention=contention * (1 - own))
-
     def uncrowded(self, doublings: Numbers, crowded: float) -> Chunks:
         """Chunks with the CPU time that they would take on a core of their own, with less for each doubling."""
         alone = 1 / (1 + crowded * doublings)
+        parts = self.parts
         return self.with_parts(
-            **{name: getattr(self.parts, name) * alone for name in ("open_cpu", "decompress", "cpu")}
+            open_cpu=parts.open_cpu * alone, decompress=parts.decompress * alone, cpu=parts.cpu * alone
         )
 
 
@@ -152,17 +142,33 @@ def chunks_in_parts(
     """
     wall, core_wait, *cpus = (amounts(chunks, name) for name in OF_CHUNKS)
     cpu = np.minimum(sum(cpus), wall)
-    opening, inside = (_seconds_in(chunks, part) for part in ("opening", "CPU"))
+    opening, inside, decompressed, reading = (
+        sum_of(
+            chunks, tuple(one.column for one in PHASES if one.part == part and one.time_class in (classes or CLASSES))
+        )
+        for part, classes in (("opening", ()), ("CPU", ()), ("CPU", (DECOMPRESS,)), ("waiting", OF_STORAGE))
+    )
     open_cpu = np.clip(np.minimum(cpu - inside, opening), 0.0, None)
-    decompress = np.minimum(_seconds_in(chunks, "CPU", DECOMPRESS), cpu - open_cpu)
+    decompress = np.minimum(decompressed, cpu - open_cpu)
     contention = np.minimum(core_wait, wall - cpu)
     waited = np.clip(wall - cpu - contention, 0.0, None)
     # if waiting for a core was long, all other waiting is reduced: opening and reading keep their proportions
-    opened, blocked = np.clip(opening - open_cpu, 0.0, None), _waiting(chunks)
+    opened, known = np.clip(opening - open_cpu, 0.0, None), frozenset(chunks.column_names)
+    lock, blocked, whole = (
+        amounts(chunks, name) if name in known else 0.0 * wall for name in (LOCK, BLOCKED, "wait_seconds")
+    )
+    if BLOCKED in known:  # else the combined waiting of older runs
+        whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
+    apart = {"wait_seconds", "contention_seconds", LOCK, BLOCKED}
+    other = (phase.column for phase in PHASES if phase.part == "waiting" and phase.column not in apart)
+    blocked = blocked + lock + whole + sum_of(chunks, tuple(name for name in other if name in known))
     share = np.minimum(ratio(waited, opened + blocked), 1.0)
-    read = _seconds_in(chunks, "waiting", *OF_STORAGE) * share
-    open_wait, lock = opened * share, _known(chunks, LOCK) * share
-    none = np.zeros(len(chunks))
+    read, open_wait, lock = reading * share, opened * share, lock * share
+    factor = np.ones(len(chunks))
+    if not isinstance(stragglers, str) and len(stragglers):
+        place = places(chunks["id"], stragglers["id"].combine_chunks())
+        expected = amounts(stragglers, "expected_seconds") / amounts(stragglers, "wall_seconds")
+        factor = np.where(place >= 0, expected[place], 1.0)
     return Chunks(
         datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
         dataset=codes(chunks["dataset"]),
@@ -178,45 +184,22 @@ def chunks_in_parts(
             lock=lock,
             wait=np.clip(waited - open_wait - read - lock, 0.0, None),
             contention=contention,
-            first=none,
-            failed=none.copy(),
+            first=0.0 * wall,
+            failed=0.0 * wall,
             overhead=np.clip(task_seconds - wall, 0.0, None),
         ),
-        factor=_factors(chunks, stragglers),
+        factor=factor,
         row=np.arange(len(chunks)) if rows is None else rows,
     )
 
 
 OF_CHUNKS: Final = ("wall_seconds", "core_wait_seconds", "cpu_seconds", "helper_cpu_seconds")
-WORD_OF: Final = {one.name: one.word for one in TIME_CLASSES}
-OF_STORAGE: Final = tuple(name for name, word in WORD_OF.items() if word == WORD_OF[READ])
-"""Classes of waiting for storage."""
+CLASSES: Final = tuple(one.name for one in TIME_CLASSES)
+OF_STORAGE: Final = tuple(one.name for one in TIME_CLASSES if one.word == "storage")
 
-UNSPLIT: Final = "wait_seconds"
-CONTENTION: Final = "contention_seconds"
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
-"""Columns of waiting in process(): combined, and separate, which older runs lack."""
-
-
-def _waiting(chunks: pa.Table) -> Numbers:
-    """Seconds of each chunk off the CPU in process() without CPU contention, if recorded separately."""
-    whole = _known(chunks, UNSPLIT)
-    if BLOCKED in chunks.column_names:
-        whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
-    others = {phase.column for phase in PHASES if phase.part == "waiting"} - {UNSPLIT, CONTENTION, LOCK, BLOCKED}
-    return sum((_known(chunks, name) for name in (*sorted(others), LOCK, BLOCKED)), whole)
-
-
-def _known(chunks: pa.Table, column: str) -> Numbers:
-    """Seconds of each chunk; 0 if the column is missing."""
-    return amounts(chunks, column) if column in chunks.column_names else np.zeros(len(chunks))
-
-
-def _seconds_in(chunks: pa.Table, part: Part, *classes: str) -> Numbers:
-    """Seconds of each chunk in the phases of a part, or in those of these classes."""
-    phases = (phase for phase in PHASES if phase.part == part and (not classes or phase.time_class in classes))
-    return sum_of(chunks, tuple(phase.column for phase in phases))
+"""Columns of waiting in process(), which older runs lack."""
 
 
 def ratio(amount: Numbers, divisor: Numbers) -> Numbers:
@@ -224,35 +207,8 @@ def ratio(amount: Numbers, divisor: Numbers) -> Numbers:
     return np.divide(amount, divisor, out=np.zeros(len(amount)), where=divisor > 0)
 
 
-def _factors(chunks: pa.Table, stragglers: pa.Table | str) -> Numbers:
-    """Expected share of each straggler's time; 1 for the others."""
-    if isinstance(stragglers, str) or not len(stragglers):
-        return np.ones(len(chunks))
-    place = places(chunks["id"], stragglers["id"].combine_chunks())
-    expected = amounts(stragglers, "expected_seconds") / amounts(stragglers, "wall_seconds")
-    return np.where(place >= 0, expected[place], 1.0)
-
-
 AS_RECORDED: Final = "as recorded"
 STORAGE_FACTOR: Final = 2.0
-
-FEWEST: Final = 4
-"""Fewest chunks of a dataset for a law."""
-
-VARIED: Final = 1.5
-"""Ratio of events in the largest and smallest chunks from which the fixed cost of a chunk shows."""
-
-SPREAD: Final = 0.15
-"""Least ratio of the standard deviation of events to their mean: one odd chunk at the end of each file is not
-enough."""
-
-KNOWN: Final = 0.9
-"""Least share of chunks in datasets with a law of their own, for the others to share that law."""
-
-LEAST_FACTOR: Final = 0.1
-
-SCATTERED: Final = 20_000
-"""Fewest chunks that show the scatter of others."""
 
 ChunkLaw = Mapping[str, Numbers]
 """For each dataset the fixed seconds and those per event, one row per part of a chunk."""
@@ -260,22 +216,21 @@ ChunkLaw = Mapping[str, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A change: functions of chunks, preprocessing, Dask's costs, merging, and cores."""
+    """A change: functions of chunks, preprocessing, Dask's costs, and merging."""
 
     chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
     preprocessing: Callable[[Load], Load] = lambda load: load
     costs: Callable[[Costs], Costs] = lambda costs: costs
     merging: Callable[[Merging], Merging] = lambda merging: merging
-    cores: Callable[[Cluster], Cluster] = lambda cluster: cluster
 
     def then(self, other: Scenario) -> Scenario:
         """This change followed by another one."""
-        names = [each.name for each in fields(self)]
-        return Scenario(**{name: _both(getattr(self, name), getattr(other, name)) for name in names})
-
-
-def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda given: second(first(given))
+        return Scenario(
+            lambda given: other.chunks(self.chunks(given)),
+            lambda given: other.preprocessing(self.preprocessing(given)),
+            lambda given: other.costs(self.costs(given)),
+            lambda given: other.merging(self.merging(given)),
+        )
 
 
 UNCHANGED: Final = Scenario()
@@ -283,9 +238,8 @@ UNCHANGED: Final = Scenario()
 
 def opened_once(chunks: Chunks) -> Chunks:
     """Chunks of which only the first of a file opens it and builds its tree."""
-    _, first = np.unique(files_of(chunks), return_index=True)
-    keeps = np.isin(np.arange(len(chunks)), first)
-    parts = chunks.parts
+    keeps, parts = np.zeros(len(chunks)), chunks.parts
+    keeps[np.unique(files_of(chunks), return_index=True)[1]] = 1.0
     return with_computing(chunks, open_cpu=parts.open_cpu * keeps, open_wait=parts.open_wait * keeps)
 
 
@@ -297,7 +251,7 @@ def files_of(chunks: Chunks) -> Integers:
 def with_computing(chunks: Chunks, **parts: Numbers) -> Chunks:
     """Chunks with some parts changed; waits for cores and the interpreter scale with their CPU time."""
     before, changed = chunks.parts.computing, chunks.with_parts(**parts)
-    ratio = np.divide(changed.parts.computing, before, out=np.ones(len(before)), where=before > 0)
+    ratio = np.divide(changed.parts.computing, before, out=np.ones_like(before), where=before > 0)
     return changed.with_parts(contention=changed.parts.contention * ratio, lock=changed.parts.lock * ratio)
 
 
@@ -309,18 +263,17 @@ def faster_storage(times: float) -> Scenario:
     )
 
 
-def _without_stragglers(chunks: Chunks) -> Chunks:
-    """Chunks whose stragglers take the time expected from their events and bytes."""
-    expected = chunks.parts.each(lambda seconds: seconds * chunks.factor)
-    return replace(chunks, parts=expected._replace(overhead=chunks.parts.overhead))
-
-
 def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
     """Changes by name; the first is none."""
+
+    def without_stragglers(chunks: Chunks) -> Chunks:
+        expected = chunks.parts.each(lambda seconds: seconds * chunks.factor)
+        return replace(chunks, parts=expected._replace(overhead=chunks.parts.overhead))
+
     return {
         AS_RECORDED: UNCHANGED,
         "no metadata re-reads": Scenario(chunks=opened_once),
-        "no stragglers": Scenario(chunks=_without_stragglers),
+        "no stragglers": Scenario(chunks=without_stragglers),
         f"storage {storage:g} x faster": faster_storage(storage),
         "no Dask overhead": without_dask(),
     }
@@ -331,9 +284,7 @@ def without_dask(*, outputs: bool = False) -> Scenario:
 
     With `outputs`, chunks have large results that take time to compress and fetch.
     """
-    scenario = Scenario(
-        costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, idle=0.0, steal=0.0)
-    )
+    scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, steal=0.0))
     if outputs:
         return scenario
     return replace(
@@ -366,39 +317,41 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
 
     A text says why the fixed cost of a chunk is unknown.
     """
+    names, dataset = datasets_of(runs)
+    events = np.concatenate([chunks.events for chunks in runs])
+    parts = np.concatenate([np.column_stack(chunks.parts) for chunks in runs])
+    rows = [dataset == place for place in range(len(names))]
+    reasons = [_why_unknown(name, events[own]) for name, own in zip(names, rows, strict=True)]
+    known = np.isin(dataset, [place for place, reason in enumerate(reasons) if reason is None])
+    unknown = [reason for reason in reasons if reason is not None]
+    if unknown and np.count_nonzero(known) < max(0.9 * len(known), 1):
+        return unknown[0]
+    pooled = _fitted(events[known], parts[known]) if unknown else parts[:0]
+    return {
+        name: _fitted(events[own], parts[own]) if reason is None else _through(pooled, events[own], parts[own])
+        for name, own, reason in zip(names, rows, reasons, strict=True)
+    }
+
+
+def datasets_of(runs: Sequence[Chunks]) -> tuple[list[str], Integers]:
+    """Names of the datasets of several runs, and the index of each chunk's dataset among them."""
     names = list(dict.fromkeys(name for chunks in runs for name in chunks.datasets))
-    found = {name: _law_of_dataset(runs, name) for name in names}
-    laws = {name: law for name, law in found.items() if not isinstance(law, str)}
-    reasons = [law for law in found.values() if isinstance(law, str)]
-    numbers = {name: sum(np.count_nonzero(rows) for _, rows in _of_dataset(runs, name)) for name in names}
-    if reasons and sum(numbers[name] for name in laws) < max(KNOWN * sum(numbers.values()), 1):
-        return reasons[0]
-    if reasons:
-        pooled = _fitted(*map(np.concatenate, zip(*(_events_and_parts(runs, name) for name in laws), strict=True)))
-        laws |= {name: _through(pooled, *_events_and_parts(runs, name)) for name in names if name not in laws}
-    return {name: laws[name] for name in names}
+    own = ([names.index(name) for name in chunks.datasets] for chunks in runs)
+    return names, np.concatenate([np.array(some)[chunks.dataset] for some, chunks in zip(own, runs, strict=True)])
 
 
-def _law_of_dataset(runs: Sequence[Chunks], name: str) -> Numbers | str:
-    """Law of a dataset's own chunks; or why there is none."""
-    events, parts = _events_and_parts(runs, name)
-    if len(events) < FEWEST:
+def _why_unknown(name: str, events: Numbers) -> str | None:
+    """Why a dataset's chunks with so many events do not show the fixed cost of a chunk; None if they do."""
+    if len(events) < 4:
         return f"{name} has {len(events)} chunks, too few to determine the fixed cost of a chunk"
     low, high = np.quantile(events, [0.05, 0.95])
-    if high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events):
-        return _fitted(events, parts)
+    # one odd chunk at the end of each file is not enough
+    if high >= 1.5 * low and np.std(events) >= 0.15 * np.mean(events):
+        return None
     return (
         f"chunks of {name} have about {number(round(float(np.median(events))))} events each, so that the fixed cost "
         "of a chunk is unknown; add a run with another chunk size"
     )
-
-
-def _events_and_parts(runs: Sequence[Chunks], name: str) -> tuple[Numbers, Numbers]:
-    """Events of a dataset's chunks, and the seconds of their parts, a column each."""
-    own = list(_of_dataset(runs, name))
-    events = np.concatenate([chunks.events[rows] for chunks, rows in own])
-    parts = zip(*(chunks.parts.each(itemgetter(rows)) for chunks, rows in own), strict=True)
-    return events, np.column_stack([np.concatenate(seconds) for seconds in parts])
 
 
 def _fitted(events: Numbers, parts: Numbers) -> Numbers:
@@ -414,32 +367,20 @@ def _through(pooled: Numbers, events: Numbers, parts: Numbers) -> Numbers:
     return np.column_stack([fixed, (mean - fixed) / max(float(events.mean()), 1.0)])
 
 
-def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, npt.NDArray[np.bool_]]]:
-    """Runs with chunks of a dataset, and the indices of these chunks."""
-    for chunks in runs:
-        if name in chunks.datasets:
-            yield chunks, chunks.dataset == chunks.datasets.index(name)
-
-
 def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
     """Chunks of another size following the law, scattered like the recorded ones."""
-    laws = np.array([law[name] for name in chunks.datasets])
-    pieces = cut(chunks, size)
-    events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
-    seconds = laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None]
-    seconds *= _scatter(chunks, laws, events)[:, None]
+    laws, pieces = np.array([law[name] for name in chunks.datasets]), cut(chunks, size)
+
+    def expected(dataset: Integers, events: Numbers) -> Numbers:
+        return np.asarray(laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None])
+
+    events = (pieces.stop - pieces.start).astype(np.float64)
+    scatter = ratio(chunks.parts.total, expected(chunks.dataset, chunks.events).sum(axis=1))
+    scatter = np.random.default_rng(0).permutation(np.resize(scatter / scatter.mean(), len(events)))
+    # larger chunks scatter less, because their variations average out
+    factor = np.maximum(1 + (scatter - 1) * np.sqrt(chunks.events.mean() / events.mean()), 0.1)
+    seconds = expected(chunks.dataset[pieces.row], events) * (factor / factor.mean())[:, None]
     return chunks.recut(*pieces, Parts(*seconds.T))
-
-
-def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
-    """Factors about 1: larger chunks scatter less, because their variations average out."""
-    expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
-    found = chunks.parts.total
-    ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
-    some = ratio[:: -(-len(ratio) // SCATTERED)]
-    ratio = np.random.default_rng(0).permutation(some / some.mean())[np.arange(len(events)) % len(some)]
-    factor = np.maximum(1 + (ratio - 1) * np.sqrt(chunks.events.mean() / events.mean()), LEAST_FACTOR)
-    return np.asarray(factor / factor.mean())
 
 
 def bracket(chunks: Chunks, size: int) -> Bracket:

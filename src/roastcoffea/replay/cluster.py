@@ -1,62 +1,61 @@
-"""Wall time of chunks and merges on a simulated cluster.
+"""Wall time of chunks and merges on a simulated cluster, event by event.
 
-The simulation is compiled for many chunks, and runs in plain Python for few.
+Of many chunks a sample is simulated: fewer workers with their chunks, and then fewer chunks each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import count, cycle, islice
 from math import ceil, inf, log2
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from roastcoffea.metrics.statistics import Integers, Numbers
-from roastcoffea.replay.engine import NOTHING, Costs, Hosts, Outcome, Setting, Simulation, Tasks
 
-MANY: Final = 10_000
-"""Fewest chunks for which compiling pays off."""
+NOTHING: Final = -1
+"""Merge of the last result."""
 
-SATURATION: Final = 1.1
-"""Dask's tasks per worker, relative to its threads (`distributed.scheduler.worker-saturation`)."""
+MOST: Final = 10_000
+"""Most chunks of a simulation: these take half a second."""
 
-ROOTISH: Final = 2
-"""Ratio of chunks to threads up to which Dask assigns all of them at once."""
 
-LEAST_LEFT: Final = 0.1
-"""Share of a host's cores that its idle processes leave at least, however many there are."""
+class Costs(NamedTuple):
+    """Costs of Dask and of starting processes, in seconds.
 
-TURNS: Final = 4
-"""Turns in which a chunk reads, waits and computes: it reads one branch after another, so that some chunks read while
-others compute, even if all started together."""
+    `gap` is between two tasks of a thread, `latency` between an assignment and its start on a free thread, `steal`
+    until an idle worker gets a task of another one: Dask balances every 0.1 s. The scheduler takes `scheduler` CPU per
+    task. The first task of a process starts `cold_wait` later, and takes `cold_before` more CPU. `crowded` is no time,
+    but the increase of CPU time for each doubling of the jobs on a core.
+    """
 
-OUT_OF_STEP: Final = 100_000
-"""Chunks from which one turn is enough: so many are out of step for most of the run, and turns would double the time
-of a simulation."""
+    gap: float = 0.0
+    latency: float = 0.0
+    scheduler: float = 0.0
+    cold_before: float = 0.0
+    cold_wait: float = 0.0
+    steal: float = 0.05
+    crowded: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Work to do: for each chunk in order of priority, seconds of CPU, of waiting, and of CPU again.
 
-    `read` is waiting for storage that the chunks share, with all of it to itself; None if all waiting is in `wait`.
+    `read` is waiting for storage that the chunks share, with all of it to itself.
     """
 
     before: Numbers
     wait: Numbers
     after: Numbers
-    read: Numbers | None = None
+    read: Numbers | float = 0.0
 
     def __len__(self) -> int:
         return len(self.wait)
-
-    @property
-    def seconds(self) -> float:
-        """Thread time that it takes at least."""
-        read = 0.0 if self.read is None else self.read.sum()
-        return float(self.before.sum() + read + self.wait.sum() + self.after.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,21 @@ class Cluster:
     hosts: Sequence[tuple[int, float]]
     scheduler_here: bool = False
     others: float = 0.0
-    streams: float = float("inf")
+    streams: float = inf
+
+    @property
+    def workers(self) -> int:
+        """Worker processes on all hosts."""
+        return sum(workers for workers, _ in self.hosts)
+
+    def sample(self, times: float) -> Cluster:
+        """About one of so many workers: some of the hosts, or a part of each, with as much of storage."""
+        hosts = self.hosts[-round(len(self.hosts) / times) :]
+        if len(self.hosts) < times:
+            some = [(max(round(workers / times), 1), workers, cores) for workers, cores in self.hosts]
+            hosts = [(left, cores * left / workers) for left, workers, cores in some]
+        part = replace(self, hosts=hosts)
+        return replace(part, streams=self.streams * part.workers / self.workers)
 
 
 class Replayed(NamedTuple):
@@ -107,116 +120,258 @@ def replayed(
     costs: Costs,
     merging: Merging | None = None,
     *,
-    serial: bool = False,
-    turns: int | None = None,
-    compiled: bool | None = None,
+    turns: int = 4,
+    most: int = MOST,
+    seed: int = 0,
 ) -> Replayed:
     """Work through chunks and merges on a cluster.
 
     Parameters
     ----------
-    serial
-        Threads of a process compute serially, as if no work released the interpreter lock.
     turns
-        Turns in which a chunk reads, waits and computes; by default TURNS unless there are very many chunks.
-    compiled
-        Whether to compile the simulation, which takes 5 s; by default for many chunks.
+        Turns in which a chunk reads, waits and computes: it reads one branch after another, so that some chunks read
+        while others compute, even if all started together.
+    most
+        Chunks above which a sample is simulated.
+    seed
+        Which sample; without one, a number other than 0 changes the order of the chunks slightly.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
-    merging = merging or Merging()
-    turns = turns or (TURNS if len(load) < OUT_OF_STEP else 1)
-    setting, tasks = _work(load, cluster, merging, serial=serial, turns=turns)
-    # one type of costs, even with integers among them: each type would be compiled separately
-    given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster, costs.idle)
-    done = _compiled()(*given) if (len(load) >= MANY if compiled is None else compiled) else _simulated(*given)
-    return Replayed(
-        seconds=done.wall,
-        stretch=_stretch(done.computing / done.computed, costs.crowded) if done.computed else 1.0,
-        scheduler_use=done.scheduling / done.wall if done.wall else 0.0,
-        busy=done.computing
-        + done.reading
-        + float(load.wait.sum())
-        + merging.wait * int(tree(len(load), merging.fan_in)[1].sum()),
+    # at least 8 workers, if there are as many
+    part = cluster.sample(max(min(cluster.workers / 8, len(load) / most), 1.0))
+    times = cluster.workers / part.workers
+    chunks = min(round(len(load) / times), most)
+    rounds = len(load) / times / chunks
+    costs = costs._replace(
+        # one scheduler has the tasks of all workers
+        scheduler=costs.scheduler * times,
+        cold_before=costs.cold_before / rounds,
+        cold_wait=costs.cold_wait / rounds,
     )
-
-
-def _stretch(longer: float, crowded: float) -> float:
-    """Ratio of computing to its CPU time, for work that took this much longer than alone."""
-    stretch = longer
+    some = _picked(load, chunks, part.workers * cluster.threads, seed)
+    done = _Simulation(some, part, costs, merging or Merging(), turns)
+    done.run()
+    longer, stretch = done.computing / done.computed if done.computed else 1.0, 1.0
     for _ in range(20):  # steps towards the fixed point
-        stretch = longer / (1 + crowded * log2(max(stretch, 1.0)))
-    return float(stretch)
+        stretch = longer / (1 + costs.crowded * log2(max(stretch, 1.0)))
+    use = costs.scheduler * len(done.parent) / done.now if done.now else 0.0
+    return Replayed(done.now * rounds, stretch, use, done.busy * rounds * times)
+
+
+def _picked(load: Load, chunks: int, slots: int, seed: int) -> Load:
+    """Chunks to simulate: a regular sample or all of them."""
+    every, random = len(load), np.random.default_rng(seed)
+    rows = np.arange(every)
+    if chunks < every:
+        edges = np.arange(chunks + 1) * every // chunks
+        rows = edges[:-1] + (random.random(chunks) * np.diff(edges)).astype(np.int64)
+    elif seed:
+        rows = np.argsort(rows + 2 * slots * random.random(every))
+
+    def some(values: Numbers) -> Numbers:
+        taken = values[rows]
+        # scaled to the mean of all, so that rare chunks do not distort samples
+        return taken * (values.mean() / taken.mean()) if chunks < every and taken.any() else taken
+
+    read = some(load.read + 0 * load.wait)
+    return Load(before=some(load.before), wait=some(load.wait), after=some(load.after), read=read)
 
 
 def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     """Merge for the result of each task (-1 for the last), and the number of results of each merge."""
-    parents, inputs, first, width = [], [], 0, chunks
+    parents, inputs, first, width = [], [np.zeros(0, np.int64)], 0, chunks
     while fan_in > 1 and width > 1:
         above = np.arange(width) // fan_in
         parents.append(first + width + above)
         inputs.append(np.bincount(above))
         first, width = first + width, ceil(width / fan_in)
-    last = np.full(width, NOTHING)
-    return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
+    return np.concatenate([*parents, np.full(width, NOTHING)]), np.concatenate(inputs)
 
 
-def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool, turns: int) -> tuple[Setting, Tasks]:
-    """Chunks and merges, and how many of them workers hold."""
-    parent, inputs = tree(len(load), merging.fan_in)
-    chunks, merges, workers = len(load), len(inputs), sum(workers for workers, _ in cluster.hosts)
-    limit = chunks if chunks <= ROOTISH * workers * cluster.threads else ceil(SATURATION * cluster.threads)
-    tasks = Tasks(
-        before=np.concatenate([load.before, inputs * merging.cpu]),
-        read=np.concatenate([0.0 * load.wait if load.read is None else load.read, np.zeros(merges)]),
-        wait=np.concatenate([load.wait, inputs * merging.wait]),
-        after=np.concatenate([load.after, np.zeros(merges)]),
-        parent=parent,
-        missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
-    )
-    fetch, streams = float(merging.fetch), float(cluster.streams)
-    return Setting(chunks, workers, cluster.threads, turns, limit, fetch, serial, streams), tasks
+# Simulation
+
+_Process = Generator[tuple["_Shared | None", float], None, None]
+"""What goes on: each step takes seconds of its own, or of what is shared."""
 
 
-def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Outcome:
-    """The simulation without compiling."""
-    simulation = Simulation(setting, costs, tasks, hosts)
-    for name, value in vars(simulation).items():
-        if isinstance(value, np.ndarray):  # lists are faster without compiling
-            setattr(simulation, name, value.tolist())
-    return simulation.until_done()
+@dataclass
+class _Shared:
+    """Cores of a host, or streams of storage: each job on them gets the same.
 
-
-def _hosts(cluster: Cluster, idle: float) -> Hosts:
-    """Hosts with their jobs and the cores that idle processes leave; the scheduler has its own unless it shares one."""
-    jobs = [workers * (cluster.threads + 1) for workers, _ in cluster.hosts]
-    cores = [max(some - idle * workers, LEAST_LEFT * some) if some < inf else some for workers, some in cluster.hosts]
-    others = [cluster.others * some if some < inf else 0.0 for _, some in cluster.hosts]
-    if cluster.scheduler_here:
-        jobs[-1] += 1
-    else:
-        jobs, cores, others = [*jobs, 1], [*cores, 1.0], [*others, 0.0]
-    own = np.where(np.isinf(cores), np.asarray(jobs, np.float64), cores)
-    return Hosts(cores=own, others=np.array(others), first_job=np.concatenate([[0], np.cumsum(jobs)]))
-
-
-@cache
-def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
-    """The whole simulation, compiled as a class with attribute types from an example.
-
-    It starts and ends inside: returning a simulation would compile it for access from Python, which takes as long
-    again.
+    `jobs` is a heap by what each will have been `served` when it ends; the first one ends at `due`.
     """
-    from numba import njit, typeof
-    from numba.experimental import jitclass
 
-    none, counts = np.zeros(0), np.zeros(0, np.int64)
-    setting = Setting(chunks=0, workers=1, threads=1, turns=1, limit=1, fetch=0.0, serial=False, streams=1.0)
-    tasks = Tasks(before=none, read=none, wait=none, after=none, parent=counts, missing=counts)
-    hosts = Hosts(cores=np.ones(1), others=np.zeros(1), first_job=np.array([0, 3]))
-    example = Simulation(setting, Costs(), tasks, hosts)
-    compiled = jitclass({name: typeof(value) for name, value in vars(example).items()})(Simulation)
-    whole: Callable[[Setting, Costs, Tasks, Hosts], Outcome] = njit(
-        lambda setting, costs, tasks, hosts: compiled(setting, costs, tasks, hosts).until_done()
-    )
-    return whole
+    places: float
+    others: float = 0.0
+    crowded: float = 0.0
+    jobs: list[tuple[float, int, _Process]] = field(default_factory=list)
+    served: float = 0.0
+    since: float = 0.0
+    due: float = inf
+
+    @property
+    def rate(self) -> float:
+        """Seconds of work done in a second for each job."""
+        load = (len(self.jobs) + self.others) / self.places
+        return 1.0 if load <= 1 else 1 / (load * (1 + self.crowded * log2(load)))
+
+    def serve(self, now: float) -> None:
+        """Serve until now."""
+        self.served += (now - self.since) * self.rate
+        self.since = now
+
+
+@dataclass
+class _Worker:
+    """A process with idle threads and the tasks that it `held`: chunks and merges that have not begun, and others."""
+
+    host: _Shared
+    idle: int
+    held: int = 0
+    cold: bool = True
+    chunks: deque[int] = field(default_factory=deque)
+    merges: deque[int] = field(default_factory=deque)
+
+
+class _Simulation:
+    """Tasks on a cluster: chunks, then merges."""
+
+    def __init__(self, load: Load, cluster: Cluster, costs: Costs, merging: Merging, turns: int) -> None:
+        parent, inputs = tree(len(load), merging.fan_in)
+        # lists are faster than arrays
+        self.before = [*load.before.tolist(), *(inputs * merging.cpu).tolist()]
+        self.wait = [*load.wait.tolist(), *(inputs * merging.wait).tolist()]
+        self.read, self.after = (
+            np.concatenate([values, 0.0 * inputs]).tolist() for values in (load.read + 0 * load.wait, load.after)
+        )
+        self.parent, self.missing = parent.tolist(), [*(0 * load.wait), *inputs.tolist()]
+        self.costs, self.turns, self.fetch = costs, turns, merging.fetch
+        hosts = [
+            _Shared(cores, cluster.others * cores if cores < inf else 0.0, costs.crowded) for _, cores in cluster.hosts
+        ]
+        self.storage, self.scheduler = _Shared(cluster.streams), hosts[-1] if cluster.scheduler_here else _Shared(1.0)
+        self.workers = [
+            _Worker(host, cluster.threads)
+            for host, (workers, _) in zip(hosts, cluster.hosts, strict=True)
+            for _ in range(workers)
+        ]
+        # Dask assigns all chunks at once if there are few, else 1.1 per thread (worker-saturation)
+        few = len(load) <= 2 * len(self.workers) * cluster.threads
+        self.limit = len(load) if few else ceil(1.1 * cluster.threads)
+        self.unassigned = iter(range(len(load)))
+        self.ended: deque[tuple[int, _Worker]] = deque()
+        self.events: list[tuple[float, int, Any]] = []
+        self.order, self.left, self.now = count(), len(self.parent), 0.0
+        self.busy = self.computing = self.computed = 0.0
+
+    def run(self) -> None:
+        """Run until the scheduler has handled the last task."""
+        # each worker gets its first tasks in turn
+        for worker in islice(cycle(self.workers), self.limit * len(self.workers)):
+            if not self._assign(worker):
+                break
+        while self.left:
+            self.now, _, what = heappop(self.events)
+            if not isinstance(what, _Shared):
+                self._go_on(what)
+            elif what.due == self.now:  # else other jobs came or ended since
+                what.serve(self.now)
+                *_, process = heappop(what.jobs)
+                self._look_ahead(what)
+                self._go_on(process)
+
+    def _at(self, time: float, what: _Shared | _Process) -> None:
+        heappush(self.events, (time, next(self.order), what))
+
+    def _look_ahead(self, shared: _Shared) -> None:
+        """Tell when the next job of what is shared ends."""
+        shared.due = inf
+        if shared.jobs:
+            shared.due = self.now + max(shared.jobs[0][0] - shared.served, 0.0) / shared.rate
+            self._at(shared.due, shared)
+
+    def _go_on(self, process: _Process) -> None:
+        """Take a process to its next step that takes time."""
+        for shared, seconds in process:
+            if seconds > 0:
+                if shared is None:
+                    self._at(self.now + seconds, process)
+                else:
+                    shared.serve(self.now)
+                    heappush(shared.jobs, (shared.served + seconds, next(self.order), process))
+                    self._look_ahead(shared)
+                return
+
+    # tasks on threads
+
+    def _task(self, worker: _Worker, task: int) -> _Process:
+        cold, worker.cold = worker.cold, False
+        yield None, cold * self.costs.cold_wait
+        began = self.now
+        yield from self._compute(worker, self.before[task] + cold * self.costs.cold_before)
+        for _ in range(self.turns):
+            yield self.storage, self.read[task] / self.turns
+            yield None, self.wait[task] / self.turns
+            yield from self._compute(worker, self.after[task] / self.turns)
+        self.busy += self.now - began
+        worker.idle += 1
+        self._fill(worker, self.costs.gap)
+        self.ended.append((task, worker))
+        if len(self.ended) == 1:
+            self._go_on(self._schedule())
+
+    def _compute(self, worker: _Worker, seconds: float) -> _Process:
+        began = self.now
+        yield worker.host, seconds
+        self.computing += self.now - began
+        self.computed += seconds
+
+    def _fill(self, worker: _Worker, delay: float) -> None:
+        """Let idle threads start what the worker holds: chunks, then merges."""
+        while worker.idle and (held := worker.chunks or worker.merges):
+            self._start(worker, held.popleft(), delay)
+
+    def _start(self, worker: _Worker, task: int, delay: float) -> None:
+        worker.idle -= 1
+        self._at(self.now + delay, self._task(worker, task))
+
+    # the scheduler
+
+    def _schedule(self) -> _Process:
+        """React to the ends of tasks, one after the other."""
+        while self.ended:
+            yield self.scheduler, self.costs.scheduler
+            task, worker = self.ended.popleft()
+            worker.held -= 1
+            self.left -= 1
+            merge = self.parent[task]
+            if merge != NOTHING:
+                self.missing[merge] -= 1
+                if not self.missing[merge]:
+                    self._go_on(self._fetch(worker, merge))
+            while worker.held < self.limit and self._assign(worker):
+                pass
+            while worker.idle:
+                victim = max(self.workers, key=lambda one: len(one.chunks))
+                if not victim.chunks:
+                    break
+                victim.held -= 1
+                worker.held += 1
+                self._start(worker, victim.chunks.popleft(), self.costs.steal)
+
+    def _fetch(self, worker: _Worker, merge: int) -> _Process:
+        """Assign a merge, and fetch its inputs."""
+        worker.held += 1
+        yield None, self.costs.latency + self.fetch
+        worker.merges.append(merge)
+        self._fill(worker, 0.0)
+
+    def _assign(self, worker: _Worker) -> bool:
+        """Assign the next chunk, if there is one."""
+        task = next(self.unassigned, None)
+        if task is not None:
+            worker.held += 1
+            worker.chunks.append(task)
+            self._fill(worker, self.costs.latency)
+        return task is not None

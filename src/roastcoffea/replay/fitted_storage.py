@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import scipy
 
 from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbers, amounts, moments
-from roastcoffea.replay.changes import Chunks, Parts, Scenario, ratio
-
-MOMENTS: Final = 4
-"""Moments of a chunk at which active ones are counted."""
+from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, ratio
 
 NEGLIGIBLE: Final = 0.01
 """Share of thread time in reading below which sharing it changes nothing."""
 
-BLOCKS: Final = 8
-"""Parts of a run, in order of time, whose rates are compared: chunks that follow each other are not independent."""
 
 FEWEST: Final = 4
 """Fewest chunks of a part."""
@@ -32,17 +27,12 @@ STEPS: Final = 40
 COMPARED: Final = 32
 """Numbers of active chunks for which the number of readers is worked out; others lie between them."""
 
-HALVINGS: Final = 40
-"""Steps in which the demand of chunks is found."""
-
-CONFIDENCE: Final = 0.90
 
 ALL: Final = float("inf")
 """Streams of storage that is never saturated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """What went on during each chunk.
 
     `seconds` is what its task took, `amount` its bytes (or events, if unknown), `active` how many chunks that read were
@@ -60,10 +50,10 @@ def activity_of(chunks: pa.Table, tasks: pa.Table, doublings: Numbers, reads: Fl
     """Activity of chunks, each with its task; those from checkpoints, which read nothing, are in nobody's way."""
     start, stop = moments(tasks, "start"), moments(tasks, "stop")
     stop = np.where(np.isnan(stop), start, stop)
-    at = start[:, None] + (stop - start)[:, None] * (np.arange(MOMENTS) + 0.5) / MOMENTS
+    # at four moments of each
+    at = start[:, None] + (stop - start)[:, None] * np.array([0.125, 0.375, 0.625, 0.875])
     begun, ended = (np.searchsorted(np.sort(some[reads]), at, side="right") for some in (start, stop))
-    known = not chunks["bytes_requested"].null_count
-    amount = amounts(chunks, "bytes_requested" if known else "events")
+    amount = amounts(chunks, "events" if chunks["bytes_requested"].null_count else "bytes_requested")
     return Activity(stop - start, np.maximum(amount, 1.0), np.maximum(begun - ended, 1), doublings)
 
 
@@ -122,7 +112,7 @@ class Readers:
         """Ratio of reading alone to other time, for which chunks read for the recorded share of their time."""
         numbers, times = self._numbers
         low, high = 1e-6, 1e6
-        for _ in range(HALVINGS):
+        for _ in range(40):
             middle = (low * high) ** 0.5
             readers, _ = _readers(numbers, streams, middle)
             low, high = (middle, high) if times @ readers < self.share * (times @ numbers) else (low, middle)
@@ -136,7 +126,8 @@ class Readers:
     def blocks(self) -> list[Integers]:
         """Chunks of each part of the run that read, in order of time."""
         rows = self._rows
-        return np.array_split(rows, int(np.clip(len(rows) // FEWEST, 1, BLOCKS))) if len(rows) else []
+        # rates of up to eight parts are compared: chunks that follow each other are not independent
+        return np.array_split(rows, int(np.clip(len(rows) // FEWEST, 1, 8))) if len(rows) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +180,11 @@ def storage_of(runs: Sequence[Readers]) -> Storage:
         return UNSHARED
     most = max(run.most for run in runs)
     # storage that serves as many streams as ever read at once was not saturated: more would look the same
-    tried = [*np.geomspace(1.0, most, STEPS if most > 1 else 1).tolist()]
+    tried = np.geomspace(1.0, most, STEPS if most > 1 else 1).tolist()
     rates = _rates(runs)
     misfits = [_misfit(rates, runs, streams) for streams in tried]
     freedom = max(len(rates) - 2, 1)
-    limit = min(misfits) * (1 + scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom) ** 2 / freedom) + 1e-12
+    limit = min(misfits) * (1 + scipy.stats.t.ppf(0.95, freedom) ** 2 / freedom) + 1e-12
     possible = [streams for streams, misfit in zip(tried, misfits, strict=True) if misfit <= limit]
     best = tried[int(np.argmin(misfits))] if len(tried) > 1 else ALL
     unsaturated, step = tried[-1] in possible, most ** (1 / max(STEPS - 1, 1))
@@ -203,12 +194,12 @@ def storage_of(runs: Sequence[Readers]) -> Storage:
 
 def _rates(runs: Sequence[Readers]) -> Numbers:
     """Logarithm of the seconds of a byte in each part of the runs, relative to the usual of its datasets."""
-    names = np.concatenate([np.asarray(run.chunks.datasets, object)[run.chunks.dataset] for run in runs])
+    names, dataset = datasets_of([run.chunks for run in runs])
     seconds, usual = (
         np.concatenate(some) for some in zip(*((run.seconds, run.activity.amount) for run in runs), strict=True)
     )
-    for name in dict.fromkeys(names):
-        own = names == name
+    for place in range(len(names)):
+        own = dataset == place
         if (of_dataset := usual[own].sum()) > 0:
             usual[own] *= float(seconds[own].sum() / of_dataset)
     edges = np.cumsum([0, *(len(run.chunks) for run in runs)])
@@ -242,50 +233,15 @@ def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) 
     return Readers(chunks, activity).alone(streams)
 
 
-def all_readers(pairs: Sequence[tuple[Chunks, Activity]]) -> Readers | None:
-    """Reading of several stages as one; None without any."""
-    if not pairs:
-        return None
-    if len(pairs) == 1:
-        return Readers(*pairs[0])
-    names = tuple(dict.fromkeys(name for chunks, _ in pairs for name in chunks.datasets))
-    own = [replace(chunks, dataset=_renamed(chunks, names)) for chunks, _ in pairs]
-    parts = type(own[0].parts)(*(np.concatenate(some) for some in zip(*(one.parts for one in own), strict=True)))
-    columns = ("dataset", "file", "start", "stop", "factor", "row")
-    every = {name: np.concatenate([getattr(one, name) for one in own]) for name in columns}
-    names_of_activity = ("seconds", "amount", "active", "doublings")
-    activity = Activity(*(np.concatenate([getattr(each, name) for _, each in pairs]) for name in names_of_activity))
-    return Readers(Chunks(datasets=names, parts=parts, **every), activity)
-
-
-def _renamed(chunks: Chunks, names: Sequence[str]) -> Integers:
-    """Index of each chunk's dataset among these names."""
-    return np.array([names.index(name) for name in chunks.datasets])[chunks.dataset]
-
-
-FEWEST_CHUNKS: Final = 20
-"""Fewest chunks for a fit."""
-
 VARIED: Final = 0.5
 """Doublings of the jobs on a core between the least and the most crowded chunks, from which their effect shows."""
 
-CROWDING_CONFIDENCE: Final = 0.95
-"""Confidence with which CPU time has to grow."""
-
-FEWEST_RUNS: Final = 3
-"""Fewest runs that show how much they scatter."""
-
-RUNS_VARIED: Final = 0.25
-"""Doublings between the least and the most crowded runs from which their medians are compared."""
 
 RUN_SCATTER: Final = 0.02
 """Relative scatter of the CPU time of runs that is assumed at least, as a few runs may agree by chance."""
 
 UNUSUAL: Final = 0.1
 """Increase for a doubling that is no longer usual."""
-
-COMPARED_CHUNKS: Final = 500
-"""Chunks that are compared, each with each."""
 
 
 def doublings_of(parts: Parts, early: Flags) -> Numbers:
@@ -309,15 +265,16 @@ def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
     if not pairs:
         return 0.0
     every = np.concatenate([doublings for _, doublings in pairs])
-    relative = np.concatenate([_of_event(chunks) for chunks, _ in pairs])
-    names = np.concatenate([np.asarray(chunks.datasets, object)[chunks.dataset] for chunks, _ in pairs])
+    relative = np.concatenate([ratio(chunks.parts.computing, chunks.events) for chunks, _ in pairs])
+    names, dataset = datasets_of([chunks for chunks, _ in pairs])
     number = np.repeat(np.arange(len(runs)), [sum(len(doublings) for _, doublings in run) for run in runs])
     usable = np.isfinite(every) & (relative > 0)
-    if np.count_nonzero(usable) < FEWEST_CHUNKS or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
+    if np.count_nonzero(usable) < 20 or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
         return 0.0
-    every, relative, names = every[usable], relative[usable], names[usable]
-    for name in dict.fromkeys(names):
-        relative[names == name] /= np.median(relative[names == name])
+    every, relative, dataset = every[usable], relative[usable], dataset[usable]
+    for place in range(len(names)):
+        own = dataset == place
+        relative[own] /= np.median(relative[own]) if own.any() else 1.0
     of_runs = _of_runs(every, relative, number[usable])
     return _slope(every, relative) if of_runs is None else of_runs
 
@@ -331,7 +288,8 @@ def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float |
     rows = [number == each for each in np.unique(number)]
     crowded, longer = (np.array([np.median(some[own]) for own in rows]) for some in (doublings, relative))
     spread = float(np.ptp(crowded))
-    if len(rows) < FEWEST_RUNS or spread < RUNS_VARIED:
+    # fewer do not show how much they scatter
+    if len(rows) < 3 or spread < 0.25:
         return None
     line = scipy.stats.linregress(crowded, longer)
     if not (line.slope > 0 and line.intercept > 0):
@@ -340,26 +298,16 @@ def _of_runs(doublings: Numbers, relative: Numbers, number: Integers) -> float |
     return float(slope * UNUSUAL**2 / (UNUSUAL**2 + error**2))
 
 
-def _of_event(chunks: Chunks) -> Numbers:
-    """CPU time of an event of each chunk."""
-    return ratio(chunks.parts.computing, chunks.events)
-
-
 def _slope(doublings: Numbers, relative: Numbers) -> float:
     """Relative slope of a line through most chunks (Theil and Sen), if both grow together beyond chance."""
-    some = slice(None, None, -(-len(doublings) // COMPARED_CHUNKS))
+    # each is compared with each
+    some = slice(None, None, -(-len(doublings) // 500))
     doublings, relative = doublings[some], relative[some]
     together = scipy.stats.kendalltau(doublings, relative)
-    if not (together.statistic > 0 and together.pvalue < 1 - CROWDING_CONFIDENCE):
+    if not (together.statistic > 0 and together.pvalue < 0.05):
         return 0.0
-    runs, rises = (np.subtract.outer(values, values) for values in (doublings, relative))
-    slope = float(np.median(rises[runs > 0] / runs[runs > 0]))
-    alone = float(np.median(relative - slope * doublings))
-    return slope / alone if slope > 0 and alone > 0 else 0.0
-
-
-INTERPRETER_BLOCKS: Final = 4
-"""Parts of a run, in order of time, whose shares are compared."""
+    slope, alone, *_ = scipy.stats.theilslopes(relative, doublings)
+    return float(slope / alone) if slope > 0 and alone > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +325,7 @@ def interpreter_of(runs: Sequence[tuple[Chunks, int]]) -> Interpreter | None:
         share_of(chunks.take(rows).parts, threads)
         for chunks, threads in runs
         if threads > 1 and chunks.parts.computing.any()
-        for rows in np.array_split(np.arange(len(chunks)), min(INTERPRETER_BLOCKS, len(chunks)))
+        for rows in np.array_split(np.arange(len(chunks)), min(4, len(chunks)))
     ]
     if not shares:
         return None

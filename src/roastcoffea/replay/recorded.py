@@ -150,7 +150,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
-    costs = costs_of(run, rows_where(tasks, tasks["start"].is_valid()))
+    costs = costs_of(rows_where(tasks, tasks["start"].is_valid()))
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):

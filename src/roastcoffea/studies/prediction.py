@@ -17,8 +17,8 @@ from roastcoffea.replay.cluster import Cluster, Replayed, replayed
 from roastcoffea.replay.fitted_storage import (
     ALL,
     Interpreter,
+    Readers,
     Storage,
-    all_readers,
     blocked_per_event,
     crowding_of,
     interpreter_of,
@@ -39,17 +39,17 @@ SURPLUS_WAIT: Final = 0.15
 other programs need no cores; from the second on, their load is a caveat."""
 
 
-def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
+def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED) -> Replayed:
     """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
-    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
+    stages = (_replayed(stage, cluster, change) for stage in run.stages)
     seconds, stretches, uses, busy = zip(*stages, strict=True)
     return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
 
 
-def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
+def _replayed(stage: Stage, cluster: Cluster, change: Scenario) -> Replayed:
     chunks, shared = own_chunks(stage, cluster.streams), cluster.streams < ALL
     load = change.preprocessing(stage.load) if chunks is None else change.chunks(chunks).load(shared=shared)
-    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
+    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging))
 
 
 def own_chunks(stage: Stage, streams: float) -> Chunks | None:
@@ -161,14 +161,13 @@ def sharing_of(run: Recorded) -> Sharing:
 class Assumed(NamedTuple):
     """One set of assumptions: streams that storage serves, the interpreter lock, and cores for other programs.
 
-    Threads of a process cost each other a change of their chunks, or all compute serially.
-    Without `others`, each run has those that were fitted to it. With `crowded`, CPU time grows by MOST_CROWDED for each
-    doubling of the jobs on a core, otherwise as the runs show it.
+    Threads of a process cost each other a change of their chunks. Without `others`, each run has those that were fitted
+    to it. With `crowded`, CPU time grows by MOST_CROWDED for each doubling of the jobs on a core, otherwise as the runs
+    show it.
     """
 
     streams: float
     lock: Scenario = UNCHANGED
-    serial: bool = False
     others: float | None = None
     crowded: bool = False
 
@@ -319,8 +318,8 @@ class Predictor:
     def storage(self) -> Storage:
         """Storage that the chunks share, from all runs with the same chunk size."""
         alike = [run for run in self.runs if run.chunksize == self.runs[0].chunksize]
-        pairs = [[(one.chunks, one.activity) for one in run.stages if one.chunks and one.activity] for run in alike]
-        return storage_of([readers for some in pairs if (readers := all_readers(some)) is not None])
+        stages = (stage for run in alike for stage in run.stages)
+        return storage_of([Readers(one.chunks, one.activity) for one in stages if one.chunks and one.activity])
 
     @cached_property
     def interpreter(self) -> Interpreter | None:
@@ -421,15 +420,16 @@ class Predictor:
     def _assumptions(self, run: Recorded, sharing: Sharing) -> Assumptions:
         """The likeliest assumptions, and others that the runs allow as well."""
         storage, threads, known, locks = self.storage, sharing.threads, self.interpreter, [UNCHANGED]
-        serial = 1 < threads != run.threads and known is None
-        if threads != run.threads and not serial:
+        if 1 < threads != run.threads and known is None:
+            locks.append(with_threads(1.0, threads))
+        elif threads != run.threads:
             shares = (known.share, known.low, known.high) if threads > 1 and known is not None else (0.0,)
             locks = [with_threads(share, threads) for share in dict.fromkeys(shares)]
         base = Assumed(storage.streams, locks[0])
         jobs = {min(self.others.values()), max(self.others.values())}
         return base, {
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
-            INTERPRETER: [base._replace(serial=True)] if serial else [base._replace(lock=lock) for lock in locks[1:]],
+            INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
             OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
             CROWDING: [base._replace(crowded=True)] if self._leaves_crowding_open(sharing) else [],
         }
@@ -459,7 +459,7 @@ class Predictor:
         others = self.others[id(run)] if assumed.others is None else assumed.others
         shared = replace(cluster, streams=assumed.streams, others=others)
         own = self._most_crowded[id(run)] if assumed.crowded else run
-        return replay(own, shared, assumed.lock.then(change), serial=assumed.serial)
+        return replay(own, shared, assumed.lock.then(change))
 
     def _made(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
         """The same, with the factor that makes the repeats take as long as with the reading that they recorded."""

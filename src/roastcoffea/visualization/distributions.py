@@ -23,14 +23,10 @@ MOST_GROUPS: Final = 4
 MOST_POINTS: Final = 3000
 """Points that are drawn one by one; more are drawn as a density."""
 
-MANY_TIMES: Final = 100
-"""Spread of values, the largest divided by the smallest, above which an axis is logarithmic."""
 
 NARROW: Final = 0.01
 """Spread of values, divided by the largest, below which they count as one."""
 
-MARKERS: Final = "os^D"
-SENTENCE_WIDTH: Final = 46
 
 Bins = int | Sequence[float] | None
 """Number of bins, or their edges; None for as many as the values ask for."""
@@ -54,7 +50,7 @@ def groups_of(ax: Axes, names: Sequence[str | None]) -> list[Group]:
     masks = {entry(kind): named == kind for kind in own}
     if len(own) < len(ordered):
         masks[f"{len(ordered) - len(own)} others"] = ~np.isin(named, own)
-    looks = zip(masks.items(), scheme_of(ax).series, MARKERS, strict=False)
+    looks = zip(masks.items(), scheme_of(ax).series, "os^D", strict=False)
     return [Group(name, here, colour, marker) for (name, here), colour, marker in looks]
 
 
@@ -99,7 +95,7 @@ def distribution(
 def sentence(ax: Axes, text: str) -> None:
     """Say in words, in place of a picture, what has but one value."""
     ax.set_axis_off()
-    words = fill(text, SENTENCE_WIDTH).replace("$", r"\$")
+    words = fill(text, 46).replace("$", r"\$")
     ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, linespacing=1.6)
 
 
@@ -161,7 +157,7 @@ def _edges(values: Numbers, whole: bool) -> Numbers:
 def cloud(ax: Axes, x: Numbers, y: Numbers, names: Sequence[str | None], things: str) -> None:
     """Draw points in groups; of many points their density."""
     for values, set_scale in ((x, ax.set_xscale), (y, ax.set_yscale)):
-        if 0 < MANY_TIMES * values.min() < values.max():
+        if 0 < 100 * values.min() < values.max():
             set_scale("log")
     if len(x) > MOST_POINTS:
         _density(ax, x, y, things)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill, shorten
@@ -21,15 +21,8 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.sheets import sheet as cards
 from roastcoffea.sheets.sheet import ink_on
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from roastcoffea.visualization.inputs import Presence, Series, Span, held, lasting, on_grid, steps_on_grid
+from roastcoffea.visualization.inputs import Presence, Series, Span, lasting, on_grid
 
-MOST_ABOVE: Final = 0.15
-"""Share of the height of axes that a legend within them takes at most; a higher one stands beside them."""
-
-MOST_BESIDE: Final = 0.5
-"""Share of the width that axes give up for a legend beside them, where no layout engine makes room."""
-
-LABEL_WIDTH: Final = 22
 LETTER: Final = 0.58
 """Mean width of a letter divided by its size."""
 
@@ -70,7 +63,7 @@ def legend(ax: Axes, most: int | None = None) -> None:
     columns = max(1, int(width / (LETTER * size * max(map(len, labels)) + 3.6 * size)))
     rows = math.ceil(len(labels) / columns)
     share = (1.3 * rows + 0.7) * size / height
-    if share > MOST_ABOVE:
+    if share > 0.15:
         _beside(ax, handles, labels)
         return
     _grow(ax, share / (1 - share))
@@ -81,13 +74,13 @@ def legend(ax: Axes, most: int | None = None) -> None:
 def _beside(ax: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Legend to the right of the axes; where nothing else makes room, these become narrower."""
     size = 0.85 * letters(ax)
-    lines = [fill(label, LABEL_WIDTH) for label in labels]
+    lines = [fill(label, 22) for label in labels]
     figure = ax.get_figure(root=True)
     if figure is None or figure.get_layout_engine() is None:
         longest = max(len(line) for label in lines for line in label.split("\n"))
         share = (LETTER * longest + 4) * size / size_in_points(ax)[0]
         place = ax.get_position()
-        ax.set_position((place.x0, place.y0, place.width * (1 - min(share, MOST_BESIDE)), place.height))
+        ax.set_position((place.x0, place.y0, place.width * (1 - min(share, 0.5)), place.height))
     look: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "fontsize": size, "frameon": False}
     ax.legend(handles, lines, **look, **GAPS | {"labelspacing": 0.6})
 
@@ -350,12 +343,29 @@ DASHES: Final = (SOLID, SOLID, DASHED, DASHED, DASHED, DASHED, SOLID, SOLID)
 """Of lines whose colours are those of a scheme, twice over."""
 
 
-def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float = 1.0) -> None:
-    """Draw each worker's line; of many workers the median, and bands of 80 % and all."""
+def worker_lines(ax: Axes, series: Series, span: Span, label: str, scale: float = 1.0, *, steps: bool = False) -> None:
+    """Draw each worker's line; of many workers the median, and bands of 80 % and all.
+
+    In `steps` values hold from sample to sample.
+    """
+    scheme, axis, drawstyle = scheme_of(ax), time_axis(ax, *span), "steps-post" if steps else "default"
     if len(series.workers) > MOST_LINES:
-        _worker_bands(ax, *_gridded(series), span, scale, None)
+        moments, rows = _gridded(series, steps=steps)
+        low, tenth, middle, ninth, high = scale * np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
+        step: Literal["post"] | None = "post" if steps else None
+        for bottom, top, alpha, name in (
+            (low, high, 0.2, f"all {len(rows)} workers"),
+            (tenth, ninth, 0.4, "80 % of them"),
+        ):
+            look: dict[str, Any] = {"color": scheme.series[0], "alpha": alpha, "linewidth": 0, "label": name}
+            ax.fill_between(axis(moments), bottom, top, step=step, **look)
+        ax.plot(axis(moments), middle, color=scheme.ink, linewidth=1.4, label="median", drawstyle=drawstyle)
     else:
-        _worker_lines(ax, series, span, scale, "default")
+        for number, (name, times, values) in enumerate(zip(series.names, series.times, series.values, strict=True)):
+            look = {"color": (2 * scheme.series)[number], "linestyle": DASHES[number], "drawstyle": drawstyle}
+            # so that lines which lie on each other are all seen
+            look |= {"linewidth": 1.2 + 0.5 * (len(series.names) - 1 - number), "label": entry(name), "markersize": 4}
+            ax.plot(axis(times), values * scale, marker="." if len(times) < 30 and not steps else None, **look)
     _end_of_workers(ax, label)
 
 
@@ -363,67 +373,35 @@ def worker_steps(  # noqa: PLR0917
     ax: Axes, series: Series, span: Span, label: str, there: Presence, scale: float = 1.0
 ) -> None:
     """Draw what `worker_lines` does of values that hold from sample to sample, the last one until the worker left."""
-    series = held(series, there)
-    if len(series.workers) > MOST_LINES:
-        _worker_bands(ax, *_stepped(series), span, scale, "post")
-    else:
-        _worker_lines(ax, series, span, scale, "steps-post")
-    _end_of_workers(ax, label)
-
-
-def _worker_bands(  # noqa: PLR0917
-    ax: Axes, moments: Numbers, rows: Numbers, span: Span, scale: float, step: Literal["post"] | None
-) -> None:
-    x = time_axis(ax, *span)(moments)
-    low, tenth, middle, ninth, high = scale * np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
-    ink, drawstyle = scheme_of(ax).ink, f"steps-{step}" if step else "default"
-    _band(ax, x, low, high, 0.2, f"all {len(rows)} workers", step)
-    _band(ax, x, tenth, ninth, 0.4, "80 % of them", step)
-    ax.plot(x, middle, color=ink, linewidth=1.4, label="median", drawstyle=drawstyle)
-
-
-def _worker_lines(ax: Axes, series: Series, span: Span, scale: float, drawstyle: str) -> None:
-    axis, names = time_axis(ax, *span), [entry(name) for name in series.names]
-    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
-    for name, times, values, (colour, dashes), more in zip(
-        names, series.times, series.values, _looks(ax), wider, strict=False
-    ):
-        dotted = len(times) < 30 and drawstyle == "default"
-        look: dict[str, Any] = {"marker": "." if dotted else None, "markersize": 4, "drawstyle": drawstyle}
-        width = 1.2 + 0.5 * more
-        ax.plot(axis(times), values * scale, color=colour, linestyle=dashes, label=name, linewidth=width, **look)
-
-
-def _looks(ax: Axes) -> Iterator[tuple[str, Any]]:
-    """Colours and dashes of lines."""
-    return zip(2 * scheme_of(ax).series, DASHES, strict=True)
+    series = lasting(series, there)
+    times, values = ([of_worker[1:] for of_worker in every] for every in (series.times, series.values))
+    worker_lines(ax, series._replace(times=times, values=values), span, label, scale, steps=True)
 
 
 def worker_mean(ax: Axes, series: Series, span: Span, label: str) -> None:
     """Draw the mean over the workers present, in a band from the least to the most."""
-    grid, rows = _gridded(series)
+    (grid, rows), scheme = _gridded(series), scheme_of(ax)
     x = time_axis(ax, *span)(grid)
     if len(rows) > 1:
-        _band(ax, x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
-    ax.plot(x, np.nanmean(rows, axis=0), color=scheme_of(ax).ink, linewidth=1.4, label="mean over workers")
+        look: dict[str, Any] = {"color": scheme.series[0], "alpha": 0.25, "linewidth": 0, "label": "least to most"}
+        ax.fill_between(x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), **look)
+    ax.plot(x, np.nanmean(rows, axis=0), color=scheme.ink, linewidth=1.4, label="mean over workers")
     _end_of_workers(ax, label)
 
 
 def worker_sum(ax: Axes, series: Series, span: Span, label: str, there: Presence) -> None:
     """Draw the sum over the workers present; each has its first value from its arrival on."""
-    moments, rows = _stepped(lasting(series, there))
-    x, total = time_axis(ax, *span)(moments), np.nansum(rows, axis=0)
-    colour = scheme_of(ax).series[0]
-    ax.fill_between(x, total, step="post", color=colour, alpha=0.3, linewidth=0)
-    ax.step(x, total, where="post", color=colour, linewidth=1.4)
+    moments, rows = _gridded(lasting(series, there), steps=True)
+    level(ax, time_axis(ax, *span)(moments), np.nansum(rows, axis=0))
     _end_of_workers(ax, label)
 
 
-def _band(  # noqa: PLR0917
-    ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str, step: Literal["post"] | None = None
-) -> None:
+def level(ax: Axes, x: Numbers, values: Numbers) -> None:
+    """Draw values that hold until the next one, and the area below."""
     colour = scheme_of(ax).series[0]
-    ax.fill_between(x, low, high, step=step, color=colour, alpha=alpha, linewidth=0, label=label)
+    ax.step(x, values, where="post", color=colour, linewidth=1.5)
+    ax.fill_between(x, values, step="post", color=colour, alpha=0.3, linewidth=0)
+    ax.set_ylim(bottom=0)
 
 
 def _end_of_workers(ax: Axes, label: str) -> None:
@@ -431,23 +409,15 @@ def _end_of_workers(ax: Axes, label: str) -> None:
     ax.set_ylabel(label)
 
 
-def _gridded(series: Series) -> tuple[Numbers, Numbers]:
-    """Moments at which any worker was sampled, and what each had there."""
-    sampled = max(map(len, series.times))
-    number = min(GRID, max(2 * sampled, 2)) if series.end > series.begin else 1
-    grid = np.linspace(series.begin, series.end, number)
-    return _where_known(grid, on_grid(series, grid))
-
-
-def _stepped(series: Series) -> tuple[Numbers, Numbers]:
-    """Moments at which a value changed, and what each worker had from there on."""
-    moments = np.unique(np.concatenate(series.times))
-    if len(moments) > MOST_STEPS:
-        moments = np.linspace(series.begin, series.end, MOST_STEPS)
-    return _where_known(moments, steps_on_grid(series, moments))
-
-
-def _where_known(moments: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Those of the moments at which anything is known of any worker."""
+def _gridded(series: Series, *, steps: bool = False) -> tuple[Numbers, Numbers]:
+    """Moments at which anything is known of any worker, and what each had there: of steps, where any changed."""
+    if steps:
+        grid = np.unique(np.concatenate(series.times))
+        if len(grid) > MOST_STEPS:
+            grid = np.linspace(series.begin, series.end, MOST_STEPS)
+    else:
+        number = min(GRID, 2 * max(map(len, series.times)))
+        grid = np.linspace(series.begin, series.end, number if series.end > series.begin else 1)
+    rows = on_grid(series, grid, steps=steps)
     known = ~np.isnan(rows).all(axis=0)
-    return moments[known], rows[:, known]
+    return grid[known], rows[:, known]

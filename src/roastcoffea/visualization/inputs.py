@@ -19,7 +19,7 @@ from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, natural, recorded, some, with_outcome
 from roastcoffea.metrics.phases import phases_of
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, measured_values, one_of, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, axes, measured_values, one_of, places, spread
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.run import Run
@@ -79,37 +79,22 @@ def known_rows(chunks: pa.Table, *columns: str) -> pa.Table:
     return some(known, f"{' and '.join(columns).replace('_', ' ')} are not known of any chunk")
 
 
-def on_grid(series: Series, grid: Numbers) -> Numbers:
-    """Values of each worker at the moments of a grid, linear between samples; NaN before the first and after the last.
+def on_grid(series: Series, grid: Numbers, *, steps: bool = False) -> Numbers:
+    """Values of each worker at the moments of a grid; NaN before the first sample and after the last.
 
-    A worker whose samples all lie between two moments of the grid has its mean at the nearer one.
+    Values are linear between samples, and a worker whose samples all lie between two moments of the grid has its mean
+    at the nearer one; in `steps` they are those of the last sample.
     """
     rows = np.full((len(series.workers), len(grid)), np.nan)
     for row, times, values in zip(rows, series.times, series.values, strict=True):
+        if steps:
+            inside = (times[0] <= grid) & ((grid < times[-1]) | (times[-1] >= series.end))
+            row[inside] = values[np.searchsorted(times, grid[inside], side="right") - 1]
+            continue
         row[:] = np.interp(grid, times, values, left=np.nan, right=np.nan)
         if np.isnan(row).all():
             row[np.abs(grid - times.mean()).argmin()] = values.mean()
     return rows
-
-
-def steps_on_grid(series: Series, grid: Numbers) -> Numbers:
-    """Values of each worker at the moments of a grid: the last sample's; NaN before the first, and where it left."""
-    rows = np.full((len(series.workers), len(grid)), np.nan)
-    for row, times, values in zip(rows, series.times, series.values, strict=True):
-        stays = times[-1] >= series.end
-        inside = (times[0] <= grid) & ((grid < times[-1]) | stays)
-        row[inside] = values[np.searchsorted(times, grid[inside], side="right") - 1]
-    return rows
-
-
-def held(series: Series, there: Presence) -> Series:
-    """Series in which each worker has its last value until it left, or until the last sample of all."""
-    ends = [
-        max(times[-1], min(there[worker][1], series.end) if worker in there else times[-1])
-        for worker, times in zip(series.workers, series.times, strict=True)
-    ]
-    times = [np.append(times, end) for times, end in zip(series.times, ends, strict=True)]
-    return series._replace(times=times, values=[np.append(values, values[-1]) for values in series.values])
 
 
 def lasting(series: Series, there: Presence) -> Series:
@@ -126,31 +111,10 @@ def lasting(series: Series, there: Presence) -> Series:
     return series._replace(times=longer, values=[np.pad(values, 1, mode="edge") for values in series.values])
 
 
-def amounts_in_bins(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) -> Numbers:
-    """What falls into each bin of time where each amount is spread evenly from its start to its stop."""
-    stops = np.maximum(stops, starts + 1e-6)
-    slopes = amounts / (stops - starts)
-    moments, changes = np.concatenate([starts, stops]), np.concatenate([slopes, -slopes])
-    order = np.argsort(moments)
-    moments = moments[order]
-    rates = np.cumsum(changes[order])
-    reached = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(moments))])
-    return np.diff(np.interp(edges, moments, reached))
-
-
 def busy_in_pixels(rows: Integers, starts: Numbers, stops: Numbers, shape: tuple[int, int], edges: Numbers) -> Numbers:
     """Seconds of intervals in each pixel of rows x bins of time; all bins are equally long."""
-    width = edges[1] - edges[0]
-    partial, whole = np.zeros((2, shape[0] * shape[1]))
-    for sign, moments in ((1.0, starts), (-1.0, stops)):
-        bins = np.clip(((moments - edges[0]) / width).astype(np.int64), 0, shape[1] - 1)
-        place = rows * shape[1] + bins
-        left = np.clip(edges[bins + 1] - moments, 0.0, width)
-        partial += sign * np.bincount(place, left, minlength=len(partial))
-        whole += sign * np.bincount(place, minlength=len(whole))
-    # an interval fills the bins after the one it begins in, until it ends
-    covered = np.cumsum(whole.reshape(shape), axis=1) - whole.reshape(shape)
-    return np.asarray(partial.reshape(shape) + width * covered)
+    begun, ended = np.clip([starts, stops], edges[0], edges[-1])
+    return spread(rows, begun, ended, ended - begun, axes(edges[0], edges[-1], np.arange(shape[0]), *shape))
 
 
 Counted = tuple[Numbers, Numbers]
@@ -232,15 +196,11 @@ def whole_run(run: Run, start: float) -> Span:
 @plot_input
 def workers(run: Run, worker_names: Mapping[str, str]) -> Workers:
     """When each worker arrived and left, as far as that is known, and their names."""
-    return Workers(_presence(run), worker_names)
-
-
-def _presence(run: Run) -> Presence:
     if run.lifetimes is None:
-        return {}
+        return Workers({}, worker_names)
     known = run.lifetimes.select(["worker", "start", "stop"]).drop_null()
     lives = known.group_by("worker").aggregate([("start", "min"), ("stop", "max")]).to_pylist()
-    return {life["worker"]: (life["start_min"], life["stop_max"]) for life in lives}
+    return Workers({life["worker"]: (life["start_min"], life["stop_max"]) for life in lives}, worker_names)
 
 
 @plot_input

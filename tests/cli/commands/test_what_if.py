@@ -53,9 +53,7 @@ def test_numbers_that_name_runs_are_runs(
     monkeypatch.chdir(tmp_path)
     for name in ("2024", "first"):
         save_run(handmade_run(), "roastcoffea-runs", name)
-    monkeypatch.setattr(
-        "roastcoffea.studies.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given))
-    )
+    monkeypatch.setattr("roastcoffea.studies.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given)))
     monkeypatch.setattr(what_if.shell, "print_study", lambda *_: None)
     for words, runs, workers in (
         (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),

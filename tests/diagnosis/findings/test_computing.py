@@ -482,7 +482,7 @@ def test_contention_without_other_processes_does_not_advise_to_stop_them() -> No
 
 def test_threads_that_were_idle_are_not_blamed_for_what_one_waited() -> None:
     """Six threads on two cores, of which one works nearly all the time: it waited for other processes."""
-    plans = [plan(2.0, core_wait=8.0), *[plan(0.1)] * 5]
+    plans = [plan(1.0, core_wait=9.0), *[plan(0.1)] * 5]
     finding = only(made_run(plans, 6, cores=2), "contention")
     assert finding.remedy is None
     assert "the host has" not in finding.what

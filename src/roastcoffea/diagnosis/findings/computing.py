@@ -21,7 +21,6 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import Run
 from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.changes import Scenario
-from roastcoffea.replay.cluster import Cluster
 from roastcoffea.units import FRACTION, SECOND, counted, number
 
 PYTHON: Final = 0.5
@@ -158,7 +157,7 @@ def contention(evidence: Evidence) -> Finding | None:
     where, opening = names_of(hosts) or "the host", ", counting start-up and the opening of files" if outside else ""
     no_core = f"threads that were ready to run had no free core on {where} for {evidence.share(waited)} of thread time"
     # a core for each job; using fewer threads saves less than that
-    change = Scenario(lambda chunks: chunks.with_parts(contention=np.zeros(len(chunks))), cores=_enough_cores)
+    change = Scenario(lambda chunks: chunks.with_parts(contention=np.zeros(len(chunks))))
     return Finding(
         what=f"CPU contention: {no_core}{opening}{f'; {why}' if why else ''}.",
         advice=advice,
@@ -167,11 +166,6 @@ def contention(evidence: Evidence) -> Finding | None:
         rows=rows,
         taken=Taken(Removal(change), at_most=remedy is not None),
     )
-
-
-def _enough_cores(cluster: Cluster) -> Cluster:
-    hosts = [(1, math.inf)] * sum(workers for workers, _ in cluster.hosts)
-    return Cluster(threads=cluster.threads, hosts=hosts, scheduler_here=False)
 
 
 def _contended(evidence: Evidence) -> list[Culprit]:
@@ -598,7 +592,7 @@ def start_up(evidence: Evidence) -> Finding | None:
         imports = f": {once} takes most of the time of a first chunk"
     warm = Scenario(
         lambda chunks: chunks.with_parts(first=np.zeros(len(chunks))),
-        costs=lambda costs: costs._replace(cold_before=0.0, cold_wait=0.0, cold_after=0.0),
+        costs=lambda costs: costs._replace(cold_before=0.0, cold_wait=0.0),
     )
     return Finding(
         what=f"Start-up takes {evidence.share_of('start-up')} of thread time on {counted(len(found), 'new worker')}"

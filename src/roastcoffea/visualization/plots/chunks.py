@@ -148,9 +148,6 @@ def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
 
 
 PARTS: Final = ("CPU", "not CPU", "CPU unknown")
-MOST_WORKERS: Final = 25
-MOST_SHOWN: Final = 500
-MOST_FRAMED: Final = 40
 
 
 @plot("Chunks of each worker", size=TALL)
@@ -162,7 +159,7 @@ def plot_worker_balance(ax: Axes, worker_balance: pa.Table, worker_names: Mappin
     scale = draw.seconds_scale(float(wall.max()))
     scaled = {part: seconds[order] * scale.factor for part, seconds in parts.items()}
     label = f"time of its chunks per thread ({scale.unit})"
-    if len(order) > MOST_WORKERS:
+    if len(order) > 25:
         _draw_ranked(ax, scaled, label)
     else:
         names = [worker_names.get(worker, worker) for worker in worker_balance["worker"].to_pylist()]
@@ -204,7 +201,7 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
     expected, wall = (measured_values(expected_seconds[name]) for name in ("expected_seconds", "wall_seconds"))
     scale = draw.seconds_scale(float(wall.max()))
     cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
-    worst = stragglers.slice(0, MOST_SHOWN)
+    worst = stragglers.slice(0, 500)
     _mark(ax, worst, scale.factor)
     ends = scale.factor * expected.min(), scale.factor * expected.max()
     ax.plot(ends, ends, color=scheme_of(ax).quiet, linewidth=1, linestyle="--", zorder=0.5)
@@ -217,7 +214,7 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
 
 def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
     """Mark stragglers by the phase that was slow; of many the marks are small."""
-    size, edge = (5.0, 0.8) if len(stragglers) <= MOST_FRAMED else (3.0, 0.1)
+    size, edge = (5.0, 0.8) if len(stragglers) <= 40 else (3.0, 0.1)
     scheme = scheme_of(ax)
     phases = pc.fill_null(stragglers["phase"], "phase not known")
     for phase in phases.unique().to_pylist():
@@ -259,32 +256,24 @@ def _fit_limits(ax: Axes) -> None:
 
 
 def _draw_rates(ax: Axes, events: Numbers, seconds: Numbers, factor: float) -> None:
-    """Lines of the rates 1, 2, 5, 10, ... kHz among which the chunks lie."""
+    """Lines of the rates 1, 2, 5, 10, ... kHz among which the chunks lie, named where they leave the axes."""
     across, up, lasting = ax.get_xlim(), ax.get_ylim(), (events > 0) & (seconds > 0)
     if not lasting.any():
         return
     low, high = np.quantile(events[lasting] / seconds[lasting], [0.02, 0.98])
     steps = [digit * 10.0**power for power in range(-3, 10) for digit in (1, 2, 5)]
-    shown = [rate for rate in steps if low / 2.5 <= rate <= high * 2.5]
+    shown, scheme = [rate for rate in steps if low / 2.5 <= rate <= high * 2.5], scheme_of(ax)
     for rate in shown[:: -(-len(shown) // 6)]:
-        reach = np.geomspace(max(across[0], across[1] * 1e-6), min(across[1], up[1] * rate / factor), 50)
-        ax.plot(reach, reach / rate * factor, color=scheme_of(ax).quiet, linewidth=0.8, linestyle=":", zorder=0.5)
-        _write_rate(ax, rate, factor, across, up)
+        end = min(across[1], up[1] * rate / factor)
+        reach = np.geomspace(max(across[0], across[1] * 1e-6), end, 50)
+        ax.plot(reach, reach / rate * factor, color=scheme.quiet, linewidth=0.8, linestyle=":", zorder=0.5)
+        look: dict[str, Any] = {"zorder": 1.5, "color": scheme.quiet, "ha": "right", "va": "top"}
+        look |= {"bbox": {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}}
+        if across[0] <= end and up[0] <= end / rate * factor:
+            place, size = (end, end / rate * factor), 0.75 * letters(ax)
+            ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", fontsize=size, **look)
     ax.set_xlim(across)
     ax.set_ylim(up)
-
-
-def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float], up: tuple[float, float]) -> None:
-    """Name a line of constant rate where it leaves the axes."""
-    leaves_above = across[1] / rate * factor > up[1]
-    place = (up[1] * rate / factor, up[1]) if leaves_above else (across[1], across[1] / rate * factor)
-    if not (across[0] <= place[0] <= across[1] and up[0] <= place[1] <= up[1]):
-        return
-    scheme = scheme_of(ax)
-    look: dict[str, Any] = {"zorder": 1.5, "color": scheme.quiet, "ha": "right", "va": "top"}
-    look["bbox"] = {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
-    size = 0.75 * letters(ax)
-    ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", fontsize=size, **look)
 
 
 @plot("Phases of chunks", size=WIDE)

@@ -122,10 +122,6 @@ def _draw_bars(ax: Axes, names: Sequence[str], amounts: Numbers, colours: Sequen
         bar.set_facecolor(colour)
 
 
-TOO_SMALL_TO_SEE: Final = 1e-3
-"""Share of all thread time below which a class has no bar, and no entry in the legend of a timeline."""
-
-
 @plot("Bytes requested from storage")
 def plot_byte_ledger(ax: Axes, byte_ledger: ByteLedger) -> None:
     """Draw the classes of the byte ledger, with the residual, and whether it is complete."""
@@ -175,7 +171,7 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
 def _too_small(ledger: TimeLedger) -> float:
     """Seconds below which a class is next to nothing; refused where there were no threads."""
     refuse_if(not ledger.total, "there were no worker threads")
-    return TOO_SMALL_TO_SEE * (ledger.total or 0.0)
+    return 1e-3 * (ledger.total or 0.0)
 
 
 def _draw_classes(

@@ -15,11 +15,10 @@ from matplotlib.colors import to_rgba
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import some
 from roastcoffea.metrics.phases import COMPUTE, READING, RESIDUAL
-from roastcoffea.metrics.statistics import Numbers, measured_values
+from roastcoffea.metrics.statistics import Numbers, axes, measured_values, spread
 from roastcoffea.visualization import draw
-from roastcoffea.visualization import draw as lines
 from roastcoffea.visualization.draw import Scheme, family_labels, legend, letters, scheme_of
-from roastcoffea.visualization.inputs import Counted, Series, Span, Workers, amounts_in_bins, series_of
+from roastcoffea.visualization.inputs import Counted, Series, Span, Workers, series_of
 from roastcoffea.visualization.registry import WIDE, plot
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of
 
@@ -29,9 +28,6 @@ COLUMNS: Final = 800
 MOST_NAMED: Final = 24
 MOST_SEPARATE: Final = 40
 """Lanes up to which there is a gap between them: of more it would be thinner than a dot."""
-
-UNTOLD: Final = "not recorded"
-UNTOLD_CHUNKS: Final = "chunks (inside not recorded)"
 
 
 @plot("Task stream", size=WIDE)
@@ -43,11 +39,12 @@ def plot_task_stream(
     A task of the processor has the colour of the class that took most of it. Of very many tasks a pixel
     shows the class that took most of its time; failed work wins.
     """
-    stream, names = stream_of(*attempts, worker_names), dict(zip(SHOWN, SHOWN, strict=True)) | {RESIDUAL: UNTOLD}
+    stream = stream_of(*attempts, worker_names)
+    names = {name: name for name in SHOWN} | {RESIDUAL: "not recorded"}
     if attempts[1] is None:  # nothing tells what went on inside of chunks
         inside = stream.kind == SHOWN.index(RESIDUAL)
         stream = stream._replace(kind=np.where(inside, SHOWN.index(COMPUTE), stream.kind))
-        names[COMPUTE] = UNTOLD_CHUNKS
+        names[COMPUTE] = "chunks (inside not recorded)"
     end, scheme = float(stream.stop.max()), scheme_of(ax)
     axis = draw.time_axis(ax, start, end)
     if len(stream.start) > MOST_RECTANGLES:
@@ -101,7 +98,6 @@ def _name_lanes(ax: Axes, stream: Stream, names: Mapping[str, str]) -> None:
 
 
 MOST_BINS = 150
-BITS = 8
 
 
 @plot("Data rate")
@@ -131,8 +127,9 @@ def data_rates(requests: pa.Table, start: float, most: int = MOST_BINS) -> tuple
     starts, stops, amounts = (measured_values(known[name]) for name in ("start", "stop", "bytes"))
     begin, end = min(start, float(starts.min())), float(stops.max())
     refuse_if(end <= begin, "the attempts of chunks took no time")
-    edges = np.linspace(begin, end, int(np.clip(2 * len(starts) ** 0.5, 10, most)) + 1)
-    return edges, BITS * amounts_in_bins(starts, stops, amounts, edges) / np.diff(edges)
+    bins, rows = int(np.clip(2 * len(starts) ** 0.5, 10, most)), np.arange(len(starts))
+    edges = np.linspace(begin, end, bins + 1)
+    return edges, 8 * spread(0 * rows, starts, stops, amounts, axes(begin, end, rows[:1], 1, bins))[0] / np.diff(edges)
 
 
 def note_of_unknown(requests: pa.Table) -> str:
@@ -157,12 +154,8 @@ PERCENT_OF_CORE = "CPU of the process (% of one core)"
 def plot_worker_count_timeline(ax: Axes, worker_counts: Counted, start: float) -> None:
     """Draw how many workers there were from moment to moment."""
     times, counts = worker_counts
-    axis = draw.time_axis(ax, start, times[-1])
-    colour = scheme_of(ax).series[0]
-    ax.step(axis(times), counts, where="post", color=colour, linewidth=1.6)
-    ax.fill_between(axis(times), counts, step="post", color=colour, alpha=0.25, linewidth=0)
+    draw.level(ax, draw.time_axis(ax, start, times[-1])(times), counts)
     ax.set_ylabel("workers")
-    ax.set_ylim(bottom=0)
     draw.whole_numbers(ax.yaxis)
 
 
@@ -188,7 +181,7 @@ def plot_memory_utilization_mean_timeline(
     ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
 ) -> None:
     """Draw the workers' memory in percent of what Dask may use: the mean, and from the least to the most."""
-    lines.worker_mean(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
+    draw.worker_mean(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
     _draw_limit(ax)
     legend(ax)
 
@@ -202,7 +195,7 @@ def plot_memory_utilization_per_worker_timeline(
     max_legend_entries: int | None = None,
 ) -> None:
     """Draw each worker's memory in percent of what Dask may use; many workers as bands."""
-    lines.worker_lines(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
+    draw.worker_lines(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
     _draw_limit(ax)
     legend(ax, max_legend_entries)
 
@@ -212,7 +205,7 @@ def plot_cpu_utilization_mean_timeline(
     ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
 ) -> None:
     """Draw the CPU use of worker processes, 100 % is one core: the mean, and from the least to the most."""
-    lines.worker_mean(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
+    draw.worker_mean(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
     legend(ax)
 
 
@@ -225,7 +218,7 @@ def plot_cpu_utilization_per_worker_timeline(
     max_legend_entries: int | None = None,
 ) -> None:
     """Draw the CPU use of each worker process, 100 % is one core; many workers as bands."""
-    lines.worker_lines(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
+    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
     legend(ax, max_legend_entries)
 
 
@@ -241,7 +234,7 @@ def plot_occupancy_timeline(
     series = series_of(states_of_workers, "occupancy", workers.names)
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     label = f"work expected by the scheduler ({scale.unit})"
-    lines.worker_steps(ax, series, whole_run, label, workers.presence, scale.factor)
+    draw.worker_steps(ax, series, whole_run, label, workers.presence, scale.factor)
     legend(ax, max_legend_entries)
 
 
@@ -255,7 +248,7 @@ def plot_executing_tasks_timeline(
 ) -> None:
     """Draw how many tasks each worker was executing, from sample to sample; many workers as bands."""
     series = series_of(worker_samples, "executing", workers.names)
-    lines.worker_steps(ax, series, whole_run, "tasks executing", workers.presence)
+    draw.worker_steps(ax, series, whole_run, "tasks executing", workers.presence)
     legend(ax, max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
@@ -270,7 +263,7 @@ def plot_worker_activity_timeline(
 ) -> None:
     """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
     series = series_of(states_of_workers, "processing", workers.names)
-    lines.worker_steps(ax, series, whole_run, "tasks assigned", workers.presence)
+    draw.worker_steps(ax, series, whole_run, "tasks assigned", workers.presence)
     legend(ax, max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
@@ -282,5 +275,5 @@ def plot_total_active_tasks_timeline(ax: Axes, states_of_workers: pa.Table, whol
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
     series = series_of(states_of_workers, "processing", workers.names)
-    lines.worker_sum(ax, series, whole_run, "tasks assigned", workers.presence)
+    draw.worker_sum(ax, series, whole_run, "tasks assigned", workers.presence)
     draw.whole_numbers(ax.yaxis)
