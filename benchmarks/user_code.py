@@ -27,8 +27,7 @@ import psutil
 from plants import Ground, cluster, measured, spinning
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.digest import digest_of
-from roastcoffea.report.screen import look_of
+from roastcoffea.report.first_look import digest_of
 
 CLOSE: Final = 0.15
 """Relative error of the promised CPU seconds in the median of the pairs."""
@@ -66,11 +65,11 @@ def printed(measurement: Measurement) -> str:
 
 def missing(measurement: Measurement, place: str) -> list[str]:
     """Where function, file and line are not named."""
-    look = look_of(digest_of(measurement.run, measurement.metrics))
+    look = digest_of(measurement.run, measurement.metrics)
     shown = {
         "summary": printed(measurement),
         "hottest line": look.hot[0].where if look.hot else "",
-        "first card": look.cards[0].what if look.cards else "",
+        "first card": look.findings[0].what if look.findings else "",
     }
     # a terminal shortens paths to their last part
     function, _, where = place.partition(" (")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import json
 import re
 import struct
 import zlib
@@ -22,8 +23,7 @@ from roastcoffea.log.journal import ENDING, LOG, RECORDS
 from roastcoffea.log.journals import Entry, journal_in
 from roastcoffea.log.packing import checked_content
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.exports.metrics_json import FORMATS
-from roastcoffea.report.page.charts import ESCAPE
+from roastcoffea.report.exports import FORMATS
 
 NAMES = ["<script>alert(1)</script>", "$$x$$", "a&b", '"><img src=x onerror=alert(1)>', r"\(y\)"]
 SPREADSHEET = ["=1+1", "+cmd|' /C calc'!A0", "-dy", "@SUM(A1)", "\tx", "\rx", "\nx", "'quoted"]
@@ -106,33 +106,18 @@ def block(page: str, name: str) -> str:
     return page.partition(f'id="{name}">')[2].partition("</script>")[0]
 
 
-def unpacked(told: dict[str, Any], content: bytes, lanes: int) -> list[tuple[int, int, float, float, int]]:
-    """Lane, class, begin, end and group of each task, as charts.js reads them."""
-    at = 0
-
-    def take(kind: str, length: int) -> Any:
-        nonlocal at
-        found = np.frombuffer(content, kind, length, at)
-        at += found.nbytes
-        return found.astype(np.int64)
-
-    count = told["tasks"]
-    of_lane = take("<u4", lanes)
-    far = [take("<i4", told[name]).tolist() for name in ("gaps", "durations")]
-    gaps, durations = [take("u1", count) + 256 * take("u1", count) for _ in range(2)]
-    kinds = take("u1", count)
-    groups = take("u1", count) + 256 * take("u1", count)
-    assert at == len(content)
-    found, task = [], 0
-    for lane, number in enumerate(of_lane):
-        now = 0
-        for _ in range(number):
-            now += far[0].pop(0) if gaps[task] == ESCAPE else gaps[task]
-            begin = now
-            now += far[1].pop(0) if durations[task] == ESCAPE else durations[task]
-            found.append((lane, kinds[task], begin * told["unit"], now * told["unit"], groups[task]))
-            task += 1
+def drawn(page: str) -> dict[str, Any]:
+    """What the scripts of a page draw."""
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(block(page, "charts"))))
     return found
+
+
+def tasks_in(told: dict[str, Any]) -> list[tuple[int, int, float, float, list[str]]]:
+    """Lane, class, begin, end and what is known of each task, as charts.js reads them."""
+    moments = (told["unit"] * np.cumsum(told["steps"])).reshape(-1, 2)
+    lanes = np.repeat(np.arange(len(told["tasks"])), told["tasks"])
+    known = [told["groups"][group] for group in told["group"]]
+    return list(zip(lanes.tolist(), told["kind"], *moments.T.tolist(), known, strict=True))
 
 
 BASE64 = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")

@@ -26,7 +26,7 @@ from roastcoffea import measured
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.recording.assembly import RunRecords
-from roastcoffea.report.digest import digest_of
+from roastcoffea.report.first_look import digest_of
 
 
 @pytest.fixture(scope="module")

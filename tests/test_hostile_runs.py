@@ -26,7 +26,7 @@ from roastcoffea import load
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
-from roastcoffea.report.exports.metrics_json import write_openmetrics
+from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.report.summary import summary
 from roastcoffea.sheets.markup import markdown
 from roastcoffea.storage.document import LAST_TAGGED, RUN_FILE

@@ -17,8 +17,7 @@ from roastcoffea.metrics.facts import elapsed_seconds, known_names
 from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.records.run import Run
-from roastcoffea.report.exports.metrics_json import metrics_json
-from roastcoffea.report.tables import NAMES, frame_named
+from roastcoffea.report.tables import NAMES, frame_named, metrics_json
 from roastcoffea.storage.sharing import shared
 from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
 from roastcoffea.units import SECOND
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from roastcoffea.report.screen import Places
+    from roastcoffea.report.first_look import Places
 
 T = TypeVar("T")
 
@@ -277,10 +276,10 @@ class Measurement:
         MeasurementError
             If the format is unknown, the path exists, or it cannot be written.
         """
-        from roastcoffea.report.exports.tables import export
+        from roastcoffea.report.exports import export
 
         one = self.share() if share else self
-        return export(one.run, one.metrics, lambda: one.tables, Path(path), file_format, overwrite)
+        return export(one, Path(path), file_format, overwrite)
 
     def report(
         self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False, share: bool = False
@@ -309,8 +308,7 @@ class Measurement:
 
     def _repr_html_(self) -> str:
         """The first look at it, for notebooks."""
-        from roastcoffea.report.digest import digest_of
-        from roastcoffea.report.screen import notebook_look
+        from roastcoffea.report.first_look import digest_of, notebook_look
         from roastcoffea.report.summary import heading
 
         return notebook_look(digest_of(self.run, self.metrics), heading(self.run))
@@ -344,16 +342,15 @@ class Measurement:
         if all or group is not None:
             print_sheets(summary(self.run, self.metrics, group), file)
             return
-        from roastcoffea.report.digest import digest_of
-        from roastcoffea.report.screen import NARROWEST, print_first_look
+        from roastcoffea.report.first_look import NARROWEST, digest_of, print_first_look
 
-        names = known_names(self.metrics.evaluator).workers
+        names = known_names(self.metrics.evaluator)
         print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
 
     @property
     def _places(self) -> Places:
         """Where all of it is to be seen."""
-        from roastcoffea.report.screen import Places
+        from roastcoffea.report.first_look import Places
 
         if self.path is None:
             return Places()

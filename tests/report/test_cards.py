@@ -13,8 +13,8 @@ def test_shares_are_whole_percent() -> None:
 
 
 def test_a_part_has_a_label_where_there_is_room() -> None:
-    wide, narrow = segment(COMPUTING, 0.6, "compute", "6 s"), segment(IDLING, 0.02, "idle: tail", "0.2 s", label="idle")
-    assert (wide.label, wide.width, wide.details) == ("compute", "60.00", "compute 6 s (60 %)")
+    wide, narrow = segment(COMPUTING, 0.6, "compute", "6 s"), segment(IDLING, 0.02, "idle: tail", "0.2 s")
+    assert (wide.label, wide.fraction, wide.details) == ("compute", 0.6, "compute 6 s (60 %)")
     assert (narrow.label, narrow.name) == ("", "idle: tail")
     bar = drawn("10 s in all", "", [wide, narrow], 0.5)
     assert bar.spoken == "10 s in all: compute 60 %, idle: tail 2 %"

@@ -11,9 +11,8 @@ from handmade import empty_run, handmade_run
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING, TROUBLE
-from roastcoffea.report.digest import Digest, digest_of
-from roastcoffea.report.screen import look_of, notebook_look, palette
-from roastcoffea.sheets.sheet import Card, Heading
+from roastcoffea.report.first_look import Digest, cards_of, digest_of, notebook_look
+from roastcoffea.sheets.sheet import Card, Heading, palette
 from roastcoffea.visualization.draw import luminance
 
 
@@ -29,22 +28,14 @@ def finding(**values: Any) -> Finding:
 
 
 def card(digest: Digest, found: Finding, *anchors: str) -> Card:
-    (made,) = look_of(dataclasses.replace(digest, findings=[found]), anchors).cards
+    (made,) = cards_of(dataclasses.replace(digest, findings=[found]), anchors)
     return made
-
-
-def test_bars_are_as_wide_as_their_shares(digest: Digest) -> None:
-    for drawn, bar in zip(look_of(digest).bars, (digest.time, digest.bytes), strict=True):
-        assert bar is not None
-        widths = [float(segment.width) for segment in drawn.segments]
-        assert widths == pytest.approx([100 * share.fraction for share in bar.shares], abs=0.01)
-        assert all(f"{segment.name} {segment.percent}" in drawn.spoken for segment in drawn.segments)
 
 
 def test_a_run_of_nothing_says_so_in_a_sentence() -> None:
     measurement = Measurement(empty_run())
-    look = look_of(digest_of(measurement.run, measurement.metrics))
-    assert (look.chip, look.bars, look.cards) == ("nothing was run", [], [])
+    look = digest_of(measurement.run, measurement.metrics)
+    assert (look.chip, look.bars, cards_of(look)) == ("nothing was run", [], [])
     assert "No Runner was called" in look.verdict
     assert len(look.tiles) == 1
 
@@ -99,7 +90,7 @@ def test_a_card_leads_to_the_page_on_its_cause(digest: Digest) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_stands_in_a_bar_is_legible(scheme: str) -> None:
-    found = dict(line.strip().split(": ") for line in palette(scheme).split(";") if line.strip())
+    found = dict(line.strip().split(": ") for line in palette(FAMILIES, scheme).split(";") if line.strip())
     for family in FAMILIES:
         light, dark = sorted((luminance(found[f"--rc-{family.name}"]), luminance(found[f"--rc-on-{family.name}"])))
         assert (dark + 0.05) / (light + 0.05) >= 4.5

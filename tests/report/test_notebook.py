@@ -15,7 +15,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.ledger import LABELS_OF
 from roastcoffea.metrics.phases import FAMILIES, Family
-from roastcoffea.report.digest import digest_of
+from roastcoffea.report.first_look import digest_of
 from roastcoffea.sheets.markup import html
 from roastcoffea.sheets.sheet import Column, Reason, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE

@@ -20,21 +20,11 @@ from rich.color import Color
 from rich.console import Console
 
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics.facts import NO_NAMES
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
-from roastcoffea.report.digest import Share, digest_of
-from roastcoffea.report.screen import (
-    BLOCKS,
-    LETTERS,
-    OF_SIXTEEN,
-    Places,
-    cells_of,
-    colour_of,
-    print_first_look,
-    with_names,
-    with_short_paths,
-)
+from roastcoffea.report.first_look import FILLS, Places, cells_of, digest_of, print_first_look, with_short_paths
 from roastcoffea.report.summary import summary
 from roastcoffea.sheets.terminal import console_for, show
 
@@ -107,15 +97,11 @@ def test_a_long_head_has_the_time_in_its_first_line() -> None:
     assert second.endswith("lost with the output")
 
 
-def test_the_rest_is_listed_where_there_is_more_than_is_named() -> None:
-    assert "`measurement.missing`" not in "".join(shown(failed()))
-
-
 def test_a_notebook_gets_one_text_and_not_one_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
     monkeypatch.setattr("rich.jupyter.display", lambda segments, text: texts.append(text))
     measurement, console = healthy(), Console(force_jupyter=True, width=80)
-    print_first_look(console, digest_of(measurement.run, measurement.metrics), Places(), {})
+    print_first_look(console, digest_of(measurement.run, measurement.metrics), Places(), NO_NAMES)
     (first,) = texts
     show(console, summary(measurement.run, measurement.metrics, "throughput"))
     assert len(texts) == 2
@@ -177,7 +163,7 @@ def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
     assert max(map(len, taken)) <= 80
     lacking = digest_of(measurement.run, measurement.metrics).lacking
     assert lacking is not None
-    remedy = lacking.remedy or ""
+    remedy = lacking.line or ""
     assert len(remedy) > 80
     assert rest == [ast.unparse(statement) for statement in ast.parse(remedy).body]
     file = io.StringIO()
@@ -214,14 +200,10 @@ def test_a_group_is_printed_alone_and_an_unknown_one_is_named() -> None:
 # Bars
 
 
-def share(fraction: float, family: Any = COMPUTING) -> Share:
-    return Share(family, fraction, "", {})
-
-
 @pytest.mark.parametrize("fractions", [[1.0], [0.5, 0.5], [0.6, 0.3, 0.09, 0.009, 0.001], [1 / 3] * 3, [1e-9, 1.0]])
 @pytest.mark.parametrize("width", [1, 7, 60])
 def test_a_bar_is_full_and_its_parts_as_long_as_their_shares(fractions: list[float], width: int) -> None:
-    cells = cells_of([share(fraction) for fraction in fractions], width)
+    cells = cells_of(fractions, width)
     assert sum(cells) == width
     assert all(abs(each - fraction * width) < 1 for each, fraction in zip(cells, fractions, strict=True))
 
@@ -233,7 +215,7 @@ def bar_of(lines: list[str], name: str) -> str:
 
 def test_half_of_a_bar_is_half_of_the_time() -> None:
     bar = bar_of(shown(half_reading()), "thread time")
-    of = {family.name: bar.count(BLOCKS[family.name]) for family in FAMILIES}
+    of = {family.name: bar.count(FILLS[family.name].block) for family in FAMILIES}
     assert abs(of[COMPUTING.name] - of[READING.name]) <= 1
     assert of[COMPUTING.name] + of[READING.name] == len(bar)
 
@@ -255,11 +237,11 @@ def test_with_colours_all_parts_are_full_blocks(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("TERM", few)
         lines = shown(half_reading(), Terminal())
         (bar,) = [line for line in lines if line.startswith("  thread time ")]
-        assert BLOCKS[READING.name] * 20 in bar
+        assert FILLS[READING.name].block * 20 in bar
         assert "\x1b[" in bar
     monkeypatch.setenv("NO_COLOR", "1")
     lines = shown(half_reading(), Terminal())
-    assert BLOCKS[READING.name] * 20 in bar_of(lines, "thread time")
+    assert FILLS[READING.name].block * 20 in bar_of(lines, "thread time")
     assert "\x1b[38" not in "".join(lines)
 
 
@@ -269,17 +251,8 @@ def test_of_sixteen_colours_each_family_has_one_of_its_own(monkeypatch: pytest.M
     lines = shown(made_run([plan(1.0, read=1.0, open_cpu=0.5, open_wait=0.5)] * 20, 2), Terminal())
     (bar,) = [line for line in lines if line.startswith("  thread time ")]
     codes = {block: code for code, block in re.findall(r"\x1b\[([1-9]\d)m(.)", bar)}
-    assert codes == {BLOCKS["computing"]: "34", BLOCKS["reading"]: "33", BLOCKS["opening"]: "93"}
-    assert len({Color.parse(name).number for name in OF_SIXTEEN.values()}) == len(FAMILIES)
-    assert OF_SIXTEEN["handling"] == "magenta"
-    assert OF_SIXTEEN["idling"] == "bright_black"
-
-
-def test_no_block_is_another_one_mirrored() -> None:
-    """Without colours the two diagonals of quarters were trouble and handling."""
-    assert not {"\N{QUADRANT UPPER LEFT AND LOWER RIGHT}", "\N{QUADRANT UPPER RIGHT AND LOWER LEFT}"} <= {
-        *BLOCKS.values()
-    }
+    assert codes == {FILLS["computing"].block: "34", FILLS["reading"].block: "33", FILLS["opening"].block: "93"}
+    assert len({Color.parse(fill.of_sixteen).number for fill in FILLS.values()}) == len(FAMILIES)
 
 
 def test_an_output_that_knows_ascii_only_gets_letters() -> None:
@@ -289,7 +262,7 @@ def test_an_output_that_knows_ascii_only_gets_letters() -> None:
     file.flush()
     lines = raw.getvalue().decode("ascii").splitlines()
     assert lines[0].startswith("caf\\xe9")
-    assert set(bar_of(lines, "thread time")) <= set(LETTERS.values())
+    assert set(bar_of(lines, "thread time")) <= {fill.letter for fill in FILLS.values()}
 
 
 def test_families_stand_out_from_black_and_white() -> None:
@@ -298,12 +271,10 @@ def test_families_stand_out_from_black_and_white() -> None:
         linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    colours = [luminance(colour_of(family)) for family in FAMILIES]
+    colours = [luminance(FILLS[family.name].colour) for family in FAMILIES]
     assert min((one + 0.05) / 0.05 for one in colours) >= 3
     assert min(1.05 / (one + 0.05) for one in colours) >= 3
-    assert (
-        len({colour_of(family) for family in FAMILIES}) == len(set(BLOCKS.values())) == len(set(LETTERS.values())) == 7
-    )
+    assert [len(set(fills)) for fills in zip(*FILLS.values(), strict=True)] == [7] * 4
 
 
 # Names
@@ -322,17 +293,6 @@ def test_a_long_name_leaves_the_wall_time_at_the_edge() -> None:
     lines = shown(dataclasses.replace(healthy().run, name="/store/" + "averylongname" * 12))
     assert max(map(cell_len, lines)) <= 80
     assert any(line.endswith("  20 s") for line in lines[:4])
-
-
-def test_workers_and_their_hosts_have_names_and_endpoints_keep_theirs() -> None:
-    names = {"tcp://127.0.0.1:40": "vm:1", "tcp://127.0.0.1:401": "vm:2"}
-    assert with_names("Worker tcp://127.0.0.1:401 on 127.0.0.1 is slow.", names) == "Worker vm:2 is slow."
-    assert with_names("tcp://127.0.0.1:40, tcp://127.0.0.1:401", names) == "vm:1, vm:2"
-    assert with_names("no core on 127.0.0.1, or on 127.0.0.1.", names) == "no core on vm, or on vm."
-    assert with_names("waits for 127.0.0.1:80 and http://127.0.0.1/x", names) == (
-        "waits for 127.0.0.1:80 and http://127.0.0.1/x"
-    )
-    assert with_names("worker a", {"a": "a"}) == "worker a"
 
 
 def test_of_long_paths_the_last_part_is_left() -> None:

@@ -31,7 +31,7 @@ from roastcoffea.errors import MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.digest import digest_of
+from roastcoffea.report.first_look import digest_of
 from roastcoffea.storage.store import save_run
 from roastcoffea.visualization import plots, registry
 from roastcoffea.visualization.draw import DARK, LIGHT

@@ -11,7 +11,7 @@ import click
 
 from roastcoffea.cli import shell
 from roastcoffea.errors import MeasurementError
-from roastcoffea.report.exports.metrics_json import FORMATS, default_name
+from roastcoffea.report.exports import FORMATS, default_name
 from roastcoffea.storage.folders import OR_OVERWRITE
 
 
@@ -35,7 +35,7 @@ def export_command(*, path: Path, file_format: str, output: Path | None, share: 
     from roastcoffea.studies.merging import measurement_at
 
     measurement = measurement_at(path)
-    target = output or default_name(path, shell.SHARED * share + FORMATS[file_format])
+    target = output or default_name(path, shell.SHARED * share + FORMATS[file_format].ending)
     shell.say(measurement.export(target, file_format, overwrite, share=share))
 
 

@@ -26,15 +26,6 @@ from roastcoffea.units import GIGABIT_PER_SECOND, KILOHERTZ, SECOND, counted, nu
 NAME: Final = "roastcoffea"
 BETWEEN: Final = ", "
 
-SPAN: Final = 60.0
-"""Seconds over which rates are averaged: records come chunk by chunk."""
-
-ENOUGH_CHUNKS: Final = 10
-"""Chunks that must end in the last minute to estimate the time left from it; else all chunks so far serve."""
-
-MOST_WRONG: Final = 10.0
-"""How many times longer than estimated a run may take at most, where too few chunks have ended to say more."""
-
 IDLE: Final = "idle"
 WORDS: Final = {one.name: one.word for one in TIME_CLASSES}
 """Causes as findings name them, by class of thread time."""
@@ -79,7 +70,9 @@ class Rates:
         if self._asked is None and progress.chunks_asked:
             self._asked = self._points[-1][0]
         self._points.append((moment, progress))
-        while len(self._points) > 2 and self._points[1][0] <= moment - SPAN:
+        while (
+            len(self._points) > 2 and self._points[1][0] <= moment - 60
+        ):  # rates are averaged over a minute: records come chunk by chunk
             self._points.popleft()
 
     @property
@@ -95,18 +88,23 @@ class Rates:
         size = None if now.bytes is None else (now.bytes - (before.bytes or 0)) / seconds
         return (now.events - before.events) / seconds, size
 
+    def _done(self) -> tuple[int, float]:
+        """Chunks of the last minute, if they are enough, else of the whole run, and the seconds that they took."""
+        (first, before), (last, now) = self._points[0], self._points[-1]
+        asked = last if self._asked is None else self._asked
+        if now.chunks - before.chunks < 10:
+            return now.chunks, last - asked
+        return now.chunks - before.chunks, last - max(first, asked)
+
     @property
     def left(self) -> float | None:
         """Seconds until all chunks that were asked for are done; None before enough of them are."""
-        last, now = self._points[-1]
-        if self._asked is None or now.chunks >= now.chunks_asked:
-            return None
-        first, before = self._points[0]
-        done, seconds = now.chunks - before.chunks, last - max(first, self._asked)
-        if done < ENOUGH_CHUNKS:
-            done, seconds = now.chunks, last - self._asked
+        now = self._points[-1][1]
+        done, seconds = self._done()
         at_once = now.threads[0] if now.threads else now.workers or 1
-        return seconds * (now.chunks_asked - now.chunks) / done if done >= at_once and seconds > 0 else None
+        if now.chunks >= now.chunks_asked or done < at_once or seconds <= 0:
+            return None
+        return seconds * (now.chunks_asked - now.chunks) / done
 
     @property
     def left_between(self) -> tuple[float, float] | None:
@@ -115,20 +113,17 @@ class Rates:
         The number of chunks that end in a time scatters as their durations do, and the run waits for the longest of the
         last ones. What changes later, such as storage that becomes slow, is not foreseen.
         """
-        left = self.left
-        if left is None or self._asked is None:
+        left, now, (done, _) = self.left, self._points[-1][1], self._done()
+        if left is None:
             return None
-        now = self._points[-1][1]
-        done = now.chunks - self._points[0][1].chunks
-        if done < ENOUGH_CHUNKS:
-            done = now.chunks
         mean, deviation = self._chunk_seconds()
         scatter = deviation / mean if deviation else 1.0  # chunks that end at random, where nothing is known of them
         at_once = now.threads[0] if now.threads else 1
         waves = at_once**2 / 12 / done**2  # chunks that began together end together: up to one of each thread is amiss
         error = OF_90_PERCENT * math.sqrt(scatter**2 * (1 / done + 1 / (now.chunks_asked - now.chunks)) + waves)
         longest = deviation * (math.log(max(at_once, 1)) + 1.5)
-        return max(left - mean, 0.0) / (1 + error), left / max(1 - error, 1 / MOST_WRONG) + longest
+        # it takes ten times longer than estimated at most, where too few chunks have ended to say more
+        return max(left - mean, 0.0) / (1 + error), left / max(1 - error, 0.1) + longest
 
     def _chunk_seconds(self) -> tuple[float, float]:
         """Mean and standard deviation of the time of an attempt; zeros where nothing is known of it."""
@@ -231,9 +226,6 @@ SHARE: Final = 20.0
 
 PATIENCE: Final = 2.0
 """Seconds to wait for a terminal that takes no more; the run goes on without."""
-
-FEWEST_ROWS: Final = 4
-"""In a terminal with fewer rows nothing is drawn; so many less one are left to all else."""
 
 
 class LiveText:
@@ -402,7 +394,7 @@ class BottomRow:
         """Write the lowest rows anew, and have all others scroll."""
         lines = [line for own in area.lines.values() for line in own]
         size = os.get_terminal_size(self._terminal)
-        room = size.lines - FEWEST_ROWS + 1
+        room = size.lines - 3  # which are left to all else
         drawn = [self._styled(fitted(printable(line), size.columns - 1)) for line in lines[: max(room, 0)]]
         before, held = area.size, area.rows
         first = size.lines - len(drawn)

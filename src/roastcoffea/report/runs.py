@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from textwrap import wrap
 from typing import Any, Final, NamedTuple
 
@@ -24,10 +25,6 @@ NO_CALL: Final = "nothing run"
 OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, LOST, NO_CALL, UNREADABLE)
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
-TOO_LARGE: Final = 1e30
-"""Number that no run has; another program may have written it."""
-MISSING: Final = ("num_missing_chunks", "num_missing_files")
-
 
 STALE: Final = " *"
 """Mark of a bottleneck that another version found."""
@@ -49,27 +46,16 @@ class Entry(NamedTuple):
     outcome: str
 
 
-LARGEST_FIRST: Final = frozenset(("events", "workers", "elapsed", "rate"))
+UNITS: Final = {"events": LARGE_COUNT, "workers": LARGE_COUNT, "elapsed": SECOND, "rate": KILOHERTZ}
+"""Of columns with numbers: the largest one is first where runs are sorted by it."""
 
-COLUMNS: Final = {
-    "name": Column("name"),
-    "started": Column("started"),
-    "processor": Column("processor"),
-    "events": Column("events", LARGE_COUNT),
-    "workers": Column("workers", LARGE_COUNT),
-    "elapsed": Column("elapsed", SECOND),
-    "rate": Column("rate", KILOHERTZ),
-    "bottleneck": Column("bottleneck"),
-    "outcome": Column("outcome"),
-}
+COLUMNS: Final = {name: Column(name, UNITS.get(name)) for name in Entry._fields}
 WIDEST: Final = {"processor": 20, "bottleneck": 13, "outcome": 11}
 """Letters of columns of words at most; more goes into a second line."""
 LEAST: Final = {"name": 11, "processor": 8}
 """Letters that are left of columns where there is no room for more."""
-DISPENSABLE: Final = ("started", "elapsed")
-"""Columns that are left out where there is no room, in this order."""
-LESS_THAN_NAMES: Final = ("workers", "processor")
-"""Columns that are left out, in this order, where all names then fit into a line each."""
+DISPENSABLE: Final = ("started", "elapsed", "workers", "processor")
+"""Columns that are left out, in this order, where there is no room; the last two where all then fits in a line each."""
 SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
     "processor": lambda value: f"processor {value}",
     "workers": lambda value: counted(value, "worker"),
@@ -81,7 +67,6 @@ SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
 def entry_of(stored: StoredRun) -> Entry:
     """What a list tells of a measurement."""
     known, stale = _metrics(stored) if stored.reported is None else (stored.reported, False)
-    mark = STALE if stale else ""
     ran = stored.reported is not None or bool(stored.processors)
     return Entry(
         name=stored.name,
@@ -91,7 +76,7 @@ def entry_of(stored: StoredRun) -> Entry:
         workers=_number(known.get("peak_workers", known.get("avg_workers"))) or None,
         elapsed=_number(known.get("elapsed_time_seconds")) or stored.elapsed,
         rate=_number(known.get("event_rate_elapsed_khz")) or None,
-        bottleneck=f"{word}{mark}" if ran and isinstance(word := known.get("bound"), str) else None,
+        bottleneck=f"{word}{STALE * stale}" if ran and isinstance(word := known.get("bound"), str) else None,
         outcome=_outcome(stored, known),
     )
 
@@ -112,8 +97,8 @@ def _metrics(stored: StoredRun) -> tuple[Mapping[str, Any], bool]:
 
 
 def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and abs(value) < TOO_LARGE else None
+    # another program may have written a number that no run has
+    return value if type(value) in (int, float) and abs(value) < 1e30 else None
 
 
 def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
@@ -125,19 +110,14 @@ def _outcome(stored: StoredRun, known: Mapping[str, Any]) -> str:
         return INTERRUPTED if (stored.run_error or "").partition(":")[0].strip() == INTERRUPT else BROKEN
     if stored.reported is None and not stored.processors:
         return NO_CALL
-    return INCOMPLETE if any(known.get(name) for name in MISSING) else COMPLETE
+    return INCOMPLETE if known.get("num_missing_chunks") or known.get("num_missing_files") else COMPLETE
 
 
 def in_order(entries: Sequence[Entry], by: str) -> list[Entry]:
     """Entries in the order of a column, what is not known last; the largest number first, the oldest run first."""
-    sign = -1 if by in LARGEST_FIRST else 1
-
-    def place(entry: Entry) -> tuple[bool, Any]:
-        value = getattr(entry, by)
-        return value is None, (sign * value if isinstance(value, int | float) else value or "")
-
     known = [entry for entry in entries if getattr(entry, by) is not None]
-    return [*sorted(known, key=place), *(entry for entry in entries if getattr(entry, by) is None)]
+    unknown = [entry for entry in entries if getattr(entry, by) is None]
+    return sorted(known, key=attrgetter(by), reverse=by in UNITS) + unknown
 
 
 def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
@@ -155,23 +135,13 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
         name: max(len(name), *(cell_len(cell.text) for cell in cells))
         for name, cells in zip(columns, shown, strict=True)
     }
-    widths = dict(longest)
-    excess = sum(size + GAP for size in widths.values()) - width
-
-    def beyond() -> int:
-        """Letters too many, even if columns of words are no wider than they have to be."""
-        return excess - sum(max(widths[name] - widest, 0) for name, widest in WIDEST.items() if name in widths)
-
-    less = [name for name in LESS_THAN_NAMES if name in widths]
-    for name in DISPENSABLE:
-        if beyond() > 0 and name in widths:
-            excess -= widths.pop(name) + GAP
-            del columns[name]
-    fits = beyond() <= sum(min(widths[name], WIDEST.get(name, widths[name])) + GAP for name in less)
-    for name in less if fits else ():
-        if beyond() > 0:
-            excess -= widths.pop(name) + GAP
-            del columns[name]
+    widest = {name: min(size, WIDEST.get(name, size)) + GAP for name, size in longest.items()}
+    without = [DISPENSABLE[:place] for place in range(len(DISPENSABLE) + 1)]
+    fitting = [gone for gone in without if sum(widest.values()) - sum(widest.get(name, 0) for name in gone) <= width]
+    for name in fitting[0] if fitting else DISPENSABLE[:2]:
+        if columns.pop(name, None):
+            del longest[name]
+    excess, widths = sum(size + GAP for size in longest.values()) - width, longest
     for name, least in (*WIDEST.items(), *LEAST.items()):
         if excess > 0 and name in widths:
             given = max(min(excess, widths[name] - least), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
@@ -15,12 +14,12 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.completeness import Incompleteness, is_interrupt
 from roastcoffea.errors import unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, catalogue, phases
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.metrics.facts import elapsed_seconds, known_names, name_of
 from roastcoffea.metrics.failures import skipped_data
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import Run
-from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures
+from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures, known
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import (
     LABELS,
@@ -90,16 +89,15 @@ DATASET_COLUMNS: Final = (
     *_keyed(COUNT, num_chunks="chunks", num_failed="failed", total_events="events"),
     *_keyed(SECOND, mean_duration="wall/chunk", total_duration="wall (ok)", cpu_seconds="CPU (all)"),
 )
-SECTION_COLUMNS: Final[Sequence[Keyed]] = (
-    ("count", Column("count", COUNT, dispensable=7)),
-    ("wall_seconds", Column("wall", SECOND, dispensable=8)),
-    ("self_seconds", Column("self", SECOND, dispensable=2)),
-    ("cpu_seconds", Column("CPU", SECOND, dispensable=3)),
-    ("max_seconds", Column("max", SECOND, dispensable=1)),
-    ("bytes", Column("bytes", BYTE, dispensable=5)),
-    ("memory_peak", Column("memory", BYTE, dispensable=4)),
-    ("errors", Column("errors", COUNT, dispensable=6)),
+SECTION_COLUMNS: Final = (
+    *_keyed(COUNT, count="count"),
+    *_keyed(SECOND, wall_seconds="wall", self_seconds="self", cpu_seconds="CPU", max_seconds="max"),
+    *_keyed(BYTE, bytes="bytes", memory_peak="memory"),
+    *_keyed(COUNT, errors="errors"),
 )
+LEAVE_FIRST: Final = ("max", "self", "CPU", "memory", "bytes", "errors", "count", "wall")
+"""Columns of sections in the order in which a narrow terminal leaves them out."""
+
 CUSTOM: Final = "value, dataset"
 CUSTOM_COLUMNS: Final = (
     *_keyed(COUNT, chunks="chunks", sum="sum", mean="mean", min="min", max="max"),
@@ -345,7 +343,11 @@ def _beginning(text: str, most: int) -> str:
 
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
     rows = _by_name(sections, "section, dataset")
-    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for row in rows)]
+    columns = [
+        (key, replace(column, dispensable=LEAVE_FIRST.index(column.name) + 1))
+        for key, column in SECTION_COLUMNS
+        if any(row.get(key) for row in rows)
+    ]
     if rows:
         yield keyed_sheet("section, dataset", rows, columns, title="sections")
 
@@ -390,11 +392,8 @@ def named_problems(run: Run, metrics: Metrics) -> list[str]:
 
 def problems_of_measuring(run: Run, metrics: Metrics) -> Iterator[str]:
     """Problems of a measurement, without data that the output lacks where a finding says which."""
-    missing: Incompleteness | None = None
-    with suppress(NotMeasuredError):
-        missing = metrics.evaluator.value("incompleteness")
-    told = () if missing is None or missing.complete else skipped_data(run)
-    lacking = frozenset(told)
+    missing: Incompleteness | None = known(metrics.evaluator, "incompleteness")
+    lacking = () if missing is None or missing.complete else frozenset(skipped_data(run))
     return (problem for problem in (*run.problems, *metrics.problems) if problem not in lacking)
 
 

@@ -1,10 +1,11 @@
-"""Tables of a run as DataFrames, and sheets of them, of batch jobs, of scheduler and client, and of failures."""
+"""Tables of a run as DataFrames, sheets of them, of batch jobs, scheduler, client and failures, and `metrics.json`."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import roastcoffea
+from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.diagnosis.stragglers import BALANCE_COLUMNS, STRAGGLER_COLUMNS
 from roastcoffea.errors import root_cause
-from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.allocation import CLASSES, JOB_COLUMNS
@@ -25,6 +28,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.central import TABLE
 from roastcoffea.metrics.chunks import CUSTOM_TOTALS
 from roastcoffea.metrics.endpoints import SERVER_COLUMNS
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.fine import MERGE_COLUMNS
@@ -47,6 +51,7 @@ from roastcoffea.records.workers import (
     WORKER_STATE_COLUMNS,
 )
 from roastcoffea.sheets.sheet import LABELS, UNACCOUNTED, Amount, Cell, Column, Sheet, absence
+from roastcoffea.storage.store import METRICS_FILE
 from roastcoffea.units import (
     BY_SYMBOL,
     BYTE,
@@ -67,6 +72,14 @@ from roastcoffea.units import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def known(values: Evaluator, name: str) -> Any:
+    """A quantity by its name; None where it was not measured."""
+    try:
+        return values.value(name)
+    except NotMeasuredError:
+        return None
 
 
 FIRST_ROWS: Final = 30
@@ -173,65 +186,52 @@ def _cell(value: Any) -> Cell:
 
 TITLE: Final = "batch jobs: cores x time charged"
 
-USED: Final = 0.5
-"""Share of the requested memory below which the rest is mentioned."""
-SPARE: Final = 1.25
-"""Factor on the peak that leaves room for other chunks."""
-
 
 def allocation(metrics: Metrics) -> Sequence[Sheet]:
     """Core time of batch jobs by class, and what is said about them; nothing without a job."""
-    try:
-        jobs: pa.Table = metrics.evaluator.value("jobs")
-    except NotMeasuredError:
-        return []
-    rows = jobs.to_pylist()
+    jobs: pa.Table | None = known(metrics.evaluator, "jobs")
+    rows = [] if jobs is None else jobs.to_pylist()
     if not rows:
         return []
-    known = [row for row in rows if row["charged"] is not None]
-    notes = [_who(rows), *_unknown(rows, known), *memory_note(rows)]
-    if not known:
-        return [Sheet(title=TITLE, lead=notes)]
-    total = math.fsum(row["charged"] for row in known)
-    columns = LABELS, Column("core time", SECOND), Column("share", FRACTION, bars=True)
-    names = {**CLASSES, "residual": UNACCOUNTED}
-    amounts = {label: math.fsum(row[name] for row in known) for name, label in names.items()}
-    shown = [
-        (label, amount, _share(amount, total)) for label, amount in amounts.items() if amount or label == UNACCOUNTED
-    ]
-    whole = (TOTAL, total, _share(total, total))
-    return [Sheet(title=TITLE, columns=columns, rows=[*shown, whole], notes=notes, form="plain")]
-
-
-def _share(amount: float, total: float) -> Cell:
-    return Amount(amount / total, FRACTION, share_text(amount / total)) if total else ""
-
-
-def _who(rows: Sequence[dict[str, Any]]) -> str:
-    systems = ", ".join(dict.fromkeys(row["batch_system"] for row in rows))
-    queues = ", ".join(dict.fromkeys(row["queue"] for row in rows if row["queue"]))
+    charged = [row for row in rows if row["charged"] is not None]
+    systems, queues = (
+        ", ".join(dict.fromkeys(row[name] for row in rows if row[name])) for name in ("batch_system", "queue")
+    )
     going = sum(not row["ended"] for row in rows)
-    on = f" in {queues}" if queues else ""
+    where = f" of {systems}{f' in {queues}' if queues else ''}"
     still = f"; {going} went on at the end of the run, until which they count" if going else ""
-    return f"{counted(len(rows), 'job')} of {systems}{on}{still}."
+    notes = [f"{counted(len(rows), 'job')}{where}{still}."]
+    if len(charged) < len(rows):
+        notes.append(f"Start or cores of {counted(len(rows) - len(charged), 'job')} are unknown: they are left out.")
+    notes += memory_note(rows)
+    if not charged:
+        return [Sheet(title=TITLE, lead=notes)]
+    labels = {**CLASSES, "residual": UNACCOUNTED}
+    amounts = {label: math.fsum(row[name] for row in charged) for name, label in labels.items()}
+    return [_shares(TITLE, "core time", amounts, math.fsum(row["charged"] for row in charged), notes)]
 
 
-def _unknown(rows: Sequence[Any], known: Sequence[Any]) -> Sequence[str]:
-    lacking = len(rows) - len(known)
-    return [f"Start or cores of {counted(lacking, 'job')} are unknown: they are left out."] if lacking else []
+def _shares(title: str, of: str, amounts: Mapping[str, float], total: float, notes: Sequence[str]) -> Sheet:
+    """Amounts of time that are known not to be zero, with their shares of the total."""
+    shown = {label: amount for label, amount in amounts.items() if amount or label == UNACCOUNTED} | {TOTAL: total}
+    rows = [
+        (label, amount, Amount(amount / total, FRACTION, share_text(amount / total)) if total else "")
+        for label, amount in shown.items()
+    ]
+    columns = LABELS, Column(of, SECOND), Column("share", FRACTION, bars=True)
+    return Sheet(title=title, columns=columns, rows=rows, notes=notes, form="plain")
 
 
 def memory_note(rows: Sequence[dict[str, Any]]) -> Sequence[str]:
     """What is said where half of the requested memory is never used; nothing otherwise."""
-    known = [row for row in rows if row["job_memory"] and row["memory_peak"] is not None]
-    if len(known) < len(rows):
+    if not all(row["job_memory"] and row["memory_peak"] is not None for row in rows):
         return []
-    peak, least = max(row["memory_peak"] for row in known), min(row["job_memory"] for row in known)
-    if peak > USED * least:
+    peak, least = max(row["memory_peak"] for row in rows), min(row["job_memory"] for row in rows)
+    if peak > 0.5 * least:
         return []
     unused = FRACTION.text(1 - peak / least)
     what = f"{unused} of the requested memory is never used: jobs have {BYTE.text(least)} and use {BYTE.text(peak)}."
-    return [f"{what} Request {BYTE.text(SPARE * peak)}: smaller jobs often start sooner."]
+    return [f"{what} Request {BYTE.text(1.25 * peak)}: smaller jobs often start sooner."]
 
 
 SCHEDULER_TITLE: Final = "scheduler: one core x time"
@@ -269,14 +269,10 @@ def central(metrics: Metrics) -> Iterator[Sheet]:
 
 
 def _ledger(metrics: Metrics, title: str, names: Mapping[str, str], notes: Sequence[str]) -> Sheet:
-    known = {label: metrics[name] for name, label in names.items() if name in metrics}
-    if not known:
+    amounts = {label: metrics[name] for name, label in names.items() if name in metrics}
+    if not amounts:
         return Sheet(title=title, lead=[absence(metrics.missing[next(iter(names))])])
-    total = sum(known.values())
-    rows = [(label, amount, _share(amount, total)) for label, amount in known.items() if amount or label == UNACCOUNTED]
-    columns = LABELS, Column("time", SECOND), Column("share", FRACTION, bars=True)
-    whole = (TOTAL, total, _share(total, total))
-    return Sheet(title=title, columns=columns, rows=[*rows, whole], notes=notes, form="plain")
+    return _shares(title, "time", amounts, sum(amounts.values()), notes)
 
 
 def _of_scheduler(metrics: Metrics) -> list[str]:
@@ -318,12 +314,10 @@ def _text(metrics: Metrics, name: str, unit: Unit | None) -> str:
 
 def merge_sheets(metrics: Metrics) -> Iterator[Sheet]:
     """Merges by level; nothing where none was recorded."""
-    try:
-        rows = metrics.evaluator.value("merges").to_pylist()
-    except NotMeasuredError:
-        return
-    found = [[row[name] for name in SHOWN_OF_MERGES] for row in rows]
-    yield Sheet(title=MERGES_TITLE, columns=list(SHOWN_OF_MERGES.values()), rows=found, things="levels")
+    merges = known(metrics.evaluator, "merges")
+    if merges is not None:
+        found = [[row[name] for name in SHOWN_OF_MERGES] for row in merges.to_pylist()]
+        yield Sheet(title=MERGES_TITLE, columns=list(SHOWN_OF_MERGES.values()), rows=found, things="levels")
 
 
 MOST_FILES: Final = 10
@@ -340,9 +334,8 @@ WITHOUT_ERROR: Final = {
 
 def failures(metrics: Metrics) -> Iterator[Sheet]:
     """Files with errors, and what else failed; nothing where nothing did, or it is not known."""
-    try:
-        files, failed = map(metrics.evaluator.value, ("failed_files", "failed_work"))
-    except NotMeasuredError:
+    files, failed = (known(metrics.evaluator, name) for name in ("failed_files", "failed_work"))
+    if files is None or failed is None:
         return
     missing = metrics.get("num_missing_chunks") or 0
     if len(files):
@@ -489,3 +482,54 @@ def _documented(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[st
         **({} if ledger.absent is None else {"absent": ledger.absent}),
     }
     return frame
+
+
+ON_REQUEST: Final = frozenset(metric.name for metric in CATALOGUE.metrics() if metric.on_request)
+
+
+def metrics_json(run: Run, metrics: Metrics) -> bytes:
+    """Content of `metrics.json`; if that fails, only the reason.
+
+    It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with the run's
+    identity and the version that computed them, without the raw structures. Numbers that JSON cannot hold are the
+    texts "NaN", "Infinity" and "-Infinity".
+    """
+    try:
+        with metrics.computing(METRICS_FILE):
+            return _document(run, metrics, metrics, metrics.missing)
+    except NotMeasuredError as error:
+        return _document(run, metrics, (), {metric.name: str(error) for metric in CATALOGUE.metrics()})
+
+
+def _document(run: Run, metrics: Metrics, names: Iterable[str], missing: Mapping[str, str]) -> bytes:
+    document = {
+        "format": "roastcoffea metrics 1",
+        "version": roastcoffea.__version__,
+        **{name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")},
+        "metrics": {
+            name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
+            for name in names
+            if name not in ON_REQUEST
+        },
+        "missing": {name: reason for name, reason in missing.items() if name not in ON_REQUEST},
+        "problems": [*run.problems, *metrics.problems],
+    }
+    return json.dumps(standard(document), indent=1, allow_nan=False).encode()
+
+
+def standard(value: Any) -> Any:
+    """Value in the types of standard JSON; anything else becomes text."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Finding):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): standard(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [standard(item) for item in value]
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return number if math.isfinite(number) else json.dumps(number)
+    return str(value)

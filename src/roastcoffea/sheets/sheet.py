@@ -11,11 +11,9 @@ from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from roastcoffea.units import COUNT, RATES, Unit
 
-NARROW: Final = 0.03
-"""Share below which a part of a bar has no label in it."""
-
 NAMED: Final = 0.005
 """Share from which a part of a bar has a name below it."""
+
 
 MIDDLE: Final = 0.179
 """Luminance at which black and white have the same contrast."""
@@ -41,17 +39,28 @@ class Segment(NamedTuple):
     """A part of a bar: what stands in it, and below it."""
 
     family: Paint
-    width: str
-    label: str
-    """In it; empty where there is no room."""
+    fraction: float
+    """Of the whole bar, from 0 to 1."""
     name: str
     """Below it; empty where that would be too much."""
-    percent: str
     amount: str
     details: str
     """What it holds, in words."""
-    ink: str
-    """Colour of what stands in it, on a light background."""
+
+    @property
+    def percent(self) -> str:
+        """Its share."""
+        return percent_of(self.fraction)
+
+    @property
+    def label(self) -> str:
+        """What stands in it; empty where there is no room."""
+        return self.name if self.fraction >= 0.03 else ""
+
+    @property
+    def ink(self) -> str:
+        """Colour of what stands in it, on a light background."""
+        return ink_on(self.family.light)
 
 
 class Drawn(NamedTuple):
@@ -59,11 +68,14 @@ class Drawn(NamedTuple):
 
     title: str
     note: str
-    spoken: str
-    """What a screen reader says in its place."""
     segments: Sequence[Segment]
     length: float = 1.0
     """Share of the width that it takes: bars below each other have one scale."""
+
+    @property
+    def spoken(self) -> str:
+        """What a screen reader says in its place."""
+        return f"{self.title}: {', '.join(f'{part.name} {part.percent}' for part in self.segments if part.name)}"
 
 
 class Card(NamedTuple):
@@ -86,25 +98,12 @@ class Card(NamedTuple):
     """What the evidence is to show where it has a choice; empty for what it shows at first."""
 
 
-def segment(family: Paint, fraction: float, name: str, amount: str, *, label: str = "", details: str = "") -> Segment:
-    """A part of a bar with this share of it; its label, and its details, tell its name where none are given."""
-    percent = percent_of(fraction)
-    return Segment(
-        family=family,
-        width=f"{100 * fraction:.2f}",
-        label=(label or name) if fraction >= NARROW else "",
-        name=name,
-        percent=percent,
-        amount=amount,
-        details=details or f"{name} {amount} ({percent})",
-        ink=ink_on(family.light),
-    )
+def segment(family: Paint, fraction: float, name: str, amount: str, *, details: str = "") -> Segment:
+    """A part of a bar with this share of it; its details tell its name where none are given."""
+    return Segment(family, fraction, name, amount, details or f"{name} {amount} ({percent_of(fraction)})")
 
 
-def drawn(title: str, note: str, segments: Sequence[Segment], length: float = 1.0) -> Drawn:
-    """A bar of these parts."""
-    spoken = ", ".join(f"{part.name} {part.percent}" for part in segments if part.name)
-    return Drawn(title, note, f"{title}: {spoken}", segments, length)
+drawn: Final = Drawn
 
 
 def percent_of(share: float) -> str:

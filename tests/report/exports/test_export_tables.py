@@ -17,8 +17,7 @@ from pages import SPREADSHEET as HOSTILE
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.redaction import neutral
-from roastcoffea.report.exports import tables
-from roastcoffea.report.exports.metrics_json import FORMATS
+from roastcoffea.report.exports import FORMATS, tables
 
 FOLDERS = ("csv", "parquet", "json")
 FOLDER_AND_OTHERS = ["csv", *(pytest.param(name, marks=pytest.mark.slow) for name in FOLDERS[1:])]

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.redaction import neutral
-from roastcoffea.report.exports.metrics_json import BASE_UNITS, family_name
+from roastcoffea.report.exports.openmetrics import BASE_UNITS, family_name
 from roastcoffea.units import BYTE, COUNT, GIGABIT_PER_SECOND, KILOHERTZ, MEBIBYTE, PERCENT, RATIO, SECOND
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from pages import block, unpacked
+from pages import drawn, tasks_in
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.report.page import charts, contents
+from roastcoffea.report.page.figures import Context
+from roastcoffea.visualization.inputs import inputs_of
+from roastcoffea.visualization.stream import SHOWN, stream_of
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def array(told: dict[str, Any]) -> Any:
 
 
 def test_areas_of_the_classes_sum_to_the_ledger(page: str, measurement: Measurement) -> None:
-    told = json.loads(block(page, "charts"))
+    told = drawn(page)
     (figure,) = [root for root in told["doc"]["roots"] if root["attributes"]["name"] == "classes"]
     data = dict(figure["attributes"]["renderers"][0]["attributes"]["data_source"]["attributes"]["data"]["entries"])
     edges = array(data["x"]) / 1e3
@@ -48,14 +50,12 @@ def test_areas_of_the_classes_sum_to_the_ledger(page: str, measurement: Measurem
 
 
 def test_every_task_is_in_the_page(page: str, measurement: Measurement) -> None:
-    told = json.loads(block(page, "charts"))["stream"]
-    content = gzip.decompress(base64.b64decode(block(page, "packed-stream")))
+    told = drawn(page)["stream"]
     lanes = [worker for worker, threads in told["workers"] for _ in range(threads)]
-    tasks = unpacked(told, content, len(lanes))
     found = []
-    for lane, kind, begin, end, group in tasks:
+    for lane, kind, begin, end, known in tasks_in(told):
         failed = told["classes"][kind][0] == "failed"
-        found.append((lanes[lane], *(word or "" for word in told["groups"][group]), failed, begin, end))
+        found.append((lanes[lane], *known, *[""] * (3 - len(known)), failed, begin, end))
     joined = measurement.tasks.drop(columns=["dataset", "file"]).merge(
         measurement.chunks[["key", "dataset", "file"]], "left", "key"
     )
@@ -70,14 +70,27 @@ def test_every_task_is_in_the_page(page: str, measurement: Measurement) -> None:
         assert one[5:] == pytest.approx(other[5:], abs=told["unit"])
 
 
+def test_pixels_have_the_seconds_of_all_tasks(measurement: Measurement) -> None:
+    run = measurement.run
+    stream = stream_of(run.tasks, run.chunks)
+    told = charts.pixels(stream, Context(inputs_of(measurement), run.start, run.stop, None, every_task=False))
+    kind, most, busy = (np.array(told[name]) for name in ("kind", "most", "busy"))
+    room = told["seconds"] * len(stream.lanes) / told["rows"]
+    assert float(busy.sum() / 1e3 * room) == pytest.approx(float((stream.stop - stream.start).sum()), rel=1e-3)
+    assert (most <= busy).all()
+    failed = SHOWN.index("failed")
+    seconds = float((stream.stop - stream.start)[stream.kind == failed].sum())
+    assert float(most[kind == failed].sum() / 1e3 * room) == pytest.approx(seconds, rel=2e-3)
+
+
 @pytest.mark.slow
 def test_of_very_many_tasks_there_are_pixels_unless_every_one_is_asked_for(
     measurement: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(charts, "MOST_TASKS", 50)
     pixels = contents.page_of(measurement)
-    assert "tasks" not in json.loads(block(pixels, "charts"))["stream"]
+    assert "tasks" not in drawn(pixels)["stream"]
     assert "Of 72 tasks this page has the sums in pixels" in pixels
-    every = json.loads(block(contents.page_of(measurement, every_task=True), "charts"))["stream"]
-    assert every["tasks"] == 72
+    every = drawn(contents.page_of(measurement, every_task=True))["stream"]
+    assert sum(every["tasks"]) == 72
     assert ["Dijet", "ttbar"] in every["groups"]

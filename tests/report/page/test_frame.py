@@ -52,9 +52,6 @@ def test_a_program_that_would_end_its_own_element_is_refused(program: str) -> No
 
 
 def test_data_cannot_leave_its_block() -> None:
-    block = frame.data_block("names", NAMES)
-    assert block.count("</script>") == 1
-    assert json.loads(Parsed(block).scripts[0]) == NAMES
     packed = frame.packed_block("bytes", b"\0</script>")
     assert gzip.decompress(base64.b64decode(Parsed(packed).scripts[0])) == b"\0</script>"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +30,7 @@ def context(run: Run) -> Context:
 
 
 def boxes(chart: Chart, tree: int = 0) -> pd.DataFrame:
-    assert chart.packed is not None
-    return pd.DataFrame(json.loads(chart.packed)[tree])
+    return pd.DataFrame(chart.facts["trees"][tree])
 
 
 def parents(found: pd.DataFrame) -> list[int]:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, count
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
@@ -24,10 +24,13 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import clock_offsets
 from roastcoffea.metrics.phases import PHASES
+from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run
+from roastcoffea.report.exports import Format
+from roastcoffea.storage.folders import whole_file
 from roastcoffea.visualization.inputs import on_clients_clock
 
 Event = dict[str, Any]
@@ -58,30 +61,26 @@ LAID_OUT: Final = {"place": "in sequence, each with its total duration; in reali
 
 
 class Slice(NamedTuple):
-    """Work of a thread, in nanoseconds from the start, with the slices inside it."""
+    """Work of a thread, in nanoseconds from the start."""
 
     name: str
     category: str
     start: int
     stop: int
     facts: Mapping[str, Any]
-    inner: Sequence[Slice] = ()
     failed: bool = False
 
-    def cut(self, low: int, high: int) -> Slice:
-        """The slice and those inside it, cut to these moments."""
-        start, stop = max(self.start, low), min(self.stop, high)
-        stop = max(stop, start)
-        return self._replace(start=start, stop=stop, inner=[one.cut(start, stop) for one in self.inner])
 
-    def events(self, process: int, thread: int) -> Iterator[Event]:
-        """Events of the slice and of those inside it."""
-        event = {"ph": "X", "name": self.name, "cat": self.category, "ts": self.start / 1000}
-        event |= {"dur": (self.stop - self.start) / 1000, "pid": process, "tid": thread, "args": self.facts}
-        # Chrome's name for red
-        yield event | ({"cname": "terrible"} if self.failed else {})
-        for one in self.inner:
-            yield from one.events(process, thread)
+Slices = Sequence[Slice]
+"""A slice, followed by those inside it."""
+
+
+def within(slices: Slices, low: int, high: int, later: int = 0) -> Slices:
+    """Slices moved by some time, and cut to these moments."""
+    return [
+        one._replace(start=min(max(one.start + later, low), high), stop=min(max(one.stop + later, low), high))
+        for one in slices
+    ]
 
 
 def write_perfetto(run: Run, file: BinaryIO, *, packed: bool = False) -> None:
@@ -124,7 +123,7 @@ class Trace:
         """All events: of the run, then of each worker."""
         process = next(self._numbers)
         yield from _named(process, "run", 0)
-        yield from self._tracks(process, {"Runner calls": [_call(call, self) for call in self._run.calls]})
+        yield from self._tracks(process, {"Runner calls": [[_call(call, self)] for call in self._run.calls]})
         starts, stops = _known_columns(["start", "stop"], self._run.lifetimes)
         yield from self._counter(process, "workers", "workers", steps(starts, stops, np.ones(len(starts), np.int64)))
         yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all())
@@ -140,56 +139,62 @@ class Trace:
     def _worker(self, worker: str | None, place: int) -> Iterator[Event]:
         process = next(self._numbers)
         yield from _named(process, f"worker {worker}" if worker else "unknown worker", place)
-        lanes: dict[str, list[Slice]] = defaultdict(list)
+        lanes: dict[str, list[Slices]] = defaultdict(list)
         attempts = self._slices_of_attempts(worker)
-        for row in self._rows(self._tasks, worker, TASK_COLUMNS):
+        for row in _rows(self._tasks, worker, TASK_COLUMNS):
             if row["start"] is not None:
-                within = [one for _, one in attempts.pop((row["key"], row["run_id"]), [])]
-                lanes[_lane(row["thread"])].append(self._task(row, within))
-        for lane, one in chain.from_iterable(attempts.values()):
-            lanes[lane].append(one)
+                inner = [slices for _, slices in attempts.pop((row["key"], row["run_id"]), [])]
+                lanes[_lane(row["thread"])].append(self._task(row, inner))
+        for lane, slices in chain.from_iterable(attempts.values()):
+            lanes[lane].append(slices)
         yield from self._tracks(process, dict(sorted(lanes.items())))
         yield from self._counter(process, "memory", "bytes", self._memory.get(worker, ((), ())))
 
-    def _rows(self, tables: Mapping[str | None, pa.Table], worker: str | None, names: Sequence[str]) -> Iterator[Row]:
-        if worker in tables:
-            for batch in tables[worker].select(list(dict.fromkeys(names))).to_batches(max_chunksize=10_000):
-                yield from batch.to_pylist()
-
-    def _slices_of_attempts(self, worker: str | None) -> dict[Any, list[tuple[str, Slice]]]:
-        """Slices of attempts of chunks and file openings with their thread, by task; those without a task
-        separately."""
+    def _slices_of_attempts(self, worker: str | None) -> dict[Any, list[tuple[str, Slices]]]:
+        """Slices of attempts of chunks and of files opened, each with its thread, by task; others on their own."""
         names = ("thread", "start", "stop", "key", "run_id")
         phases = [f"{name}_seconds" for name in (*PARTS, *STEPS)]
-        found: dict[Any, list[tuple[str, Slice]]] = defaultdict(list)
+        found: dict[Any, list[tuple[str, Slices]]] = defaultdict(list)
         for tables, facts, more in ((self._attempts, CHUNK_FACTS, phases), (self._openings, OPENING_FACTS, [])):
-            for row in self._rows(tables, worker, (*names, *facts, *more)):
+            for row in _rows(tables, worker, (*names, *facts, *more)):
                 if row["start"] is not None and row["stop"] is not None:
                     task = len(found) if row["key"] is None else (row["key"], row["run_id"])
-                    attempt = _attempt(row, self.at(row["start"]), self.at(row["stop"]), facts)
+                    start = self.at(row["start"])
+                    attempt = _attempt(row, start, max(self.at(row["stop"]), start), facts)
                     found[task].append((_lane(row["thread"]), attempt))
         return found
 
-    def _task(self, row: Row, inner: list[Slice]) -> Slice:
-        """Slice of a task; without a known end it is as long as its known parts."""
-        start = self.at(row["start"])
-        last = max([start, *(one.stop for one in inner)])
-        stop = last if row["stop"] is None else max(self.at(row["stop"]), start)
-        name = row["prefix"] or row["kind"] or "task"
-        facts = _known(row, TASK_FACTS) | ({"stop": "unknown"} if row["stop"] is None else {})
-        failed = row["outcome"] != task_records.OK
-        return Slice(name, str(row["kind"]), start, stop, facts, _placed(inner, start, stop), failed)
+    def _task(self, row: Row, attempts: Sequence[Slices]) -> Slices:
+        """A task; without a known end it is as long as its known parts.
 
-    def _tracks(self, process: int, lanes: Mapping[str, list[Slice]]) -> Iterator[Event]:
+        Its attempts are moved in sequence into it, because their times come from another clock.
+        """
+        start = self.at(row["start"])
+        last = max([start, *(outer.stop for outer, *_ in attempts)])
+        stop = last if row["stop"] is None else max(self.at(row["stop"]), start)
+        facts = _known(row, TASK_FACTS) | ({"stop": "unknown"} if row["stop"] is None else {})
+        name, failed = row["prefix"] or row["kind"] or "task", row["outcome"] != task_records.OK
+        slices = [Slice(name, str(row["kind"]), start, stop, facts, failed)]
+        low = start
+        for attempt in sorted(attempts, key=lambda each: each[0].start):
+            begin, length = attempt[0].start, attempt[0].stop - attempt[0].start
+            moved = within(attempt, low, stop, min(max(begin, low), max(stop - length, low)) - begin)
+            low = moved[0].stop
+            slices += moved
+        return slices
+
+    def _tracks(self, process: int, lanes: Mapping[str, Sequence[Slices]]) -> Iterator[Event]:
         """Tracks of threads, with another one if slices of a thread overlap."""
         place = 0
         for name, slices in lanes.items():
             for number, track in enumerate(_tracks_of(slices)):
                 thread, place = next(self._numbers), place + 1
-                label = name if not number else f"{name} (at the same time)"
-                yield from _named(process, label, place, thread)
-                for one in track:
-                    yield from one.events(process, thread)
+                yield from _named(process, f"{name} (at the same time)" if number else name, place, thread)
+                for one in chain.from_iterable(track):
+                    event = {"ph": "X", "name": one.name, "cat": one.category, "ts": one.start / 1000}
+                    event |= {"dur": (one.stop - one.start) / 1000, "pid": process, "tid": thread, "args": one.facts}
+                    # Chrome's name for red
+                    yield event | ({"cname": "terrible"} if one.failed else {})
 
     def _counter(self, process: int, name: str, unit: str, series: tuple[Any, Any]) -> Iterator[Event]:
         times, values = (np.asarray(each).tolist() for each in series)
@@ -253,61 +258,51 @@ def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, N
     return edges, np.append(np.maximum(means, 0.0), 0.0)
 
 
-def _tracks_of(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Slices on as few tracks as possible without overlaps; slices that barely overlap are cut."""
-    tracks: list[list[Slice]] = []
-    for one in sorted(slices, key=lambda each: (each.start, each.stop)):
+def _tracks_of(slices: Iterable[Slices]) -> list[list[Slices]]:
+    """Slices on as few tracks as possible without overlaps; those that barely overlap are cut."""
+    tracks: list[list[Slices]] = []
+    for one in sorted(slices, key=lambda each: (each[0].start, each[0].stop)):
+        start, stop = one[0].start, one[0].stop
         for track in tracks:
-            if track[-1].stop - one.start <= min(TOUCHING, max(one.stop - one.start, 0)):
-                track.append(one.cut(track[-1].stop, one.stop))
+            end = track[-1][0].stop
+            if end - start <= min(TOUCHING, stop - start):
+                track.append(within(one, end, max(stop, end)) if end > start else one)
                 break
         else:
             tracks.append([one])
     return tracks
 
 
-def _placed(inner: list[Slice], low: int, high: int) -> list[Slice]:
-    """Slices moved in sequence between these moments, because their times come from another clock."""
-    placed: list[Slice] = []
-    for one in sorted(inner, key=lambda each: each.start):
-        length = one.stop - one.start
-        moved = min(max(one.start, low), max(high - length, low))
-        placed.append(_moved(one, moved - one.start).cut(low, high))
-        low = placed[-1].stop
-    return placed
-
-
-def _moved(one: Slice, by: int) -> Slice:
-    return one._replace(start=one.start + by, stop=one.stop + by, inner=[_moved(each, by) for each in one.inner])
-
-
-def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slice:
-    """Slice of an attempt of a chunk with its phases, or of a file opening."""
-    stop = max(start, stop)
-    is_chunk = facts is CHUNK_FACTS
-    inner = _sequence(row, PARTS, start, stop, {}) if is_chunk else []
+def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slices:
+    """An attempt of a chunk with its phases, or the opening of a file."""
     name = f"{row['dataset']}: {PurePath(row['file'] or '').name}" if row["dataset"] else "chunk"
+    is_chunk, failed = facts is CHUNK_FACTS, row["outcome"] not in (OK, "checkpoint")
     category = "chunk" if is_chunk else task_records.PREPROCESSING
-    return Slice(name, category, start, stop, _known(row, facts), inner, row["outcome"] not in (OK, "checkpoint"))
+    phases = _sequence(row, PARTS, start, stop, {}) if is_chunk else ()
+    return [Slice(name, category, start, stop, _known(row, facts), failed), *phases]
 
 
-def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any]) -> list[Slice]:
+def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any]) -> Iterator[Slice]:
     """Phases with a known, positive duration, in sequence up to a moment."""
-    found: list[Slice] = []
     for name in names:
-        seconds = row[f"{name}_seconds"]
-        if seconds:
-            end = start + round(seconds * NANOSECONDS)
-            within = _sequence(row, STEPS, start, min(end, stop), LAID_OUT) if name == "process" else []
-            found.append(Slice(name, "phase", start, end, {"seconds": seconds, **facts}, within).cut(start, stop))
-            start = found[-1].stop
-    return found
+        if seconds := row[f"{name}_seconds"]:
+            end = min(start + round(seconds * NANOSECONDS), stop)
+            yield Slice(name, "phase", start, end, {"seconds": seconds, **facts})
+            if name == "process":
+                yield from _sequence(row, STEPS, start, end, LAID_OUT)
+            start = end
 
 
 def _call(call: Any, trace: Trace) -> Slice:
     facts = _known({name: getattr(call, name) for name in CALL_FACTS}, CALL_FACTS)
     start, stop = trace.at(call.start), trace.at(call.stop)
     return Slice(call.processor, "Runner call", start, max(start, stop), facts, failed=call.error is not None)
+
+
+def _rows(tables: Mapping[str | None, pa.Table], worker: str | None, names: Sequence[str]) -> Iterator[Row]:
+    if worker in tables:
+        for batch in tables[worker].select(list(dict.fromkeys(names))).to_batches(max_chunksize=10_000):
+            yield from batch.to_pylist()
 
 
 def _known(row: Row, names: Sequence[str]) -> dict[str, Any]:
@@ -337,3 +332,20 @@ def _by_worker(table: pa.Table | None) -> dict[str | None, pa.Table]:
     ends = runs.run_ends.to_pylist()
     bounds = zip(runs.values.to_pylist(), [0, *ends], ends, strict=False)
     return {worker: ordered.slice(low, high - low) for worker, low, high in bounds}
+
+
+def _export(measured: Any, path: Path, overwrite: bool) -> None:
+    with whole_file(path, overwrite=overwrite) as file:
+        write_perfetto(measured.run, file, packed=path.suffix == ".gz")
+
+
+def _profile(file_format: str) -> Format:
+    """A format of the profile, for viewers of flame graphs."""
+
+    def write(measured: Any, path: Path, overwrite: bool) -> None:
+        profile_of(measured.metrics).export(path, file_format, overwrite)
+
+    return Format(f".{file_format}.{'txt' if file_format == 'collapsed' else 'json'}", write)
+
+
+FORMATS: Final = {"perfetto": Format(".perfetto.json", _export), **{name: _profile(name) for name in PROFILE_FORMATS}}

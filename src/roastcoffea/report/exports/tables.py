@@ -1,4 +1,4 @@
-"""Export of a measurement in any of the formats, and its tables as files in a folder."""
+"""Tables of a measurement as files in a folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ import pyarrow.parquet as pq
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.metrics.catalogue import RAW
-from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.redaction import STEERING, neutral
-from roastcoffea.report.exports.metrics_json import FORMATS, TABLE_FORMATS, write_openmetrics
-from roastcoffea.report.exports.perfetto import write_perfetto
-from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file, whole_file
+from roastcoffea.report.exports import Format
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.reading import has_format
 
 if TYPE_CHECKING:
@@ -60,11 +58,10 @@ METRIC_COLUMNS: Final[Mapping[str, str]] = {
 
 def write_tables(  # noqa: PLR0917
     run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
-) -> Path:
-    """Write each table, including metrics and `columns.json`, to a file in a new folder, and return the folder."""
+) -> None:
+    """Write each table, including metrics and `columns.json`, to a file in a new folder."""
     frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
-    folder = folder.resolve() if folder.name in ("", "..") else folder
     if folder.exists() and not (overwrite and replaces(folder)):
         way_out = "it is not an export of roastcoffea, or holds other files, and is kept" if overwrite else OR_OVERWRITE
         raise MeasurementError(f"{folder} exists; {way_out}")
@@ -77,7 +74,6 @@ def write_tables(  # noqa: PLR0917
         new.complete()
         if not new.put_in_place(folder, replaces if overwrite else None):
             raise MeasurementError(f"{folder} exists; {OR_OVERWRITE}")
-    return folder
 
 
 def is_export(path: Path, tables: Collection[str]) -> bool:
@@ -141,7 +137,7 @@ def _arrow(frame: pd.DataFrame) -> pa.Table:
 
 
 def _plain_json(values: dict[str, Any]) -> str:
-    return json.dumps({name: _standard(value) for name, value in values.items()}, ensure_ascii=False, allow_nan=False)
+    return json.dumps({name: _plain(value) for name, value in values.items()}, ensure_ascii=False, allow_nan=False)
 
 
 def _write_csv(table: pa.Table, file: BinaryIO) -> None:
@@ -157,7 +153,7 @@ def _write_json(table: pa.Table, file: BinaryIO) -> None:
     """Write an array with one object per row and line."""
     begin = "[\n"
     for row in _rows(table):
-        line = {name: _standard(value) for name, value in row.items()}
+        line = {name: _plain(value) for name, value in row.items()}
         file.write((begin + re.sub(STEERING, _escape, _encoded(line))).encode())
         begin = ",\n"
     file.write(b"[]\n" if begin == "[\n" else b"\n]\n")
@@ -190,34 +186,18 @@ def _cell(value: Any) -> Any:
     return f"'{neutral(value)}" if value.startswith(FORMULA_SIGNS) else neutral(value)
 
 
-def _standard(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Value in standard JSON; infinite numbers become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def export(  # noqa: PLR0917
-    run: Run, metrics: Metrics, tables: Callable[[], Frames], path: Path, file_format: str, overwrite: bool
-) -> Path:
-    """Write a measurement in a format, completely or not at all, and return the path of the folder or file.
+def _format(name: str) -> Format:
+    """A format with a file for each table."""
 
-    Raises
-    ------
-    MeasurementError
-        If the path exists already or cannot be written.
-    """
-    if file_format not in FORMATS:
-        raise MeasurementError(f"unknown format {file_format!r}; choose {', '.join(FORMATS)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if file_format in TABLE_FORMATS:
-            return write_tables(run, metrics, tables(), path, file_format, overwrite)
-        if file_format in PROFILE_FORMATS:
-            return profile_of(metrics).export(path, file_format, overwrite)
-        with whole_file(path, overwrite=overwrite) as file:
-            if file_format == "openmetrics":
-                write_openmetrics(run, metrics, file)
-            else:
-                write_perfetto(run, file, packed=path.suffix == ".gz")
-    except OSError as error:
-        raise MeasurementError(f"nothing was exported to {path}: {error}") from error
-    return path
+    def write(measured: Any, path: Path, overwrite: bool) -> None:
+        write_tables(measured.run, measured.metrics, measured.tables, path, name, overwrite)
+
+    return Format(f"-{name}", write)
+
+
+FORMATS: Final = {name: _format(name) for name in WRITERS}

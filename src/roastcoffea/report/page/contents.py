@@ -13,11 +13,10 @@ from roastcoffea.metrics.facts import Names, known_names
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.profile import profile_of
 from roastcoffea.records.run import Host, Run, RunnerCall
-from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
+from roastcoffea.report.first_look import digest_of
 from roastcoffea.report.page.charts import charts
 from roastcoffea.report.page.frame import anchor, fold_anchor, page
-from roastcoffea.report.screen import look_of
 from roastcoffea.report.summary import amount_of, datasets, heading, own_sheets
 from roastcoffea.report.tables import allocation, central, not_measured, reason_in, sheet_of_table
 from roastcoffea.sheets.sheet import NOT_MEASURED, Cell, Column, Sheet, columns
@@ -76,7 +75,8 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
     return page(
         heading(measured.run),
         drawn.sheets,
-        look=look_of(digest_of(measured.run, measured.metrics), anchors),
+        look=digest_of(measured.run, measured.metrics),
+        anchors=anchors,
         details=details,
         drawn=drawn.pictures,
         blocks=drawn.blocks,

@@ -1,36 +1,46 @@
-"""What all charts of a page share: their data, and figures in the colours of the page."""
+"""Figures in the colours of the page, and those that are not over time: chunks as points, and the map of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 from bokeh import models
 from bokeh.plotting import figure
 from markupsafe import Markup
+from matplotlib.colors import to_rgba
+from matplotlib.image import imsave
 
+from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.phases import FAMILY_OF, IDLING, Family
+from roastcoffea.metrics.facts import known_names
+from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Family
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from roastcoffea.records.chunks import OK
+from roastcoffea.report.tables import known
+from roastcoffea.sheets.markup import rendered
+from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
+from roastcoffea.visualization.inputs import busy_in_pixels
+from roastcoffea.visualization.stream import Stream, stream_of
 
 MILLISECONDS: Final = 1e3
-BORDER: Final = 100
-"""Pixels beside a chart; charts.js has it as well."""
-
 INK: Final = "ink"
 QUIET: Final = "quiet"
 
 
 class Chart(NamedTuple):
-    """A figure, what is shown without scripts, the legend, facts for scripts, and data that they unpack."""
+    """A figure, what is shown without scripts, what scripts draw in it, and its legend."""
 
     figure: Any
     still: Markup
-    legend: Mapping[str, str]
-    """Names of colours by what they stand for."""
     facts: Mapping[str, Any]
-    packed: bytes | None = None
+    legend: Mapping[str, str] = {}
+    """Names of colours by what they stand for."""
     note: str = ""
 
 
@@ -65,48 +75,49 @@ def painted(colour: str) -> dict[str, str]:
     return {"name": f"paint-{colour}"}
 
 
-def time_figure(
-    name: str, context: Context, label: str, heights: tuple[float, float], pixels: int, *, zooms_both: bool = False
-) -> Any:
-    """Figure over time, as wide as the page."""
-    plot = figure(
-        name=name,
-        x_range=context.window,
-        y_range=models.Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
-        x_axis_type="timedelta",
-        y_axis_label=label,
-        height=pixels,
-        toolbar_location="above",
-        tools=["xpan", "box_zoom" if zooms_both else "xbox_zoom", "xwheel_zoom", "reset"],
-        active_drag="xpan",
-        active_scroll=None,  # else the wheel would no longer move the page
-        **LOOK,
-    )
-    plot.xaxis.formatter = _formatter(context.stop - context.start)
-    return dressed(plot)
-
-
 def own_figure(name: str, pixels: int, **options: Any) -> Any:
-    """Figure with axes of its own, as wide as the page."""
-    return dressed(figure(name=name, height=pixels, **{"toolbar_location": None, "tools": [], **LOOK, **options}))
-
-
-LOOK: Final[Mapping[str, Any]] = {
-    "sizing_mode": "stretch_width",
-    "output_backend": "canvas",
-    "min_border_left": BORDER,
-    "min_border_right": BORDER,  # each has as much, so that moments are above each other
-    "lod_threshold": None,
-}
-
-
-def dressed(plot: Any) -> Any:
-    """Figure whose grid and axes suit any ground."""
+    """Figure as wide as the page, whose grid and axes suit any ground."""
+    look: dict[str, Any] = {
+        "sizing_mode": "stretch_width",
+        "output_backend": "canvas",
+        "min_border_left": 100,  # charts.js has it as well
+        "min_border_right": 100,  # each has as much, so that moments are above each other
+        "lod_threshold": None,
+        "toolbar_location": None,
+        "tools": [],
+    }
+    plot = figure(name=name, height=pixels, **look | options)
     plot.toolbar.logo = None
     plot.grid.grid_line_color = "#808080"
     plot.grid.grid_line_alpha = 0.25
     for axis in plot.axis:
         dress(axis)
+    return plot
+
+
+def time_figure(  # noqa: PLR0917
+    name: str, context: Context, label: str, heights: tuple[float, float], pixels: int, zoom: str = "xbox_zoom"
+) -> Any:
+    """Figure over time."""
+    plot = own_figure(
+        name,
+        pixels,
+        x_range=context.window,
+        y_range=models.Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
+        x_axis_type="timedelta",
+        y_axis_label=label,
+        toolbar_location="above",
+        tools=["xpan", zoom, "xwheel_zoom", "reset"],
+        active_drag="xpan",
+        active_scroll=None,  # else the wheel would no longer move the page
+    )
+    length = context.stop - context.start
+    hours = "%h h " if length >= SECONDS_PER_HOUR else ""
+    seconds = "%s" if length < SECONDS_PER_MINUTE else f"{hours}%{'M' if hours else 'm'} min %S"
+    minutes = f"{hours}%{'M' if hours else 'm'} min"
+    forms: dict[str, Any] = {"microseconds": f"{seconds}.%MS%US s", "milliseconds": f"{seconds}.%MS s"}
+    forms |= dict.fromkeys(("seconds", "minsec"), f"{seconds} s") | dict.fromkeys(("minutes", "hourmin"), minutes)
+    plot.xaxis.formatter = models.TimedeltaTickFormatter(**forms, hours="%h h", days="%d days")
     return plot
 
 
@@ -116,12 +127,181 @@ def dress(axis: Any) -> None:
     axis.minor_tick_line_color = None
 
 
-def _formatter(length: float) -> models.TimedeltaTickFormatter:
-    """Format of moments in a run of this many seconds."""
-    seconds = "%s" if length < SECONDS_PER_MINUTE else "%m min %S"
-    minutes = "%m min"
-    if length >= SECONDS_PER_HOUR:
-        seconds, minutes = "%h h %M min %S", "%h h %M min"
-    forms: dict[str, Any] = {"microseconds": f"{seconds}.%MS%US s", "milliseconds": f"{seconds}.%MS s"}
-    forms |= dict.fromkeys(("seconds", "minsec"), f"{seconds} s") | dict.fromkeys(("minutes", "hourmin"), minutes)
-    return models.TimedeltaTickFormatter(**forms, hours="%h h", days="%d days")
+def empty_source(name: str, *columns: str) -> models.ColumnDataSource:
+    """Data that a script fills in."""
+    return models.ColumnDataSource({column: [] for column in columns}, name=name)
+
+
+# Chunks
+
+MOST_POINTS: Final = 3000
+"""Chunks that are drawn one by one; of more, as many, evenly chosen, and all outliers."""
+
+
+def chunk_points(context: Context) -> Chart:
+    """Duration of each chunk against its events. Triangles are outliers: they took much longer than their events,
+    bytes, file and worker predict. Diamonds are chunks of slow workers.
+    """
+    inputs = context.inputs
+    chunks = inputs.value("chunk_attempts")
+    names = ["id", "events", "wall_seconds", "dataset", "file", "entry_start", "entry_stop", "worker", "outcome"]
+    frame = chunks.select(names).to_pandas().dropna(subset=["events", "wall_seconds"])
+    frame = frame[frame["outcome"] == OK].fillna(dict.fromkeys(("dataset", "file", "worker"), ""))
+    refuse_if(frame.empty, "of no chunk both events and duration are known")
+    late = _pairs(known(inputs, "stragglers"), "id", "expected_seconds")
+    is_late, on_slow = frame["id"].isin(late), frame["worker"].isin(list(known(inputs, "slow_workers") or ()))
+    plot = own_figure(
+        "points",
+        300,
+        x_range=models.Range1d(start=0, end=1.06 * max(float(frame["events"].max()), 1.0)),
+        y_range=models.Range1d(start=0, end=1.08 * max(float(frame["wall_seconds"].max()), 1e-6)),
+        x_axis_label="events of the chunk",
+        y_axis_label="duration (s)",
+        tools=["pan", "box_zoom", "reset"],
+        toolbar_location="above",
+    )
+    plot.xaxis.formatter = models.NumeralTickFormatter(format="0,0")
+    plot.xaxis.ticker.desired_num_ticks = 4  # on narrow screens more would run into each other
+    workers, dots, tips, drawn = known_names(inputs).workers, [], {}, 0
+    kinds = {
+        "usual": (~is_late & ~on_slow, COMPUTING, "circle", 6),
+        "on slow workers": (~is_late & on_slow, TROUBLE, "diamond", 12),
+        "outliers": (is_late, TROUBLE, "triangle", 11),
+    }
+    for kind, (here, family, marker, size) in kinds.items():
+        rows = frame[here]
+        rows = rows.iloc[np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).astype(int)]
+        tips[kind] = [_told(row, late, workers) for row in rows.itertuples()]
+        x, y = rows["events"].to_numpy(np.float64), rows["wall_seconds"].to_numpy()
+        source = models.ColumnDataSource({"x": x, "y": y}, name=f"points-{kind}")
+        look: Any = {"marker": marker, "size": size, "line_width": 0, "fill_alpha": 0.75}
+        plot.scatter(x="x", y="y", source=source, **look, **painted(family.name))
+        across, up = 980 * x / plot.x_range.end, 290 - 280 * y / plot.y_range.end
+        dots += [(*point, variable(family.name)) for point in np.column_stack([across, up])[:1000].round().tolist()]
+        drawn += len(rows)
+    note = "" if drawn == len(frame) else f"{number(drawn)} of {number(len(frame))} chunks are drawn, evenly chosen."
+    label = f"chunks up to {number(int(frame['events'].max()))} events and {SECOND.text(frame['wall_seconds'].max())}"
+    return Chart(plot, rendered("points.svg", dots=dots, label=label), tips, note=note)
+
+
+def _pairs(table: pa.Table | None, key: str, value: str) -> dict[Any, Any]:
+    """Values by key; none where there is no table."""
+    return {} if table is None else dict(zip(table[key].to_pylist(), table[value].to_pylist(), strict=True))
+
+
+def _told(row: Any, late: Mapping[int, float], workers: Mapping[str, str]) -> list[str]:
+    """What the pointer tells of a chunk."""
+    expected = f", expected {SECOND.text(late[row.id])}" if row.id in late else ""
+    first, last = row.entry_start, row.entry_stop
+    entries = f", entries {number(int(first))} to {number(int(last))}" if pd.notna(first) and pd.notna(last) else ""
+    return [
+        f"{SECOND.text(row.wall_seconds)}{expected}",
+        f"{number(int(row.events))} events of {row.dataset}",
+        f"{row.file}{entries}",
+        f"{workers[row.worker]}, {row.worker}" if row.worker in workers else row.worker,
+    ]
+
+
+# Pictures for browsers without scripts
+
+
+def stacked(edges: Numbers, layers: Mapping[str, Numbers], colours: Sequence[str], unit: str) -> Markup:
+    """Layers on top of each other, in steps: what the highest point is, and how long it is from left to right."""
+    sums = np.cumsum(list(layers.values()), axis=0)
+    highest = max(float(sums[-1].max()), 1e-12)
+    x = (edges[1:] - edges[0]) / (edges[-1] - edges[0]) * 800
+    y = 18 + 200 * (1 - sums / highest)
+    # the highest is drawn first, and the others before it
+    outlines = ["".join(f"V{up:.1f}H{to:.0f}" for up, to in zip(row, x, strict=True)) for row in y]
+    paths = [(colour, f"0,218{outline}V218") for colour, outline in zip(colours, outlines, strict=True)][::-1]
+    top, length = f"{number(three_digits(highest))} {unit}", SECOND.text(float(edges[-1] - edges[0]))
+    texts = [(0, 13, "start", top), (0, 232, "start", "0"), (800, 232, "end", length)]
+    return rendered("stacked.svg", width=800, height=236, top=top, paths=paths, texts=texts)
+
+
+def picture(name: str, image: Any) -> Markup:
+    """A picture in light, on paper as well, and in dark where the system prefers that, of its points in each."""
+    found = {}
+    for scheme in ("light", "dark"):
+        file = io.BytesIO()
+        imsave(file, image(scheme), format="png")
+        found[scheme] = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return rendered("still.html", name=name, **found)
+
+
+# Workers
+
+MOST_ROWS: Final = 250
+COLUMNS: Final = 200
+
+
+def worker_map(context: Context) -> Chart:
+    """Threads, cores and memory of each worker in use over time; the strongest colour is 100 %. "2 x" after a name
+    means that the worker is twice as slow as the others.
+    """
+    inputs, length = context.inputs, context.stop - context.start
+    tasks, chunks = inputs.value("attempts")
+    stream = stream_of(tasks, chunks, inputs.value("worker_names"))
+    workers = list(dict.fromkeys(stream.lanes))
+    rows = min(len(workers), MOST_ROWS)
+    row_of = np.arange(len(workers)) * rows // len(workers)
+    measures = {"threads with a task": _busy(stream, workers, context)} | _sampled(context, workers)
+    # means of the workers that share a row
+    maps = {name: pd.DataFrame(values).groupby(row_of).mean().clip(0, 1) for name, values in measures.items()}
+    plot = own_figure(
+        "heat",
+        int(np.clip(22 * rows + 70, 130, 460)),
+        x_range=models.Range1d(start=0, end=length),
+        y_range=models.Range1d(start=rows - 0.5, end=-0.5),
+        x_axis_label="seconds since the run began",
+    )
+    plot.grid.visible = False
+    plot.yaxis.ticker = models.FixedTicker(ticks=[])
+    place = ("image", "x", "y", "dw", "dh")
+    plot.image_rgba(source=empty_source("heat-map", *place), **{name: name for name in place})
+    slowness = _pairs(known(inputs, "worker_balance"), "worker", "slowness")
+    facts = {
+        "rows": rows,
+        "columns": COLUMNS,
+        "seconds": length,
+        "maps": [
+            [name, (100 * values).round().fillna(-1).astype(int).to_numpy().ravel().tolist()]
+            for name, values in maps.items()
+        ],
+        "paint": COMPUTING.name,
+        "workers": workers,
+        "slow": {worker: three_digits(factor) for worker, factor in slowness.items() if (factor or 0) >= 1.5},
+    }
+    shares = maps["threads with a task"].to_numpy()
+    colours = {scheme: np.array(to_rgba(getattr(COMPUTING, scheme))) for scheme in ("light", "dark")}
+    still = picture("workers", lambda scheme: np.dstack([*(0 * shares + part for part in colours[scheme][:3]), shares]))
+    return Chart(plot, still, facts)
+
+
+def _busy(stream: Stream, workers: Sequence[str], context: Context) -> Numbers:
+    """Share of the threads of each worker that had a task."""
+    of_lane = np.array([workers.index(worker) for worker in stream.lanes])
+    edges = np.linspace(context.start, context.stop, COLUMNS + 1)
+    seconds = busy_in_pixels(of_lane[stream.lane], stream.start, stream.stop, (len(workers), COLUMNS), edges)
+    return np.asarray(seconds / (np.bincount(of_lane)[:, None] * (edges[1] - edges[0])))
+
+
+def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
+    """CPU of each thread and share of the memory, each held from one report of its worker to the next."""
+    samples = known(context.inputs, "worker_samples")
+    if samples is None:
+        return {}
+    frame = samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"]).to_pandas()
+    bins = (COLUMNS * (frame["time"] - context.start) / (context.stop - context.start)).astype(int)
+    frame["bin"] = bins.clip(upper=COLUMNS - 1)  # the last report comes at the end
+    threads = context.inputs.value("worker_lifetimes").to_pandas().drop_duplicates("worker", keep="last")
+    of_worker = frame["worker"].map(threads.set_index("worker")["threads"]).fillna(1).replace(0, 1)
+    limit = frame["memory_limit"].astype(float)
+    shares = {"CPU": frame["cpu_percent"] / 100 / of_worker, "memory": frame["memory"] / limit.where(limit > 0)}
+    found = {}
+    for name, values in shares.items():
+        last = values.astype(float).groupby([frame["worker"], frame["bin"]]).last()
+        grid = last.unstack().reindex(index=workers, columns=range(COLUMNS))
+        if grid.notna().any(axis=None):
+            found[name] = grid.ffill(axis=1, limit_area="inside").to_numpy()
+    return found

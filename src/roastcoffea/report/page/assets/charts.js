@@ -11,7 +11,7 @@
     ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
   };
 
-  const told = JSON.parse(document.getElementById("charts").textContent);
+  let told = {}; // what charts.py has to draw
 
   const narrow = () => innerWidth < 600;
 
@@ -147,57 +147,19 @@
       return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
     });
   }
-  const FAILED = (told.stream?.classes ?? []).findIndex(([name]) => name === "failed");
-
-  class Reader {
-    constructor(buffer) {
-      this.buffer = buffer;
-      this.at = 0;
-    }
-
-    bytes(length) {
-      this.at += length;
-      return new Uint8Array(this.buffer, this.at - length, length);
-    }
-
-    words(kind, length) {
-      return new kind(this.bytes(4 * length).slice().buffer);
-    }
-
-    // Low bytes, then high ones.
-    planes(length) {
-      const [low, high] = [this.bytes(length), this.bytes(length)];
-      return Uint16Array.from(low, (byte, place) => byte | (high[place] << 8));
-    }
-  }
-
   // Every task: begins and ends in milliseconds, by lane and time.
   class Tasks {
-    constructor(buffer, about, lanes) {
-      const reader = new Reader(buffer);
-      const count = about.tasks;
-      const ofLane = reader.words(Uint32Array, lanes);
-      const [farGaps, farDurations] = [reader.words(Int32Array, about.gaps), reader.words(Int32Array, about.durations)];
-      const [gaps, durations] = [reader.planes(count), reader.planes(count)];
-      this.kind = reader.bytes(count);
-      this.group = reader.planes(count);
-      this.groups = about.groups;
-      this.first = new Uint32Array(lanes + 1);
-      this.begin = new Float64Array(count);
-      this.end = new Float64Array(count);
-      const unit = 1e3 * about.unit;
-      let [farGap, farDuration] = [0, 0];
-      for (let lane = 0, task = 0; lane < lanes; lane++) {
-        let now = 0;
-        const last = this.first[lane] + ofLane[lane];
-        this.first[lane + 1] = last;
-        for (; task < last; task++) {
-          now += gaps[task] === 0xffff ? farGaps[farGap++] : gaps[task];
-          this.begin[task] = now * unit;
-          now += durations[task] === 0xffff ? farDurations[farDuration++] : durations[task];
-          this.end[task] = now * unit;
-        }
-      }
+    constructor({ tasks, steps, unit, kind, group, groups }) {
+      Object.assign(this, { kind, group, groups });
+      this.first = [0];
+      for (const count of tasks) this.first.push(this.first.at(-1) + count);
+      this.begin = new Float64Array(steps.length / 2);
+      this.end = new Float64Array(steps.length / 2);
+      let now = 0;
+      steps.forEach((step, place) => {
+        now += step;
+        (place % 2 ? this.end : this.begin)[place >> 1] = 1e3 * unit * now;
+      });
     }
 
     // Places of the tasks of a lane that touch a window.
@@ -254,13 +216,14 @@
       return [
         [`${name}, ${duration((end - begin) / 1e3)}`, colour],
         [span(begin, end)],
-        ...this.groups[this.group[task]].filter((word) => word !== null).map((word) => [word]),
+        ...this.groups[this.group[task]].map((word) => [word]),
       ];
     }
   }
 
   function paintRow(image, sums, half) {
     const classes = colours.length;
+    const failed = told.stream.classes.findIndex(([name]) => name === "failed");
     for (let column = 0; column < image.length; column++) {
       let [best, most, busy] = [-1, 0, 0];
       for (let kind = 0; kind < classes; kind++) {
@@ -268,20 +231,15 @@
         busy += sum;
         if (sum > most) [best, most] = [kind, sum];
       }
-      if (FAILED >= 0 && sums[column * classes + FAILED] > 0) image[column] = pixels[FAILED];
+      if (sums[column * classes + failed] > 0) image[column] = pixels[failed];
       else if (best >= 0 && busy >= half) image[column] = pixels[best];
     }
   }
 
   // Sums in pixels, where the tasks are too many.
   class Sums {
-    constructor(buffer, about, lanes) {
-      const reader = new Reader(buffer);
-      Object.assign(this, about);
-      this.lanes = lanes;
-      this.kind = reader.bytes(this.rows * this.columns);
-      this.most = reader.planes(this.rows * this.columns);
-      this.busy = reader.planes(this.rows * this.columns);
+    constructor(about, lanes) {
+      Object.assign(this, about, { lanes });
     }
 
     image() {
@@ -297,16 +255,16 @@
       const room = lanes * this.seconds;
       const lines = [
         [span(1e3 * column * this.seconds, 1e3 * (column + 1) * this.seconds)],
-        [`${digits(lanes)} threads, busy ${percent(this.busy[place] / 0xffff)} of ${duration(room)}`],
+        [`${digits(lanes)} threads, busy ${percent(this.busy[place] / 1e3)} of ${duration(room)}`],
       ];
       const kind = told.stream.classes[this.kind[place]];
-      if (kind) lines.push([`${kind[0]} ${duration((this.most[place] / 0xffff) * room)}`, colours[this.kind[place]]]);
+      if (kind) lines.push([`${kind[0]} ${duration((this.most[place] / 1e3) * room)}`, colours[this.kind[place]]]);
       return lines;
     }
   }
 
   class Stream {
-    constructor(figure, doc, buffer) {
+    constructor(figure, doc) {
       this.figure = figure;
       this.about = told.stream;
       this.workers = this.about.workers;
@@ -321,7 +279,7 @@
       this.picture = doc.get_model_by_name("picture");
       this.bars = doc.get_model_by_name("bars");
       this.axis = figure.left.find((item) => item.ticker);
-      this.holds = "tasks" in this.about ? new Tasks(buffer, this.about, lanes) : new Sums(buffer, this.about, lanes);
+      this.holds = "tasks" in this.about ? new Tasks(this.about) : new Sums(this.about, lanes);
       this.drawn = null;
     }
 
@@ -435,29 +393,26 @@
     return { draw: (from, to) => steps.show(from, to), tell: (x) => tellClasses(steps.all, x) };
   }
 
-  function streamChart(figure, doc, view, buffer) {
-    const stream = new Stream(figure, doc, buffer);
+  function streamChart(figure, doc, view) {
+    const stream = new Stream(figure, doc);
     const recolour = () => { stream.drawn = null; };
     return { draw: () => stream.draw(view.frame.bbox), tell: (x, y) => stream.tell(x, y), recolour };
   }
 
-  const KIT = { told, digits, duration, label };
   const OVER_TIME = { rates: ratesChart, classes: classesChart, stream: streamChart };
 
   async function main() {
+    told = await unpacked(document.getElementById("charts")).json();
     const render = { docid: "doc", roots: told.roots, root_ids: Object.keys(told.roots) };
-    const packed = ["stream", "flame", "icicle", "points", "heat"].map((name) => [name, document.getElementById(`packed-${name}`)]);
-    const unpacking = new Map(packed.filter(([, element]) => element).map(([name, element]) => [name, unpacked(element)]));
     mixColours();
     const [views] = await Bokeh.embed.embed_items({ doc: told.doc }, [render]);
     const doc = Bokeh.documents.at(-1);
     const figures = new Map(doc.roots().map((figure) => [figure.name, figure]));
+    const kit = { told, digits, duration, label };
     const charts = new Map();
     for (const [name, figure] of figures) {
-      const response = await unpacking.get(name);
-      const data = response && (SHAPES[name]?.JSON ? await response.json() : await response.arrayBuffer());
       const view = views.get(figure);
-      charts.set(name, OVER_TIME[name] ? OVER_TIME[name](figure, doc, view, data) : new SHAPES[name](KIT, name, figure, doc, view, data));
+      charts.set(name, OVER_TIME[name] ? OVER_TIME[name](figure, doc, view) : new SHAPES[name](kit, name, figure, doc, view));
     }
     const moving = new Map([...figures].filter(([name]) => OVER_TIME[name]));
     const range = moving.size ? moving.values().next().value.x_range : null;

@@ -54,17 +54,19 @@ document.addEventListener("click", (event) => {
 });
 
 class BoxTree {
-  static JSON = true; // what is packed for it
   static LETTER = 6.7; // pixels
   static NARROWEST = 0.6;
   static PALE = 0.55;
 
-  constructor(kit, name, figure, doc, view, trees) {
-    Object.assign(this, trees[0], { figure, view, about: kit.told[name] });
-    this.count = this.left.length;
-    addChoice(name, trees.map((tree) => tree.label), (place) => {
-      Object.assign(this, trees[place]);
+  constructor(kit, name, figure, doc, view) {
+    Object.assign(this, { figure, view, about: kit.told[name] });
+    const choose = (place) => {
+      Object.assign(this, this.about.trees[place]);
       this.count = this.left.length;
+    };
+    choose(0);
+    addChoice(name, this.about.trees.map((tree) => tree.label), (place) => {
+      choose(place);
       this.zoom(0);
     });
     this.boxes = doc.get_model_by_name(`${name}-boxes`);
@@ -165,57 +167,40 @@ class BoxTree {
 }
 
 class Points {
-  static JSON = true;
   static NEAR = 10; // pixels
 
-  constructor(kit, name, figure, doc, view, words) {
-    Object.assign(this, { kit, about: words, view });
-    this.sources = ["outliers", "on slow workers", "usual"].map((kind) => [kind, doc.get_model_by_name(`points-${kind}`)]);
+  constructor(kit, name, figure, doc, view) {
+    this.view = view;
+    this.kinds = Object.entries(kit.told[name]).map(([kind, tips]) => [tips, doc.get_model_by_name(`points-${kind}`).data, kind]).reverse();
   }
 
   draw() {}
 
   tell(x, y) {
     const { x_scale: across, y_scale: up } = this.view.frame;
-    const [sx, sy] = [across.compute(x), up.compute(y)];
     let best = null;
     let near = Points.NEAR;
-    for (const [kind, source] of this.sources) {
-      const { x: xs, y: ys } = source.data;
-      for (let place = 0; place < xs.length; place++) {
-        const far = Math.hypot(across.compute(xs[place]) - sx, up.compute(ys[place]) - sy);
-        if (far < near) [near, best] = [far, [kind, place, xs[place], ys[place]]];
-      }
+    for (const [tips, data, kind] of this.kinds) {
+      tips.forEach((lines, place) => {
+        const far = Math.hypot(across.compute(data.x[place]) - across.compute(x), up.compute(data.y[place]) - up.compute(y));
+        if (far < near) [near, best] = [far, [lines, kind]];
+      });
     }
-    return best && this.words(...best);
-  }
-
-  words(kind, place, events, seconds) {
-    const { digits, duration, told } = this.kit;
-    const about = this.about[kind];
-    const word = (name) => about[`${name}s`][about[name][place]];
-    const expected = about.expected?.[place];
-    const worker = word("worker");
-    return [
-      [`${duration(seconds)}${expected ? `, expected ${expected}` : ""}`, paintOf(kind === "usual" ? "computing" : "trouble")],
-      [`${digits(events)} events of ${word("dataset")}`],
-      [`${word("file")}, entries ${digits(about.entry_start[place])} to ${digits(about.entry_stop[place])}`],
-      [told.names[worker] ? `${told.names[worker]}, ${worker}` : worker ?? ""],
-    ];
+    if (!best) return null;
+    const [[first, ...others], kind] = best;
+    return [[first, paintOf(kind === "usual" ? "computing" : "trouble")], ...others.map((line) => [line])];
   }
 }
 
 class WorkerMap {
-  static UNKNOWN = 255;
-  static FULL = 50;
   static MOST_LABELS = 24;
 
-  constructor(kit, name, figure, doc, view, buffer) {
-    Object.assign(this, { kit, about: kit.told[name], figure, bytes: new Uint8Array(buffer), measure: 0 });
+  constructor(kit, name, figure, doc) {
+    Object.assign(this, { kit, about: kit.told[name], figure, measure: 0 });
     this.source = doc.get_model_by_name("heat-map");
     this.axis = figure.left.find((item) => item.ticker);
     this.nameRows();
-    addChoice(name, this.about.measures, (place) => {
+    addChoice(name, this.about.maps.map(([measure]) => measure), (place) => {
       this.measure = place;
       this.draw();
     });
@@ -236,38 +221,31 @@ class WorkerMap {
     if (!shown.length) this.axis.axis_label = `${this.kit.digits(workers.length)} workers`;
   }
 
-  value(row, column) {
-    const { rows, columns } = this.about;
-    return this.bytes[(this.measure * rows + row) * columns + column];
-  }
-
   draw() {
     const { rows, columns, seconds, paint } = this.about;
     const { ndarray } = Bokeh.require("core/util/ndarray");
     const [red, green, blue] = partsOf(paintOf(paint));
-    const image = new Uint32Array(rows * columns);
-    for (let row = 0; row < rows; row++) {
-      for (let column = 0; column < columns; column++) {
-        const value = this.value(row, column);
-        const alpha = value === WorkerMap.UNKNOWN ? 0 : Math.round((255 * value) / WorkerMap.FULL);
-        image[row * columns + column] = ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
-      }
-    }
+    const [, shares] = this.about.maps[this.measure]; // percent, and -1 for what is not known
+    const image = Uint32Array.from(shares, (share) => {
+      const alpha = Math.round(2.55 * Math.max(share, 0));
+      return ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+    });
     const shown = ndarray(image.buffer, { dtype: "uint32", shape: [rows, columns] });
     this.source.data = { image: [shown], x: [0], y: [-0.5], dw: [seconds], dh: [rows] };
   }
 
   tell(x, y) {
-    const { rows, columns, seconds, measures, slow } = this.about;
+    const { rows, columns, seconds, maps, slow } = this.about;
     const [row, column] = [Math.round(y), Math.floor((x / seconds) * columns)];
     if (row < 0 || row >= rows || column < 0 || column >= columns) return null;
     const { digits, duration, told } = this.kit;
-    const value = this.value(row, column);
-    const amount = value === WorkerMap.UNKNOWN ? "not known" : `${digits((100 * value) / WorkerMap.FULL)} %`;
+    const [measure, shares] = maps[this.measure];
+    const share = shares[row * columns + column];
+    const amount = share < 0 ? "not known" : `${share} %`;
     const of = this.workersOf(row);
     const names = of.length > 1 ? [[`${of.length} workers from ${told.names[of[0]] ?? of[0]} on`]] : [[told.names[of[0]] ?? of[0]], [of[0]]];
     const factor = of.length === 1 && slow[of[0]] ? [[`chunks take ${slow[of[0]]} times as long as on the others`]] : [];
-    return [...names, [`${measures[this.measure]}: ${amount}`, paintOf(this.about.paint)], [`after ${duration(x)}`], ...factor];
+    return [...names, [`${measure}: ${amount}`, paintOf(this.about.paint)], [`after ${duration(x)}`], ...factor];
   }
 }
 

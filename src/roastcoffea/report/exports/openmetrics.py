@@ -1,97 +1,20 @@
-"""Export formats; the metrics of a measurement as `metrics.json`, and as OpenMetrics text for Prometheus."""
+"""Metrics of a measurement as OpenMetrics text for Prometheus."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-import roastcoffea
 from roastcoffea import units
-from roastcoffea.diagnosis import Finding
 from roastcoffea.metrics import CATALOGUE, Metrics
-from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.run import Run
 from roastcoffea.redaction import neutral
-from roastcoffea.storage.store import METRICS_FILE
+from roastcoffea.report.exports import Format
+from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, SECOND, Unit
-
-METRICS_FORMAT: Final = "roastcoffea metrics 1"
-RAW_METRICS: Final = frozenset(metric.name for metric in CATALOGUE.metrics() if metric.on_request)
-
-
-def metrics_json(run: Run, metrics: Metrics) -> bytes:
-    """Content of `metrics.json`; if that fails, only the reason.
-
-    It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with the run's
-    identity and the version that computed them, without the raw structures. Numbers that JSON cannot hold are the
-    texts "NaN", "Infinity" and "-Infinity".
-    """
-    try:
-        with metrics.computing(METRICS_FILE):
-            return _encoded(run, metrics, metrics, metrics.missing)
-    except NotMeasuredError as error:
-        return _encoded(run, metrics, (), {metric.name: str(error) for metric in CATALOGUE.metrics()})
-
-
-def _encoded(run: Run, metrics: Metrics, names: Iterable[str], missing: Mapping[str, str]) -> bytes:
-    document = {
-        "format": METRICS_FORMAT,
-        "version": roastcoffea.__version__,
-        **{name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")},
-        "metrics": {
-            name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
-            for name in names
-            if name not in RAW_METRICS
-        },
-        "missing": {name: reason for name, reason in missing.items() if name not in RAW_METRICS},
-        "problems": [*run.problems, *metrics.problems],
-    }
-    return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
-
-
-def _standard(value: Any) -> Any:
-    """Value in the types of standard JSON; anything else becomes text."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, Finding):
-        value = value.to_dict()
-    if isinstance(value, Mapping):
-        return {str(key): _standard(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_standard(item) for item in value]
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        number = float(value)
-        return number if math.isfinite(number) else json.dumps(number)
-    return str(value)
-
-
-TABLE_FORMATS: Final = ("csv", "parquet", "json")
-"""Formats that make a folder with a file per table."""
-
-FORMATS: Final[Mapping[str, str]] = {
-    **{name: f"-{name}" for name in TABLE_FORMATS},
-    "openmetrics": ".openmetrics.txt",
-    "perfetto": ".perfetto.json",
-    "speedscope": ".speedscope.json",
-    "collapsed": ".collapsed.txt",
-}
-"""Formats, with the default ending of an export's name."""
-
-
-def default_name(measurement: Path, end: str) -> str:
-    """Default name of an export: that of the measurement's folder with another ending."""
-    folder = measurement.resolve()
-    return (folder.parent if folder.is_file() else folder).name + end
-
-
-PREFIX: Final = "roastcoffea_"
 
 
 class BaseUnit(NamedTuple):
@@ -114,11 +37,8 @@ BASE_UNITS: Final[Mapping[Unit, BaseUnit]] = {
     COUNT: BaseUnit("", 1),
 }
 
-DATASET_UNITS: Final[Mapping[str, Unit]] = {
-    **dict.fromkeys(("num_chunks", "num_failed", "total_events"), COUNT),
-    **dict.fromkeys(("total_duration", "cpu_seconds"), SECOND),
-}
-"""Amounts of a dataset other than bytes."""
+OF_DATASETS: Final = {"bytes": BYTE, "num": COUNT, "total": COUNT, "cpu": SECOND}
+"""Units of amounts of a dataset, by the beginning of their names."""
 
 Labels = Mapping[str, str]
 
@@ -151,7 +71,7 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
             yield Family(name, unit, "Classes of the ledger, which add up to its total.", known)
     datasets: Mapping[str, Mapping[str, Any]] = metrics.get("per_dataset") or {}
     for name in dict.fromkeys(name for amounts in datasets.values() for name in amounts):
-        of_dataset = BYTE if name.startswith("bytes_") else DATASET_UNITS.get(name)
+        of_dataset = SECOND if name == "total_duration" else OF_DATASETS.get(name.partition("_")[0])
         amounts = [({"dataset": each}, found[name]) for each, found in datasets.items() if found.get(name) is not None]
         if of_dataset is not None and amounts:
             yield Family(f"dataset_{name}", of_dataset, f"{name} of a dataset.", amounts)
@@ -196,7 +116,7 @@ def family_name(name: str, unit: Unit) -> str:
     word, _, endings = BASE_UNITS[unit]
     for ending in endings:
         name = name.removesuffix(ending)
-    return PREFIX + _name(name if not word or f"_{name}".endswith(f"_{word}") else f"{name}_{word}")
+    return "roastcoffea_" + _name(name if not word or f"_{name}".endswith(f"_{word}") else f"{name}_{word}")
 
 
 def _labels(run: Run, labels: Labels) -> str:
@@ -213,3 +133,11 @@ def _name(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return neutral(text).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _export(measured: Any, path: Path, overwrite: bool) -> None:
+    with whole_file(path, overwrite=overwrite) as file:
+        write_openmetrics(measured.run, measured.metrics, file)
+
+
+FORMATS: Final = {"openmetrics": Format(".openmetrics.txt", _export)}

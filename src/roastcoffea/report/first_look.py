@@ -1,0 +1,697 @@
+"""The first look at a run as plain data, on one screen of a terminal, and for pages and notebooks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from textwrap import TextWrapper
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from markupsafe import Markup
+from rich.console import Console
+from rich.text import Text
+
+from roastcoffea.diagnosis.completeness import COMPLETE, NO_RUNNER, NOTHING, Incompleteness, shortened, state_of
+from roastcoffea.diagnosis.finding import NOTHING_READ, Finding, Verdict
+from roastcoffea.diagnosis.findings.computing import cores_of_others
+from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.facts import Names, counted_chunks, name_of
+from roastcoffea.metrics.phases import FAILED as FAILED_WORK
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING, RESIDUAL, TROUBLE, UNRECORDED, Family
+from roastcoffea.metrics.profile import UserLine
+from roastcoffea.records.run import FINISHED, NO_FILE, Run
+from roastcoffea.report.glossary import DOCUMENTATION, linked
+from roastcoffea.report.summary import amount_of, problems_of_measuring
+from roastcoffea.report.tables import known
+from roastcoffea.sheets.markup import rendered
+from roastcoffea.sheets.sheet import (
+    SHARED,
+    UNACCOUNTED,
+    Card,
+    Drawn,
+    Heading,
+    Paint,
+    Segment,
+    drawn,
+    palette,
+    percent_of,
+    segment,
+)
+from roastcoffea.sheets.terminal import verbatim
+from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
+
+ELAPSED: Final = "elapsed"
+TILES: Final = {
+    "elapsed_time_seconds": ELAPSED,
+    "event_rate_elapsed_khz": "event rate",
+    "data_rate_gbps": "data rate",
+    "core_efficiency": "core efficiency",
+    "peak_memory_bytes": "peak memory of a worker",
+}
+"""Metrics that are key numbers, with their labels."""
+
+
+class Tile(NamedTuple):
+    """A key number with its label."""
+
+    value: str
+    label: str
+    note: str = ""
+    """What it is to be compared with."""
+
+
+class Hot(NamedTuple):
+    """A line of user code that takes much CPU time, including what it calls."""
+
+    share: str
+    """Of the CPU time in process()."""
+    each: str
+    """CPU time of a chunk; empty where it is unknown."""
+    where: str
+    """Function, file and line."""
+    calls: str
+    """Library function that takes most of it; empty for the line itself."""
+
+
+class Bar(NamedTuple):
+    """A quantity that is split up without a rest."""
+
+    title: str
+    total: str
+    shares: Sequence[Segment]
+    remark: str
+    """Whether it closes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """What the first look at a run shows.
+
+    Attributes
+    ----------
+    name : str
+        Name of the run, else its processors.
+    state : str
+        "complete", "incomplete", "failed", "interrupted", "nothing was run", or, where other tasks ran, "no Runner was
+        called" or, with `everything`, "no task opened a file with uproot".
+    coverage : str
+        How much of what was asked for the result has, and how many attempts failed.
+    error : str
+        The cause of what ended the run; empty where it finished.
+    lacking : Incompleteness or None
+        What the result lacks; None where it has all, or that is not known.
+    facts : sequence of str
+        What ran, on which data, where and when.
+    tiles : sequence of Tile
+        Key numbers.
+    time, bytes : Bar or None
+        Thread time and bytes by family of classes; None where there is no ledger.
+    hot : sequence of Hot
+        Lines of user code with the most CPU time.
+    findings : sequence of Finding
+        What to change, the most important first.
+    verdict : str
+        One sentence where there is no finding, or that concludes them; empty where there is nothing to add.
+    problems : sequence of str
+        What could not be measured as it should.
+    """
+
+    name: str
+    state: str
+    coverage: str
+    error: str
+    lacking: Incompleteness | None
+    facts: Sequence[str]
+    tiles: Sequence[Tile]
+    time: Bar | None
+    bytes: Bar | None
+    hot: Sequence[Hot]
+    findings: Sequence[Finding]
+    verdict: str
+    problems: Sequence[str]
+
+    @property
+    def sentence(self) -> str:
+        """What matters most: the first finding with its culprit and saving, else the verdict."""
+        if not self.findings:
+            return self.verdict
+        first = self.findings[0]
+        # functions have their line in parentheses, and files their folders
+        name = first.card.culprit.partition(" (")[0]
+        name = PurePath(name).name if name and first.culprits[0].kind == "file" else name
+        return f"{first.headline}{f': {name}' if name else ''}. {'' if first.incomplete else first.saving}".rstrip()
+
+    @property
+    def chip(self) -> str:
+        """State and coverage."""
+        return " · ".join(filter(None, [self.state, self.coverage]))
+
+    @property
+    def alarming(self) -> bool:
+        """Whether the output is not what was asked for."""
+        return self.state != COMPLETE
+
+    @property
+    def bars(self) -> list[Drawn]:
+        """Where time and bytes went, for HTML."""
+        of_all = (self.time, "Where the time went", "of thread time"), (self.bytes, "Where the bytes went", "requested")
+        return [drawn(title, f"{bar.total} {of}; {bar.remark}", bar.shares) for bar, title, of in of_all if bar]
+
+    @property
+    def tab(self) -> str:
+        """Title of a browser's tab: name, wall time and state."""
+        return " · ".join([self.name, *(tile.value for tile in self.tiles[:1]), self.state])
+
+    @property
+    def description(self) -> str:
+        """A sentence or two on the run, for previews of its page."""
+        tiles = ", ".join(f"{tile.label} {tile.value}" for tile in self.tiles)
+        findings = "; ".join(f"{card.title} {card.saving}".rstrip() for card in cards_of(self))
+        return ". ".join(filter(None, [self.chip, tiles, findings]))
+
+
+def digest_of(run: Run, metrics: Metrics) -> Digest:
+    """The first look at a run."""
+    verdict: Verdict | None = metrics.get("verdict")
+    missing: Incompleteness | None = known(metrics.evaluator, "incompleteness")
+    lines: Sequence[UserLine] = known(metrics.evaluator, "user_lines") or ()
+    fruitless = run.ended_early and not metrics.get("num_chunks")
+    state = state_of(run, missing)
+    if state == NOTHING:
+        concluded = "No Runner was called while the collector was open: call it inside the `with` block."
+    elif verdict is None:
+        concluded = f"No bottleneck can be named: {metrics.missing['verdict']}."
+    else:
+        concluded = " ".join(filter(None, [verdict.not_interpreted, verdict.conclusion]))
+    return Digest(
+        name=name_of(run) or f"run {run.id[:8]}",
+        state=state,
+        coverage="" if state == NOTHING else ", ".join(_coverage(run, metrics)),
+        error=shortened(run.error or "no error text was kept") if run.ended_early else "",
+        lacking=None if missing is None or missing.complete else missing,
+        facts=list(_facts(run, metrics)),
+        tiles=[
+            tile for tile in _tiles(run, metrics) if tile.label == ELAPSED or state not in {NOTHING, NO_RUNNER, NO_FILE}
+        ],
+        time=None if state == NOTHING else _bar("thread time", metrics.get("time_ledger"), SECOND),
+        bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
+        hot=[_hot(line) for line in lines[:3] if line.share >= 0.005],
+        # a run that failed at once is not one to make faster
+        findings=[one for one in verdict or () if one.incomplete or not fruitless],
+        verdict="" if fruitless else concluded,
+        problems=list(problems_of_measuring(run, metrics)),
+    )
+
+
+def _hot(line: UserLine) -> Hot:
+    each = "" if line.seconds is None else f"{SECOND.text(line.seconds)} a chunk"
+    return Hot(percent_of(line.share), each, str(line.place), line.calls or "")
+
+
+def _coverage(run: Run, metrics: Metrics) -> Iterator[str]:
+    """Chunks in the result, of those that were asked for, their events, and failed attempts.
+
+    Each is counted once: attempts that were unfinished are apart, and cancelled ones are none of them.
+    """
+    if not run.calls and run.tasks is not None and len(run.tasks):
+        yield counted(len(run.tasks), "other task")
+        return
+    names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
+    done, lacking, files, events, failed = (metrics.get(name) for name in names)
+    unfinished = metrics.get("num_unfinished_attempts") or 0
+    if done is not None:
+        # what a failed Runner call computed is among what the result lacks
+        asked = max(0 if run.asked is None else len(run.asked) - run.asked["entry_start"].null_count, done)
+        chunks = counted(done, "chunk") if lacking is None else f"{number(done)} of {counted(asked, 'chunk')}"
+        broken = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
+        computed = run.chunks and run.chunks.filter(pc.is_in(run.chunks["call"], broken))
+        lost = len(counted_chunks(computed)) if computed else 0
+        if lost:
+            chunks += f" computed, {'all' if lost == done else number(lost)} lost with the output"
+            events = 0 if lost == done else events
+        yield chunks
+    if events:
+        yield f"{number(events)} events"
+    if files:
+        yield f"{counted(files, 'file')} missing"
+    for count, thing in (((failed or 0) - unfinished, "failed attempt"), (unfinished, "unfinished attempt")):
+        if count:
+            yield counted(count, thing)
+
+
+def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
+    """Merged runs, processor, datasets, workers, version and time."""
+    if run.merged:
+        yield f"{counted(len(run.merged), 'run')} merged"
+    if run.name and run.calls:
+        yield ", ".join(dict.fromkeys(call.processor for call in run.calls))
+    datasets = list(metrics.get("per_dataset") or {})
+    if datasets:
+        files = pc.count_distinct(run.chunks["file"]).as_py() if run.chunks is not None else 0
+        more = f" and {number(len(datasets) - 3)} more" if len(datasets) > 3 else ""
+        yield f"{', '.join(datasets[:3])}{more} in {counted(files, 'file')}"
+    yield from _workers(run, int(metrics.get("peak_workers") or 0))
+    yield from filter(None, [cores_of_others(run)])
+    yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
+    if run.reported is not None:
+        yield f"as reported by {run.reported_by}"
+    yield minute(run.start)
+    yield from [SHARED] * run.shared
+
+
+def _workers(run: Run, at_once: int) -> Iterator[str]:
+    """Workers with their threads, and where they were."""
+    if not at_once:
+        return
+    hosts = {host.name for host in run.environment.hosts}
+    every, threads = at_once, []
+    if run.lifetimes is not None:
+        every = max(pc.count_distinct(run.lifetimes["worker"]).as_py(), at_once)
+        threads = run.lifetimes["threads"].drop_null().unique().to_pylist()
+    of_each = f" x {counted(threads[0], 'thread')}" if len(threads) == 1 else ""
+    where = f" on {hosts.pop() if len(hosts) == 1 else counted(len(hosts), 'host')}" if hosts else ""
+    limit = f", at most {number(at_once)} at once" if every > at_once else ""
+    yield f"{counted(every, 'worker')}{of_each}{where}{limit}"
+
+
+def _tiles(run: Run, metrics: Metrics) -> Iterator[Tile]:
+    for name, label in TILES.items():
+        # a rate of 0, or a millisecond, tells nothing
+        if (metrics.get(name) or 0.0) > (1e-3 if label == ELAPSED else 0.0):
+            yield Tile(str(amount_of(metrics, name)), label, _note(name, run, metrics))
+
+
+def _note(name: str, run: Run, metrics: Metrics) -> str:
+    """What a key number is to be compared with."""
+    cores = [host.cores or math.inf for host in run.environment.hosts]
+    # a worker thread has a core to itself, unless the hosts have fewer cores than there were threads
+    slot = "thread" if cores and (metrics.get("total_cores") or 0) > sum(cores) else "core"
+    match name:
+        case "event_rate_elapsed_khz" if "event_rate_core_khz" in metrics:
+            return f"{amount_of(metrics, 'event_rate_core_khz')} per {slot}"
+        case "data_rate_gbps":
+            if (metrics.get("bytes_other_files") or 0) > (metrics.get("bytes_payload") or 0):
+                return "most of it other files"
+            useful = metrics.get("useful_fraction")
+            return f"{amount_of(metrics, 'useful_fraction')} useful" if useful else "without preprocessing"
+        case "core_efficiency" if "total_cores" in metrics:
+            return f"of {counted(three_digits(metrics['total_cores']), slot)}"
+        case "peak_memory_bytes" if run.lifetimes is not None:
+            limit = pc.min(run.lifetimes["memory_limit"]).as_py()
+            return f"of {BYTE.text(limit)}" if limit else ""
+    return ""
+
+
+def _bar(title: str, ledger: Any, unit: Unit) -> Bar | None:
+    """A ledger by family, in the order of the families."""
+    if ledger is None or not ledger.total:
+        return None
+    total = ledger.total
+    amounts = {name: amount for name, amount in ledger.items() if name in FAMILY_OF and amount and amount > 0}
+    if set(amounts) == {RESIDUAL} and amounts[RESIDUAL] >= 0.98 * total:
+        return None  # no class was recorded: the tables say why
+    shares = []
+    for family in FAMILIES:
+        classes = sorted((name for name in amounts if FAMILY_OF[name] is family), key=lambda name: -amounts[name])
+        amount = sum(amounts[name] for name in classes)
+        if classes:
+            label = _label(family, {name: amounts[name] / amount for name in classes})
+            if unit is BYTE and label.startswith(family.label):
+                label = ", ".join(classes)  # families are named after time
+            texts = ", ".join(f"{name} {unit.text(amounts[name])}" for name in classes)
+            label = label.replace(RESIDUAL, UNACCOUNTED)
+            shares.append(segment(family, amount / total, label, unit.text(amount), details=texts))
+    return Bar(title, unit.text(total), shares, _remark(ledger, unit))
+
+
+def _label(family: Family, shares: dict[str, float]) -> str:
+    """The class that has most of a family, or the two that have almost all, else the family; idle time has one name."""
+    first, *others = shares
+    if shares[first] > 0.98:
+        return first
+    if shares[first] + shares[others[0]] > 0.95 and family is not IDLING:
+        return f"{first}, {others[0]}"
+    if family is TROUBLE and FAILED_WORK not in shares:
+        return "waiting"
+    return f"{family.label}, {UNRECORDED}" if UNRECORDED in shares else family.label
+
+
+def _remark(ledger: Any, unit: Unit) -> str:
+    """Whether all of a ledger is accounted for, and measured."""
+    if reasons := ledger.certificate.reasons:
+        more = f", and {number(len(reasons) - 1)} more" if len(reasons) > 1 else ""
+        return f"incomplete: {reasons[0]}{more}"
+    rest = ledger.residual or 0
+    closes = abs(rest) < 1e-3 * ledger.total
+    return "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
+
+
+# In a terminal
+
+NARROWEST: Final = 40
+"""Columns of the narrowest terminal for which lines are broken."""
+
+ALARM: Final = "bold red"
+GAP: Final = "   "
+OF_BAR: Final = 15
+"""Columns left of a bar."""
+
+
+class Fill(NamedTuple):
+    """What fills a part of a bar: without colours a block, or a letter where the output knows no blocks."""
+
+    block: str
+    letter: str
+    of_sixteen: str
+    """Colour where a terminal has 16: the nearest of them would be the same for two families."""
+    colour: str
+    """Stands out from light and dark backgrounds: nobody knows that of a terminal."""
+
+
+FILLS: Final = {
+    "computing": Fill("█", "#", "blue", "#306dd5"),
+    "decoding": Fill("▓", "=", "cyan", "#1a93d8"),
+    "reading": Fill("▒", "o", "yellow", "#ad5c0c"),
+    "opening": Fill("░", ":", "bright_yellow", "#c87b04"),
+    "handling": Fill("▄", "%", "magenta", "#946daf"),
+    "trouble": Fill("╳", "!", "red", "#e63c2b"),  # noqa: RUF001
+    "idling": Fill("·", ".", "bright_black", "#727884"),
+}
+"""By family."""
+
+
+class Places(NamedTuple):
+    """Where the rest of a run is to be seen."""
+
+    tables: str = "print_summary(all=True)"
+    page: str = 'measurement.report("report.html")'
+    measurement: str = ""
+    """Line that loads it."""
+
+
+def print_first_look(console: Console, digest: Digest, places: Places, names: Names) -> None:
+    """Print the first look at a run.
+
+    Parameters
+    ----------
+    places
+        Where the rest is.
+    names
+        Names of workers and hosts.
+    """
+    screen = Screen(console, digest, names)
+    # findings are shortened until all fits a terminal of 24 lines with a command and its prompt, as far as they can
+    rooms = [(findings, what, 2) for findings in (3, 2, 1) for what in (3, 2)] + [(1, what, 1) for what in (3, 2, 1)]
+    for room in rooms:
+        lines = list(screen.lines(places, *room))
+        if len(lines) <= 22:
+            break
+    with console:  # a notebook shows what is printed at once as one text
+        for line in lines:
+            console.print(line, soft_wrap=True)  # one that is too long runs on, so that it can be copied
+
+
+class Screen:
+    """Lines of the first look, as wide as a console; names are printed as they are."""
+
+    def __init__(self, console: Console, digest: Digest, names: Names) -> None:
+        self.console = console
+        self.width = console.width
+        self.digest = digest
+        self.names = names
+        try:
+            "".join(fill.block for fill in FILLS.values()).encode(console.encoding)
+        except UnicodeEncodeError:
+            self.blocks = False
+        else:
+            self.blocks = True
+
+    def lines(self, places: Places, findings: int, what: int, others: int) -> Iterator[Text]:
+        """All of it: so many findings, lines on what is slow in each, and lines on all others."""
+        digest = self.digest
+        if digest.state in {NOTHING, NO_RUNNER, NO_FILE}:
+            yield from self._without_runner()
+            return
+        yield from self._first_line(digest.state, digest.coverage)
+        # where something is missing, the text about it has the error
+        if digest.error and digest.lacking is None:
+            yield from self.wrapped(digest.error, most=2, style=ALARM)
+        for line in self._side_by_side([Text(self.plain(fact)) for fact in digest.facts], Text("; ")):
+            line.stylize("dim")
+            yield line
+        bars = [line for bar in (digest.time, digest.bytes) if bar for line in self._bar(bar)]
+        tiles = [self._tile(tile) for tile in digest.tiles if tile.label != ELAPSED]
+        for block in (
+            self._lacking(places),
+            [*self._side_by_side(tiles, Text(GAP), 2), *bars, *self._hot()],
+            self._findings(findings, what, others),
+            self._rest(places),
+        ):
+            shown = list(block)
+            yield from [Text(), *shown] if shown else []
+
+    def plain(self, content: str) -> str:
+        """Text without anything that would steer the terminal, in one line."""
+        return verbatim(self.console, " ".join(content.split())).plain
+
+    def wrapped(self, content: str, indent: int = 0, most: int | None = None, style: str = "") -> list[Text]:
+        """Text in lines; what is left out at the end of so many, whole sentences if possible, shows as dots."""
+        sentences = re.split(r"(?<=\.) (?=[A-Z0-9])", content)
+        for kept in range(len(sentences), 0, -1):
+            lines = self._broken(Text(self.plain(" ".join(sentences[:kept])), style), indent)
+            if most is None or len(lines) <= most:
+                return lines
+        lines = lines[:most]
+        lines[-1].truncate(self.width - 4)
+        lines[-1].append(" ...")
+        return lines
+
+    def _broken(self, text: Text, indent: int = 0) -> list[Text]:
+        lines = text.wrap(self.console, self.width - indent, overflow="fold")
+        for line in lines:
+            line.rstrip()
+            line.pad_left(indent)
+        return list(lines)
+
+    def _without_runner(self) -> Iterator[Text]:
+        """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
+        digest = self.digest
+        yield from self._first_line(NO_RUNNER, digest.coverage)[:1]
+        yield from self.wrapped(
+            _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}.", most=1
+        )
+        to_do = {
+            NO_RUNNER: "No Runner? Use MetricsCollector(client, everything=True) or measured(function).",
+            NO_FILE: NOTHING_READ,
+        }
+        yield from self.wrapped(
+            to_do.get(digest.state, "Call the Runner inside the `with` block of the MetricsCollector."), most=1
+        )
+
+    def _first_line(self, state: str, coverage: str) -> list[Text]:
+        """Name, state and coverage, with the wall time at the right edge."""
+        elapsed = next((tile.value for tile in self.digest.tiles if tile.label == ELAPSED), "")
+        line = Text.assemble((self.plain(self.digest.name), "bold"), GAP, (state, "bold green"))
+        line.append(f": {coverage}" if coverage else "")
+        if state != COMPLETE:
+            line.stylize(ALARM)
+        return self._at_the_edge(line, elapsed)
+
+    def _at_the_edge(self, line: Text, end: str) -> list[Text]:
+        """Lines with something at the right edge of the first, if there is anything."""
+        room = self.width - len(end)
+        first, *others = line.wrap(self.console, room - len(GAP) if end else room, overflow="fold")
+        first.rstrip()
+        if end:
+            first.pad_right(room - first.cell_len)
+            first.append(end, "bold")
+        rest = Text().join(others)
+        return [first, *(self._broken(rest) if others else [])]
+
+    def _lacking(self, places: Places) -> Iterator[Text]:
+        """What is missing, and the line to copy."""
+        lacking = self.digest.lacking
+        if lacking is None:
+            return
+        known_part = lacking.how_much if lacking.files or lacking.chunks else ""
+        yield from self.wrapped(with_short_paths(f"{lacking.what} {known_part}"), most=4)
+        if lacking.to_fix:
+            yield from self.wrapped(lacking.advice, style="bold")
+        if lacking.line is not None:
+            yield Text("To run the rest:")
+            for code in filter(None, [places.measurement, *lacking.line.split("; ")]):
+                yield from (Text(line, "bold") for line in _copied(self.plain(code), self.width))
+
+    def _side_by_side(self, parts: Iterable[Text], between: Text, indent: int = 0) -> list[Text]:
+        """Short texts next to each other, as many in a line as there is room for."""
+        lines: list[Text] = []
+        for part in parts:
+            if lines and lines[-1].cell_len + between.cell_len + part.cell_len <= self.width:
+                lines[-1] = Text.assemble(lines[-1], between, part)
+            else:
+                lines += self._broken(part, indent)
+        return lines
+
+    def _tile(self, tile: Tile) -> Text:
+        note = f" {tile.note}" if tile.note.startswith("of ") else f" ({tile.note})" if tile.note else ""
+        label = "" if tile.label.endswith("rate") else f"{tile.label.removesuffix(' of a worker')} "
+        return Text.assemble(label, (tile.value, "bold"), note)
+
+    def _bar(self, bar: Bar) -> Iterator[Text]:
+        """A bar with its total, and below it what its parts are."""
+        total = f"  {bar.total}"
+        width = self.width - OF_BAR - max(len(total), 10)
+        line = Text(f"  {bar.title:{OF_BAR - 2}}")
+        for share, cells in zip(bar.shares, cells_of([share.fraction for share in bar.shares], width), strict=True):
+            if cells:
+                line.append_text(self._filled(share.family, cells))
+        yield line.append(total)
+        named = sorted((share for share in bar.shares if share.fraction >= 0.005), key=lambda one: -one.fraction)
+        parts = [Text.assemble(self._filled(one.family, 1), f" {one.name} {one.percent}") for one in named]
+        yield from self._side_by_side(parts, Text("  "), OF_BAR)
+
+    def _filled(self, family: Paint, cells: int) -> Text:
+        """Cells in the colour of a family, whole where colours tell families apart: of 256, red is almost an orange."""
+        fill, colours = FILLS[family.name], None if self.console.no_color else self.console.color_system
+        block = fill.block if colours != "truecolor" else FILLS["computing"].block
+        style = fill.of_sixteen if colours in {"standard", "windows"} else fill.colour if colours else ""
+        return Text((block if self.blocks else fill.letter) * cells, style)
+
+    def _hot(self) -> Iterator[Text]:
+        """Lines of user code with the most CPU time."""
+        label = "your code"
+        for one in self.digest.hot:
+            each = f"{f', {one.each}' if one.each else ''}: {with_short_paths(one.where)}"
+            texts = [f"{one.share} of CPU{each}", f"{one.share}{each}"]
+            texts[:0] = [f"{texts[0]} in {one.calls}"] if one.calls else []
+            text = next((text for text in texts if len(text) <= self.width - OF_BAR), texts[-1])
+            for line in self.wrapped(text, OF_BAR):
+                yield Text.assemble(f"  {label:{OF_BAR - 2}}", line[OF_BAR:])
+                label = ""
+
+    def _findings(self, most: int, lines_of_what: int, lines_of_others: int) -> Iterator[Text]:
+        """Findings with their saving and remedy; what the result lacks has a paragraph of its own."""
+        digest = self.digest
+        found = [
+            one
+            for one in digest.findings
+            if digest.lacking is None or not one.incomplete or digest.lacking.what not in one.what
+        ]
+        if not found:
+            yield from self.wrapped(digest.verdict) if digest.verdict else ()
+            return
+        yield Text("What to change", style="bold")
+        for place, finding in enumerate(found[:most], 1):
+            yield from self._at_the_edge(Text.assemble(f"  {place}  ", (finding.headline, "bold")), finding.saves)
+            what = with_short_paths(self.names.in_text(finding.what))
+            yield from self.wrapped(what, 5, lines_of_what)
+            yield from self._advice(finding)
+        also = f"Also: {'; '.join(one.headline for one in found[most:])}. " if len(found) > most else ""
+        if also or (digest.verdict and len(found) > 1):
+            yield from self.wrapped(f"{also}{digest.verdict}", most=lines_of_others)
+
+    def _advice(self, finding: Finding) -> Iterator[Text]:
+        """What to do: what is to be copied is whole, and keeps its addresses."""
+        remedy = finding.remedy or ""
+        advice = with_short_paths(self.names.in_text(finding.advice)).removesuffix(".")
+        advice += f": {remedy}" if remedy else "."
+        lines = self.wrapped(advice, 8, 2)
+        if remedy not in " ".join(line.plain.strip() for line in lines):
+            lines = self.wrapped(advice, 8)
+        for place, line in enumerate(lines):
+            line.highlight_words([remedy] if remedy else [], "bold")
+            yield line if place else Text.assemble("     -> ", line[8:])
+
+    def _rest(self, places: Places) -> Iterator[Text]:
+        """Where the rest is."""
+        if self.digest.problems:
+            yield from self.wrapped(_problems(self.digest.problems), most=2)
+        tables = Text.assemble(("All tables: ", "dim"), self.plain(places.tables))
+        page = Text.assemble(("Page: ", "dim"), self.plain(places.page))
+        both = Text.assemble(tables, GAP, page)
+        yield from [both] if both.cell_len <= self.width else [tables, page]
+
+
+def cells_of(fractions: Sequence[float], width: int) -> list[int]:
+    """Cells of a bar for each share, which fill it: those with the largest rest get what is left."""
+    exact = [fraction / (sum(fractions) or 1.0) * width for fraction in fractions]
+    cells = [math.floor(each) for each in exact]
+    for place in sorted(range(len(cells)), key=lambda place: cells[place] - exact[place])[: width - sum(cells)]:
+        cells[place] += 1
+    return cells
+
+
+def _copied(code: str, width: int) -> list[str]:
+    """A statement in lines of a width that can be copied: they break between arguments, and not in words."""
+    held = re.sub(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", lambda word: re.sub("[ (]", _hidden, word[0]), code)
+    wrapper = TextWrapper(width, subsequent_indent="    ", break_long_words=False)
+    wrapper.wordsep_re = re.compile(r"( |(?<=\())")
+    lines = wrapper.wrap(held.replace(" = ", "\1=\1"))
+    return [line.replace("\1", " ").replace("\2", "(") for line in lines]
+
+
+def _hidden(sign: re.Match[str]) -> str:
+    return "\1" if sign[0] == " " else "\2"
+
+
+def with_short_paths(text: str) -> str:
+    """Text in which of long paths and URLs the last part is left."""
+    return re.sub(r"[^\s()',;\"]{24,}/([^\s()',;\"]+)", r".../\1", text)
+
+
+def _problems(found: Sequence[str]) -> str:
+    more = f" (and {number(len(found) - 1)} more)" if len(found) > 1 else ""
+    return with_short_paths(f"{counted(len(found), 'measurement problem')}: {found[0]}{more}.")
+
+
+# In HTML
+
+EVIDENCE: Final = {
+    **dict.fromkeys(("function", "section"), "flame-graph"),
+    **dict.fromkeys(("worker", "host"), "workers"),
+    **dict.fromkeys(("file", "dataset", "chunk size"), "chunks"),
+    "endpoint": "tables-files",
+    "branch": "tables-branches",
+}
+"""Parts of a page that show a culprit, by its kind."""
+
+EVIDENCE_OF: Final = {
+    **dict.fromkeys(("failures", "missing data"), "tables-failed-work"),
+    "memory": "workers",
+    "time limit": "tables-batch-jobs",
+    "slow dataset": "chunks",
+    "decompression": "tables-branches",
+    "metadata": "tables-files",
+}
+"""Parts of a page that show a cause."""
+
+
+def cards_of(digest: Digest, anchors: Collection[str] = ()) -> list[Card]:
+    """Findings as cards, which lead to their evidence in a page that has these parts."""
+    return [
+        finding.card._replace(
+            evidence=next((part for part in _evidence(finding) if part in anchors), ""),
+            measure="memory" if finding.cause == "memory" else "",
+            page=f"{DOCUMENTATION}{finding.page}.html",
+        )
+        for finding in digest.findings
+    ]
+
+
+def _evidence(finding: Finding) -> Iterator[str]:
+    # charts show the files that could be read, and not those of lost work
+    if EVIDENCE_OF.get(finding.cause) != "tables-failed-work":
+        yield from (EVIDENCE[culprit.kind] for culprit in finding.culprits if culprit.kind in EVIDENCE)
+    yield from (EVIDENCE_OF.get(finding.cause, ""), "over-time", "tables-ledgers")
+
+
+def notebook_look(digest: Digest, heading: Heading) -> Markup:
+    """The first look in a notebook: without scripts, in the colours around it."""
+    palettes = [Markup(palette(FAMILIES, scheme)) for scheme in ("light", "dark")]
+    values = {"look": digest, "cards": cards_of(digest), "heading": heading, "palettes": palettes, "linked": linked}
+    return rendered("first_look_of_notebook.html", **values)
