@@ -369,7 +369,7 @@ class MetricsCollector(Enterable):
         They are those of `measurement.metrics`, except `sections`, which has the shape of 0.1.2: {section: {amount:
         value}}, over chunks with a result.
         """
-        from roastcoffea.metrics.older import OlderMetrics
+        from roastcoffea.metrics.chunks import OlderMetrics
 
         return OlderMetrics(self.measurement.metrics.evaluator)
 

@@ -13,7 +13,7 @@ from distributed import Client
 
 from roastcoffea import MetricsCollector
 from roastcoffea.instrument.hook import recorded_steps
-from roastcoffea.metrics.central import CLASSES
+from roastcoffea.metrics.scheduler_and_client import CLASSES
 
 FRAMES = SimpleNamespace(frames=[b"12345", bytearray(5), memoryview(b"12")])
 

@@ -110,7 +110,7 @@ def check(found, expected):
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60))])
 @pytest.mark.parametrize("at_once", [1, 50, 10**6])
 def test_as_a_loop_over_sets(seed, at_once, monkeypatch):
-    monkeypatch.setattr(branches, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(branches, "BASKETS_AT_ONCE", at_once)
     chunks, reads = random_records(seed, whole=1.0)
     counted = np.random.default_rng(seed).random(len(chunks)) < 0.9
     found = split_reads(chunks, counted, reads)

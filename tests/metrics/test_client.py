@@ -8,7 +8,7 @@ import pytest
 from handmade import LOOP, STEPS, T, call, central_run, loop, step
 
 from roastcoffea.metrics import Metrics, evaluate
-from roastcoffea.metrics.central import CLASSES
+from roastcoffea.metrics.scheduler_and_client import CLASSES
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from handmade import handmade_run, run_without_tables
 
 from roastcoffea import load
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics import CATALOGUE, evaluate, evaluation
+from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import (
     BYTES,
     RAW,
@@ -156,36 +154,6 @@ def small_catalogue(calls: list[str]) -> Catalogue:
     return catalogue
 
 
-def test_an_intermediate_is_kept_until_all_that_needs_it_is_known() -> None:
-    calls: list[str] = []
-    evaluator = Evaluator(small_catalogue(calls), {RUN: "a run"})
-    assert evaluator.value("first") == 1
-    kept = evaluator.value("bulky")
-    assert evaluator.value("bulky") is kept
-    assert evaluator.reason("second") == "nothing is 0"
-    assert evaluator.value("overview") == "a table"
-    assert calls == ["bulky"]
-    assert evaluator.value("bulky") is not evaluator.value("bulky")
-
-
-def test_of_a_run_whose_metrics_are_known_no_large_intermediate_is_kept(
-    calls: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "SMALL", 100)
-    metrics = evaluate(handmade_run())
-    assert len(metrics)
-    for times in (2, 3):
-        metrics.evaluator.value("counted_chunks")
-        assert calls["counted_chunks"] == times
-
-
-def test_of_a_run_whose_metrics_are_known_small_intermediates_are_kept(calls: Counter[str]) -> None:
-    metrics = evaluate(handmade_run())
-    assert len(metrics)
-    metrics.evaluator.value("counted_chunks")
-    assert calls["counted_chunks"] == 1
-
-
 def test_what_is_built_on_request_is_not_built_to_see_whether_it_can_be() -> None:
     calls: list[str] = []
     evaluator = Evaluator(small_catalogue(calls), {RUN: "a run"})
@@ -241,39 +209,10 @@ def test_under_pytest_it_comes_out_and_is_not_taken_for_computed() -> None:
             evaluator.reason("broken")
 
 
-def test_threads_share_what_is_computed_once() -> None:
-    catalogue, made = Catalogue(), []
-
-    def slow(run: str) -> Bulky:
-        time.sleep(0.01)
-        made.append(Bulky())
-        return made[-1]
-
-    catalogue.add(Fact.of(slow, kept=True))
-    evaluator = Evaluator(catalogue, {RUN: "a run"})
-    found: list[Bulky] = []
-    threads = [threading.Thread(target=lambda: found.append(evaluator.value("slow"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == made * 8
-
-
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda metrics: pickle.loads(pickle.dumps(metrics))])
 def test_metrics_travel_as_the_run_that_they_are_of(again: Any) -> None:
     metrics = evaluate(run_without_tables(reported={"wall_time": 3.5}, reported_by="it"))
     assert metrics["wall_time"] == again(metrics)["wall_time"] == 3.5
-
-
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda mapping: pickle.loads(pickle.dumps(mapping))])
-def test_what_is_said_of_metrics_travels_too(again: Any) -> None:
-    metrics = evaluate(run_without_tables(reported={"wall_time": 3.5}, reported_by="it"))
-    for mapping in (metrics.source, metrics.unit, metrics.missing):
-        assert dict(again(mapping)) == dict(mapping) != {}
-    assert again(metrics.source)["wall_time"] == metrics.source["elapsed_time_seconds"]  # by its older name as well
-    with pytest.raises(KeyError):
-        again(metrics.missing)["wall_time"]
 
 
 REASON = "RuntimeError: planted"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from profiled import profile_table
 
-from roastcoffea.metrics.stacks import Place, Stack, collapsed, speedscope, stacks_of
+from roastcoffea.metrics.profile import Place, Profile, Stack, stacks_of
 
 
 def test_collapsed_stacks_have_microseconds() -> None:
-    lines = collapsed(list(stacks_of(profile_table()))).splitlines()
+    lines = Profile(stacks_of(profile_table())).collapsed().splitlines()
     assert "dy;process();P.process (/home/p.py:10);spin (/home/p.py:20) 4000000" in lines
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 20_000_000
 
 
 def test_names_break_no_line() -> None:
     stack = Stack("a;b\nc", (Place("f;g", "/x y", 1),), 1, 1.0, {})
-    assert collapsed([stack]) == "a,b c;process();f,g (/x y:1) 1000000\n"
+    assert Profile([stack]).collapsed() == "a,b c;process();f,g (/x y:1) 1000000\n"
 
 
 def test_speedscope_has_a_profile_for_each_dataset_and_state() -> None:
-    document = speedscope(list(stacks_of(profile_table())))
+    document = Profile(stacks_of(profile_table())).speedscope()
     found = {each["name"]: each["endValue"] for each in document["profiles"]}
     assert found == {
         "tt": 16.0,
@@ -39,6 +39,6 @@ def test_speedscope_has_a_profile_for_each_dataset_and_state() -> None:
 
 
 def test_without_a_profile_both_say_why() -> None:
-    assert collapsed([], "profile=False") == "Not measured: profile=False. 0\n"
-    (empty,) = speedscope([], "profile=False")["profiles"]
+    assert Profile.not_measured("profile=False").collapsed() == "Not measured: profile=False. 0\n"
+    (empty,) = Profile.not_measured("profile=False").speedscope()["profiles"]
     assert (empty["name"], empty["samples"]) == ("Not measured: profile=False.", [])

@@ -53,32 +53,6 @@ def test_a_name_that_is_none_has_those_that_are_near() -> None:
     assert metrics.missing.get("total_events") is None
 
 
-def test_the_time_ledger_shows_what_occurred_with_shares() -> None:
-    (sheet,) = Measurement(handmade_run()).time_ledger.sheets()
-    rows = texts(sheet)
-    assert ["idle: client", "5 min 30 s", "74.9 %"] in rows
-    assert "unaccounted" not in [row[0] for row in rows]
-    assert rows[-1] == ["total", "7 min 20 s", "100 %"]
-    assert "other tasks" not in [row[0] for row in rows]
-    estimated = '"interpreter lock" is estimated from the CPU time of other threads of the process.'
-    small = (
-        "Less than 0.1 %: interpreter lock, blocked, start-up, checkpoint, other tasks, transfer, worker overhead, "
-        "in flight, idle: queued, idle: misplaced, unaccounted."
-    )
-    assert sheet.notes == [
-        "Complete; 10 of 10 attempts left a record.",
-        small,
-        "Failed: 2 s error, 2.5 s repeated.",
-        estimated,
-    ]
-
-
-def test_classes_that_were_not_measured_are_named_by_their_reason() -> None:
-    (sheet,) = Measurement(handmade_run(tasks=None, pauses=None)).time_ledger.sheets()
-    assert sheet.notes[-2].startswith('Not measured: "merge", "transfer"')
-    assert sheet.notes[-2].endswith("not recorded without a scheduler.")
-
-
 def test_the_byte_ledger_shows_all_classes_and_advice() -> None:
     sheet, advice = ledger_of().sheets()
     assert texts(sheet)[-3:] == [
@@ -91,12 +65,6 @@ def test_the_byte_ledger_shows_all_classes_and_advice() -> None:
     assert len(advice.items) == 3
 
 
-def test_what_was_transferred_is_said_not_to_be_known() -> None:
-    sheet, _ = ledger_of(with_ids(14, bytes_transferred=None)).sheets()
-    assert texts(sheet)[-1][0] == "total"
-    assert sheet.notes[-1].startswith("Transferred: 1 of 8 attempts read through")
-
-
 @pytest.mark.parametrize("name", ["time_ledger", "byte_ledger"])
 def test_one_that_is_absent_gives_its_reason(name: str) -> None:
     ledger = getattr(Measurement(run_without_tables()), name)
@@ -104,14 +72,6 @@ def test_one_that_is_absent_gives_its_reason(name: str) -> None:
     assert (sheet.rows, sheet.lead) == ((), [f"Not measured: {ledger.absent}."])
     assert ledger.absent in str(ledger)
     assert ledger.absent in ledger.to_markdown()
-
-
-def test_a_ledger_is_shown_everywhere() -> None:
-    ledger = Measurement(handmade_run()).time_ledger
-    for text in (str(ledger), ledger.to_markdown(), ledger._repr_html_()):
-        assert "idle: client" in text
-        assert "74.9 %" in text
-    assert repr(ledger).startswith("<TimeLedger: {'compute': 4.5")
 
 
 def test_certificates() -> None:

@@ -19,8 +19,7 @@ import roastcoffea
 from roastcoffea import Measurement, MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.sampler import PERIOD
-from roastcoffea.metrics.profile import is_own
-from roastcoffea.metrics.stacks import STATE_SECONDS, Place
+from roastcoffea.metrics.profile import STATE_SECONDS, Place, is_own
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import PROFILE_COLUMNS
 

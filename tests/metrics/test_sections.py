@@ -3,7 +3,7 @@
 import pytest
 from handmade import CHUNKS, SECTIONS
 
-from roastcoffea.metrics.sections import totals_of
+from roastcoffea.metrics.profile import totals_of
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
 

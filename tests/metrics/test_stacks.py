@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from profiled import ROWS, profile_table
 
-from roastcoffea.metrics.stacks import Place, stacks_of, tree_of
+from roastcoffea.metrics.profile import Place, Profile, stacks_of
 
 
 def test_stacks_of_several_calls_are_summed() -> None:
@@ -22,7 +22,7 @@ def test_seconds_of_no_state_are_unknown() -> None:
 
 
 def test_the_tree_sums_what_is_called() -> None:
-    root = tree_of(stacks_of(profile_table()))
+    root = Profile(stacks_of(profile_table())).tree()
     assert (root.seconds, root.self_seconds, root.samples) == (20.0, 0.0, 200)
     assert root.datasets == {"tt": 16.0, "dy": 4.0}
     (process,) = root.children

@@ -128,15 +128,6 @@ def test_metrics_are_found_by_their_older_names(metrics):
     assert "wall_time" not in list(metrics)
 
 
-def test_an_older_name_of_a_missing_metric():
-    metrics = evaluate(run_without_tables())
-    assert "processor_cpu_percent" not in metrics
-    assert metrics.get("processor_cpu_percent") is None
-    assert metrics.missing["processor_cpu_percent"]
-    with pytest.raises(MissingMetricError):
-        metrics["processor_cpu_percent"]
-
-
 def test_an_unknown_name_has_close_matches(metrics):
     with pytest.raises(KeyError, match="did you mean") as caught:
         metrics["data_rate_gbs"]

@@ -6,7 +6,7 @@ from handmade import A, empty_run, handmade_run, run_without_tables
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
-from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.metrics.profile import SECTION_TOTALS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS

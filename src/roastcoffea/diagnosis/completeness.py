@@ -16,10 +16,10 @@ import scipy
 
 from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.errors import root_cause
-from roastcoffea.metrics.busy import REPEATED
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import known_sum, of_finished_calls, with_outcome
 from roastcoffea.metrics.failures import PLACE, RANGE, MissingFiles, partial_output
+from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, LOST, NO_FILE, Run, RunnerCall

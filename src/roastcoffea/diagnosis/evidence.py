@@ -21,8 +21,8 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.facts import NO_NAMES, Names, elapsed_seconds, is_loopback
 from roastcoffea.metrics.profile import Call, Profile, process_cpu
-from roastcoffea.metrics.startup import StartUp
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION

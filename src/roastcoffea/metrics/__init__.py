@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 WITH_METRICS: Final = (
-    *("workflow", "byte_ledger", "central", "chunks", "endpoints", "failures", "fine", "profile", "sections"),
-    *("time_ledger", "memory", "older", "facts", "allocation"),
+    *("workflow", "byte_ledger", "scheduler_and_client", "chunks", "endpoints", "failures", "profile"),
+    *("time_ledger", "memory", "facts"),
 )
 """Modules that fill the catalogue, in its order: the inputs of a metric are defined before it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +24,7 @@ SAME_ATTEMPT: Final = "one chunk"
 CAUSES: Final = (SAME_LOOP, SAME_DATASET, OTHER_DATASET, SAME_ATTEMPT)
 """What the two readers of a re-read basket have in common."""
 
-ROWS_AT_ONCE: Final = 200_000
-UNKNOWN_SIZE: Final = -1
-"""Placeholder for a size missing from the record of a read."""
+BASKETS_AT_ONCE: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,30 +72,97 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
     rank = np.argsort(np.argsort(began, kind="stable"))
     name = codes(table, ["branch"])
     branch = codes(chunks, ["file", "uuid", "tree"])[attempt] * (int(name.max(initial=0)) + 1) + name
-    dataset, loop = (codes(chunks, keys)[attempt] for keys in (["dataset"], ["dataset", "call"]))
-    order = rank[attempt]
+    dataset, loop = (codes(chunks, keys) for keys in (["dataset"], ["dataset", "call"]))
     payload = integers(table["bytes_payload"])
     first, last = integers(table["basket_first"], -1), integers(table["basket_last"], -1)
     line = branch * (int(last.max(initial=0)) + 2)  # baskets of all branches on one line
     start, stop = line + first, line + last + 1
-    sizes_of = _Sizes(table["basket_bytes"], payload, start, stop)
+    number = integers(pc.list_value_length(table["basket_bytes"]))
+    offset, told = np.cumsum(number) - number, np.append(integers(pc.list_flatten(table["basket_bytes"])), 0)
     reread = {cause: np.zeros(len(table), dtype=np.int64) for cause in CAUSES}
     reread[SAME_ATTEMPT] += integers(table["bytes_again"])
-    repeated = np.zeros(len(table), dtype=np.int64)
+    baskets = np.array(integers(table["baskets"]))
     estimated = np.zeros(len(table), dtype=np.bool_)
     for rows in _overlapping(start, stop, np.flatnonzero(first >= 0)):
-        parts = _Parts(start[rows], stop[rows])
-        sizes, guessed = sizes_of.of(rows, parts)
-        again, known_before = _read_before(parts, sizes, guessed, order[rows])
-        for cause, shared in _causes(parts, order[rows], loop[rows], dataset[rows]):
-            reread[cause][rows] += parts.sums(np.where(shared, again, 0))
-        repeated[rows] = parts.sums(np.where(known_before, parts.width, 0))
-        estimated[rows] = parts.any(guessed & known_before) & parts.any(guessed & ~known_before)
-    before = reread[SAME_LOOP] + reread[SAME_DATASET] + reread[OTHER_DATASET]
-    baskets = np.maximum(integers(table["baskets"]) - repeated, 0)
-    return Reads(
-        table=table, attempt=attempt, payload=payload - before, reread=reread, baskets=baskets, estimated=estimated
-    )
+        width = stop[rows] - start[rows]
+        read = np.repeat(np.arange(len(rows)), width)
+        within = np.arange(len(read)) - (np.cumsum(width) - width)[read]
+        place = np.unique(start[rows][read] + within, return_inverse=True)[1]
+        # the sizes of all baskets are told, or of the first and the last one
+        is_last = within == (width - 1)[read]
+        whole = (number[rows] == width)[read]
+        known = whole | ((number[rows] == 2)[read] & ((within == 0) | is_last))
+        told_at = np.where(known, offset[rows][read] + np.where(whole, within, is_last), -1)
+        sizes, guessed = _completed(np.where(known, told[told_at], -1), known, read, place, payload[rows])
+        time, group_of = rank[attempt[rows]][read], attempt[rows]
+        again, before = _read_before(place, sizes, guessed, time)
+        in_loop, in_dataset = (_follows(place, of[group_of][read], time) for of in (loop, dataset))
+        causes = {SAME_LOOP: in_loop, SAME_DATASET: in_dataset & ~in_loop, OTHER_DATASET: ~in_dataset & ~in_loop}
+        for cause, shared in causes.items():
+            reread[cause][rows] += _count(read, np.where(shared, again, 0), len(rows))
+        baskets[rows] -= _count(read, before, len(rows))
+        some, others = (_count(read, guessed & flags, len(rows)) > 0 for flags in (before, ~before))
+        estimated[rows] = some & others
+    first_reads = payload - reread[SAME_LOOP] - reread[SAME_DATASET] - reread[OTHER_DATASET]
+    baskets = np.maximum(baskets, 0)
+    return Reads(table=table, attempt=attempt, payload=first_reads, reread=reread, baskets=baskets, estimated=estimated)
+
+
+def _overlapping(start: Integers, stop: Integers, rows: Integers) -> list[Integers]:
+    """Rows that share baskets, in batches with no basket in common."""
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    covered = np.maximum.accumulate(stop[rows])
+    group = np.cumsum(start[rows] >= np.append(0, covered[:-1])[: len(rows)])
+    shared = np.bincount(group)[group] > 1
+    rows, group = rows[shared], group[shared]
+    batch = (np.cumsum(stop[rows] - start[rows]) // BASKETS_AT_ONCE)[np.searchsorted(group, group)]
+    return [part for part in np.split(rows, np.flatnonzero(np.diff(batch)) + 1) if len(part)]
+
+
+def _count(read: Integers, amounts: Integers | Flags, number: int) -> Integers:
+    """Sums over the baskets of each read."""
+    return np.rint(np.bincount(read, amounts, number)).astype(np.int64)
+
+
+def _completed(
+    sizes: Integers, known: Flags, read: Integers, place: Integers, payload: Integers
+) -> tuple[Integers, Flags]:
+    """Sizes of baskets, and whether they are estimated: other reads of a basket may know it, and the remaining bytes of
+    a read are split evenly over its others."""
+    if known.all():
+        return sizes, ~known
+    most = np.full(int(place.max()) + 1, -1)
+    np.maximum.at(most, place, sizes)
+    sizes = np.where(known, sizes, most[place])
+    unknown = sizes < 0
+    number = _count(read, unknown, len(payload))
+    rest = np.maximum(payload - _count(read, np.where(unknown, 0, sizes), len(payload)), 0)
+    through = np.cumsum(unknown) - (np.cumsum(number) - number)[read]
+    share = (rest / np.maximum(number, 1))[read]
+    even = np.rint(share * through) - np.rint(share * (through - 1))
+    return np.where(unknown, even.astype(np.int64), sizes), unknown & (number[read] > 1)
+
+
+def _read_before(place: Integers, sizes: Integers, guessed: Flags, time: Integers) -> tuple[Integers, Flags]:
+    """Bytes of each basket that were read before, and whether there are any."""
+    order = np.lexsort((time, place))
+    of, size = place[order], sizes[order]
+    new = np.diff(of, prepend=-1) != 0
+    step = of * (size.max(initial=0) + 1)
+    largest_before = np.append(0, np.maximum.accumulate(size + step)[:-1]) - step
+    unsure = np.bincount(place, guessed)[of] > 0
+    again, before = np.empty_like(size), np.empty_like(new)
+    again[order] = np.where(new, 0, np.where(unsure, size, np.minimum(size, largest_before)))
+    before[order] = ~new
+    return again, before
+
+
+def _follows(place: Integers, group: Integers, time: Integers) -> Flags:
+    """Whether the same group had already read the basket."""
+    order = np.lexsort((time, group, place))
+    found = np.empty(len(group), np.bool_)
+    found[order] = (np.diff(place[order], prepend=-1) == 0) & (np.diff(group[order], prepend=-1) == 0)
+    return found
 
 
 def embedded_in_tree(reads: pa.Table) -> Flags:
@@ -111,130 +176,6 @@ def embedded_in_tree(reads: pa.Table) -> Flags:
     span = integers(reads["basket_last"]) - integers(reads["basket_first"]) + 1
     not_read = np.where(number == span, span - integers(reads["baskets"]), 0)
     return np.asarray(empty[end] - empty[end - number] > not_read, dtype=np.bool_)
-
-
-def _overlapping(start: Integers, stop: Integers, rows: Integers) -> Iterator[Integers]:
-    """Rows that share baskets, in batches with no basket in common."""
-    rows = rows[np.argsort(start[rows], kind="stable")]
-    covered = np.maximum.accumulate(stop[rows])
-    first = np.ones(len(rows), dtype=np.bool_)
-    first[1:] = start[rows][1:] >= covered[:-1]
-    sizes = np.diff(np.append(np.flatnonzero(first), len(rows)))
-    shared = rows[np.repeat(sizes > 1, sizes)]
-    ends = np.cumsum(sizes[sizes > 1])
-    done = 0
-    while done < len(shared):
-        begin, done = done, int(ends[min(int(np.searchsorted(ends, done + ROWS_AT_ONCE)), len(ends) - 1)])
-        yield shared[begin:done]
-
-
-class _Parts:
-    """Reads split at every boundary of another read, and around their first and last baskets.
-
-    Two parts are equal or disjoint; `place` numbers the distinct ones. Arrays have one element per part of a read, read
-    by read.
-    """
-
-    def __init__(self, start: Integers, stop: Integers) -> None:
-        borders = np.sort(np.concatenate([start, start + 1, stop - 1, stop]))
-        borders = borders[np.diff(borders, prepend=-1) != 0]
-        lowest = np.searchsorted(borders, start)
-        number = np.searchsorted(borders, stop) - lowest
-        self.first = np.cumsum(number) - number
-        self.read = np.repeat(np.arange(len(start)), number)
-        self.place = np.arange(len(self.read)) + (lowest - self.first)[self.read]
-        self.start = borders[self.place]
-        self.stop = borders[self.place + 1]
-        self.width = self.stop - self.start
-
-    def sums(self, amounts: Integers) -> Integers:
-        """Sum over the parts of each read."""
-        return np.add.reduceat(amounts, self.first)
-
-    def any(self, flags: Flags) -> Flags:
-        """Whether a flag is set in any part of each read."""
-        return np.logical_or.reduceat(flags, self.first)
-
-    def in_order(self, *keys: Integers) -> Integers:
-        """Order of the parts by place, then by these keys."""
-        return np.lexsort((*reversed(keys), self.place))
-
-
-class _Sizes:
-    """Sizes of parts of reads, if recorded."""
-
-    def __init__(self, basket_bytes: pa.ChunkedArray, payload: Integers, start: Integers, stop: Integers) -> None:
-        self.number = integers(pc.list_value_length(basket_bytes))
-        self.offset = np.cumsum(self.number) - self.number
-        values = integers(pc.list_flatten(basket_bytes))
-        self.values = np.append(values, 0)
-        self.before = np.concatenate([[0], np.cumsum(values)])
-        self.payload, self.start, self.stop = payload, start, stop
-
-    def of(self, rows: Integers, parts: _Parts) -> tuple[Integers, Flags]:
-        """Size of each part, and whether it is estimated from the mean basket size."""
-        whole = (self.number == self.stop - self.start)[rows][parts.read]
-        ends = (self.number == 2)[rows][parts.read] & ~whole
-        row = rows[parts.read]
-        offset, start, stop = self.offset[row], self.start[row], self.stop[row]
-        low = np.where(whole, offset + parts.start - start, 0)
-        high = np.where(whole, offset + parts.stop - start, 0)
-        found = np.where(whole, self.before[high] - self.before[low], UNKNOWN_SIZE)
-        found = np.where(ends & (parts.start == start), self.values[np.where(ends, offset, 0)], found)
-        found = np.where(ends & (parts.stop == stop), self.values[np.where(ends, offset + 1, 0)], found)
-        guessed = found == UNKNOWN_SIZE
-        if guessed.any():
-            # other reads of the same part may know it
-            known = np.full(int(parts.place.max()) + 1, UNKNOWN_SIZE, dtype=np.int64)
-            np.maximum.at(known, parts.place, found)
-            found = np.where(guessed, known[parts.place], found)
-            guessed = found == UNKNOWN_SIZE
-            found = _distributed(parts, found, self.payload[rows])
-        return found, guessed & (parts.sums(guessed.astype(np.int64))[parts.read] > 1)
-
-
-def _distributed(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
-    """Sizes, with the remaining bytes of each read split over its parts without one, in proportion to their baskets."""
-    unknown = sizes == UNKNOWN_SIZE
-    rest = np.maximum(payload - parts.sums(np.where(unknown, 0, sizes)), 0)[parts.read]
-    width = np.where(unknown, parts.width, 0)
-    through = np.cumsum(width)
-    through -= (through - width)[parts.first][parts.read]
-    whole = np.maximum(parts.sums(width), 1)[parts.read].astype(np.float64)
-    upper, lower = np.rint(rest * (through / whole)), np.rint(rest * ((through - width) / whole))
-    return np.where(unknown, (upper - lower).astype(np.int64), sizes)
-
-
-def _read_before(parts: _Parts, sizes: Integers, guessed: Flags, order: Integers) -> tuple[Integers, Flags]:
-    """Bytes of each part that were read before, and whether there are any."""
-    sorted_parts = parts.in_order(order[parts.read])
-    place, size = parts.place[sorted_parts], sizes[sorted_parts]
-    new_place = np.diff(place, prepend=-1) != 0
-    step = np.cumsum(new_place) * (size.max(initial=0) + 1)
-    largest_before = np.concatenate([[0], np.maximum.accumulate(size + step)[:-1]]) - step
-    unsure = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.bool_)
-    unsure[parts.place[guessed]] = True
-    again = np.where(new_place, 0, np.where(unsure[place], size, np.minimum(size, largest_before)))
-    result, known_before = np.empty_like(again), np.empty_like(new_place)
-    result[sorted_parts], known_before[sorted_parts] = again, ~new_place
-    return result, known_before
-
-
-def _causes(parts: _Parts, order: Integers, loop: Integers, dataset: Integers) -> Iterator[tuple[str, Flags]]:
-    """For each cause, the parts that this kind of thing had already read."""
-    in_loop, in_dataset = (_follows(parts, order, group[parts.read]) for group in (loop, dataset))
-    yield SAME_LOOP, in_loop
-    yield SAME_DATASET, in_dataset & ~in_loop
-    yield OTHER_DATASET, ~in_dataset & ~in_loop
-
-
-def _follows(parts: _Parts, order: Integers, group: Integers) -> Flags:
-    """Whether the same group had already read the part."""
-    sorted_parts = parts.in_order(group, order[parts.read])
-    result = np.empty(len(group), np.bool_)
-    of_one = (np.diff(each[sorted_parts], prepend=-1) == 0 for each in (parts.place, group))
-    result[sorted_parts] = np.logical_and(*of_one)
-    return result
 
 
 BRANCH_COLUMNS: Final = (

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics import phases
-from roastcoffea.metrics.branches import NO_TREE_BRANCHES, branches_of, over_trees, tree_branches_of
+from roastcoffea.generations import reads_on
+from roastcoffea.metrics import facts, phases
+from roastcoffea.metrics.branches import (
+    NO_TREE_BRANCHES,
+    OTHER_DATASET,
+    SAME_DATASET,
+    Reads,
+    branches_of,
+    over_trees,
+    split_reads,
+    tree_branches_of,
+)
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, fact, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
-from roastcoffea.metrics.facts import NULL_IF_ANY, aggregated, complete_sum, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
-from roastcoffea.metrics.requests import (
-    ChunkRequests,
-    Repeated,
-    certificate,
-    preprocessing_requests,
-    requests_table,
-    transferred,
+from roastcoffea.metrics.facts import (
+    NULL_IF_ANY,
+    aggregated,
+    among,
+    complete_sum,
+    known_sum,
+    reason_of_absence,
+    rows_where,
+    rows_with,
 )
-from roastcoffea.records.run import Run
+from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger, attempts_of_calls, compared
+from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
+from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
+from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.sheets.sheet import BYTE_LEDGER, TRANSFERRED, Cell, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE, Unit
+from roastcoffea.units import counted as in_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
+PLACES: Final = ("dataset", "file", "endpoint")
+"""What a request is attributed to."""
 
 AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
 UNCOMPRESSED: Final = "uncompressed"
@@ -55,6 +74,32 @@ class Saving:
     cause: str
     bytes: int
     text: str
+
+
+class Repeated(NamedTuple):
+    """Bytes that counted attempts requested more than once, and settings that could have avoided it."""
+
+    baskets: Mapping[str, int]
+    """Re-read bytes of baskets, by what the readers have in common."""
+    metadata: int
+    """Bytes of metadata read by all chunks of a file after the first."""
+    chunks: int
+    files: int
+    aligned: bool
+    """Whether chunks ended at cluster boundaries."""
+    parquet: bool
+    others: Mapping[str, int]
+    """Bytes of baskets of files that process() opened itself that earlier chunks had read, by file: at least."""
+    objects: Mapping[str, int]
+    """The same for objects without baskets, such as histograms."""
+    reads_on: bool = False
+    """Whether uproot read the basket behind each chunk as well."""
+    of_tasks: bool = False
+    """Whether functions without a Runner read all of it, so that their names stand for datasets."""
+
+    def readers(self, cause: str) -> str:
+        """What the readers have in common by a cause of `baskets`: functions, where no fileset has datasets."""
+        return OF_TASKS if self.of_tasks and cause in {SAME_DATASET, OTHER_DATASET} else cause
 
 
 Adviser = Callable[[Repeated, int], Sequence[Saving]]
@@ -104,12 +149,11 @@ class ByteLedger(Ledger["int | None"]):
     def not_measured(cls, reason: str) -> ByteLedger:
         """Ledger of a run without byte records."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
-        return cls(requests_table([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
+        return cls(_requests([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
 
     def measured(self, name: str) -> int:
         """Bytes of a class; see `Ledger.measured`."""
-        amount = self[name]
-        if amount is None:
+        if (amount := self[name]) is None:
             reasons = [*self.certificate.reasons, "the version that recorded this run did not"]
             raise NotMeasuredError(f"{name} was not measured: {reasons[0]}")
         return amount
@@ -152,12 +196,14 @@ class ByteLedger(Ledger["int | None"]):
         """
         if what not in BREAKDOWNS:
             raise ValueError(f"there is no breakdown by {what!r}; choose {', '.join(BREAKDOWNS)}")
-        table = self._by_branch() if what == "branch" else self.requests
-        if what == "endpoint":
-            table = with_endpoints(table)
-        if what == "site":
-            table = with_sites(table, self.asked)
-        if what != "branch":
+        if what == "branch":
+            table = self._by_branch()
+        else:
+            table = self.requests
+            if what == "endpoint":
+                table = with_endpoints(table)
+            if what == "site":
+                table = with_sites(table, self.asked)
             table = aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
         frame: pd.DataFrame = table.to_pandas().set_index(what)
         frame[[*self.unmeasured]] = None
@@ -194,28 +240,251 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     """
     for name in ("chunks", "branch_reads"):
         refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
-    chunks, preprocessing = ChunkRequests.of(run, counted_chunks), run.preprocessing
-    unmeasured = [phases.OTHER_FILES] if chunks.without_others else []
-    parts, openings = [chunks.requests(), chunks.other_files()], [chunks.table, chunks.openings_of_others()]
-    # whether no opening of a file reported its requests
+    chunks = _metered(run, counted_chunks)
+    table, preprocessing = chunks.table, run.preprocessing
+    parts, openings = [chunks.requests(), chunks.requests_of_others()], [table, chunks.openings_of_others()]
+    # whether no attempt tells what it read of other files, and no opening of a file its requests
+    told = pc.or_(table["bytes_other"].is_valid(), table["other_files"].is_valid())
+    unmeasured = [phases.OTHER_FILES] if len(table) > 0 == known_sum(told) else []
     if preprocessing is None or 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count:
         unmeasured.append(phases.PREPROCESSING)
     if preprocessing is not None:
-        parts.append(preprocessing_requests(preprocessing))
+        opened = rows_where(preprocessing, preprocessing["bytes_requested"].is_valid())
+        good = ~having(opened["outcome"], ERROR)
+        parts.append(_requests_of(opened, integers(opened["bytes_requested"]), good, {phases.PREPROCESSING: None}))
         openings.append(preprocessing)
-    requests, received = requests_table(parts), transferred(openings)
+    requests = _requests(parts)
+    received, lacking = _transferred(openings)
     return ByteLedger(
         requests,
-        tree_branches_of(chunks.table, chunks.reads),
-        certificate(run, chunks, requests, received),
+        tree_branches_of(table, chunks.reads),
+        _certificate(run, chunks, requests, lacking),
         unmeasured=tuple(unmeasured),
-        transferred=received.total,
-        gaps=received.gaps,
-        transferred_absent=received.absent,
         repeated=chunks.repeated(run),
-        unmetered=chunks.unmetered,
+        unmetered=pc.sum(table["bytes_unmetered"]).as_py(),
         asked=run.asked,
+        **received,
     )
+
+
+def _requests(parts: list[pa.Table]) -> pa.Table:
+    """One row per attempt: dataset, file, endpoint, bytes of each class, total."""
+    columns = [(name, pa.string()) for name in PLACES] + [(name, pa.int64()) for name in AMOUNTS]
+    return pa.concat_tables([pa.schema(columns).empty_table(), *parts])
+
+
+def _requests_of(places: pa.Table, total: Integers, counted: Flags, classes: Mapping[str, Integers | None]) -> pa.Table:
+    """Rows of requests of these attempts: what those that counted read by class (None: all), and the residual."""
+    found = {name: np.where(counted, total if amounts is None else amounts, 0) for name, amounts in classes.items()}
+    found[phases.FAILED] = np.where(counted, 0, total)
+    residual = total - np.sum(list(found.values()), axis=0, dtype=np.int64)
+    amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(total), np.int64)) | found
+    own = {name: places[name] for name in PLACES}
+    return pa.table(own | amounts | {phases.RESIDUAL: residual, phases.TOTAL: total}).select([*PLACES, *AMOUNTS])
+
+
+class _Metered(NamedTuple):
+    """Attempts of chunks, whether their source counted bytes and their result was used, and the branches they read."""
+
+    table: pa.Table
+    known: Flags
+    counted: Flags
+    reads: Reads
+
+    def of_reads(self, amounts: Integers) -> Integers:
+        """Sums over the reads of each attempt."""
+        return np.rint(np.bincount(self.reads.attempt, amounts, len(self.table))).astype(np.int64)
+
+    def requests(self) -> pa.Table:
+        """Rows of requests, one for each attempt with a byte count."""
+        known, table = self.known, self.table
+        classes = {
+            phases.PAYLOAD: self.of_reads(self.reads.payload)[known],
+            phases.REREAD: self.of_reads(self.reads.all_reread)[known],
+            phases.METADATA: integers(table["bytes_metadata"])[known],
+        }
+        total = integers(table["bytes_requested"])[known]
+        return _requests_of(rows_where(table.select(PLACES), known), total, self.counted[known], classes)
+
+    def requests_of_others(self) -> pa.Table:
+        """Rows of requests of files that process() opened itself, one for each file and attempt."""
+        opened = self.table["other_requested"].is_valid()
+        table = rows_where(self.table.select(["dataset", *OF_OTHERS]), opened)
+        attempts = pc.list_parent_indices(table["other_files"])
+        file, total, payload, metadata = (pc.list_flatten(table[name]) for name in OF_OTHERS[:4])
+        places = {
+            "dataset": table["dataset"].take(attempts),
+            "file": file,
+            "endpoint": pa.nulls(len(file), pa.string()),
+        }
+        counted = self.counted[opened.to_numpy()][attempts.to_numpy()]
+        classes = {phases.OTHER_FILES: integers(payload) + integers(metadata)}
+        return _requests_of(pa.table(places), integers(total), counted, classes)
+
+    def openings_of_others(self) -> pa.Table:
+        """What each attempt that opened files itself requested and received of them."""
+        table = rows_where(self.table, self.table["other_requested"].is_valid())
+        own = {"bytes_requested": "bytes_other", "bytes_transferred": "bytes_other_transferred"}
+        return pa.table({name: table[own.get(name, name)] for name in OF_OPENINGS})
+
+    def repeated(self, run: Run) -> Repeated:
+        """Bytes that attempts that counted requested more than once."""
+        place = ["call", "dataset", "file", "tree"]
+        counted = rows_where(self.table.select([*place, "source", "bytes_metadata"]), self.counted)
+        steps = {"sum": ("bytes_metadata", "sum"), "max": ("bytes_metadata", "max")}
+        files = aggregated(counted, place, steps, None)
+        opened = self.counted & self.table["other_baskets"].is_valid().to_numpy()
+        table = rows_where(self.table.select(OF_OTHERS), opened)
+        each = pa.table({name: pc.list_flatten(table[name]) for name in OF_OTHERS})
+        baskets = pc.greater(each["other_payload"], 0)
+        return Repeated(
+            baskets={cause: int(amounts.sum()) for cause, amounts in self.reads.reread.items()},
+            metadata=int(known_sum(pc.subtract(files["sum"], files["max"]))),
+            chunks=len(counted),
+            files=len(files),
+            aligned=any(call.options.get("align_clusters") for call in run.calls),
+            parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
+            # a chunk may have read only a part of the same clusters
+            others=_again(each.filter(baskets), "other_baskets", "other_payload"),
+            objects=_again(each.filter(pc.invert(baskets)), "other_requested", "other_requested"),
+            reads_on=reads_on(run.environment.versions.get("uproot")),
+            of_tasks=bool(pc.all(pc.starts_with(counted["call"], OF_TASKS)).as_py()),
+        )
+
+
+OF_OPENINGS: Final = ("bytes_requested", "bytes_transferred", "source", "outcome")
+OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_metadata", "other_baskets")
+
+
+def _metered(run: Run, counted: pa.Table | None) -> _Metered:
+    """Attempts of a run's chunks.
+
+    Raises
+    ------
+    NotMeasuredError
+        If too few of them have a byte count.
+    """
+    table: pa.Table = run.chunks
+    loaded = pc.equal(table["outcome"], CHECKPOINT)
+    for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
+        # one that loaded a checkpoint requested nothing
+        column = pc.if_else(loaded, pa.scalar(0, pa.int64()), table[name])
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    known = np.asarray(table["bytes_requested"].is_valid().to_numpy(), np.bool_)
+    unknown, nameless = int(np.count_nonzero(~known)), table["id"].null_count
+    of_all = f"of {len(table)} attempts of chunks"
+    # a ledger of the others is still useful
+    refuse_if(unknown > 0.1 * len(table), f"requested bytes are unknown for {unknown} {of_all}")
+    refuse_if(nameless, f"{nameless} {of_all} have no identity")
+    used = among(table, facts.counted_chunks(table) if counted is None else counted) & known
+    return _Metered(table, known, used, split_reads(table, used, run.branch_reads))
+
+
+def _again(reads: pa.Table, which: str, amount: str) -> dict[str, int]:
+    """Bytes by file that were read before, where what is read of it is the same if `which` is equal."""
+    each = aggregated(reads, ["other_files", which], {"all": (amount, "sum"), "largest": (amount, "max")}, None)
+    found = Counter[str]()
+    for row in each.to_pylist():
+        found[row["other_files"]] += (row["all"] or 0) - (row["largest"] or 0)
+    return {name: size for name, size in found.items() if size}
+
+
+def _transferred(openings: list[pa.Table]) -> tuple[dict[str, Any], int]:
+    """Bytes received from storage by all attempts, or why that is unknown; and bytes that attempts which did not fail
+    requested and did not receive.
+
+    A failed request received nothing, or an unknown part.
+    """
+    table = pa.concat_tables([opening.select(OF_OPENINGS) for opening in openings])
+    asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
+    unknown = asked.filter(asked["bytes_transferred"].is_null())
+    if len(unknown):
+        names = ", ".join(sorted(filter(None, unknown["source"].unique().to_pylist()))) or "an unknown source"
+        of_all = f"{len(unknown)} of {len(asked)} attempts read"
+        return {"transferred_absent": f"{of_all} through {names}, which does not report transfers"}, 0
+    beyond = integers(table["bytes_transferred"]) - integers(table["bytes_requested"])
+    failed = one_of(table["outcome"], pa.array(facts.FAILED))
+    of_good = int(beyond[~failed].sum())
+    gaps = of_good + int(beyond[failed].clip(min=0).sum())
+    return {"transferred": _sum(table["bytes_transferred"]), "gaps": gaps}, max(-of_good, 0)
+
+
+def _certificate(run: Run, chunks: _Metered, requests: pa.Table, lacking: int) -> Certificate:
+    """Missing parts of the byte ledger."""
+    table, reads = chunks.table, chunks.reads
+    if run.tasks is None:
+        attempts, missing = attempts_of_calls(run, table, facts.counted_chunks(table))
+    else:
+        attempts, missing = _against_tasks(run.tasks, PROCESSOR, table, "attempts of chunks")
+    tables = ("chunks", "branch_reads", "preprocessing", "tasks")
+    reasons = [*missing, *facts.why_calls_lack(run), *_missing_preprocessing(run), *facts.lost_rows(run, *tables)]
+    given = chunks.of_reads(integers(reads.table["bytes_payload"]) + integers(reads.table["bytes_again"]))
+    payload = table["bytes_payload"]
+    differs = chunks.counted & payload.is_valid().to_numpy() & (integers(payload) != given)
+    counts = {
+        "attempts of chunks have no count of requested bytes": np.sum(~chunks.known),
+        "chunks have no count of metadata bytes": np.sum(chunks.counted & table["bytes_metadata"].is_null().to_numpy()),
+        "chunks lack some of the branches they read": np.sum(differs),
+        "chunks have no count of bytes from files that they opened themselves": known_sum(
+            pc.and_(table["bytes_other"].is_null(), table["other_files"].is_valid())
+        ),
+    }
+    reasons += [f"{count} {what}" for what, count in counts.items() if count]
+    # bytes in no class, or not received although no request failed
+    if unexplained := int(np.count_nonzero(integers(requests[phases.RESIDUAL]))):
+        attempts_of = f"{in_words(unexplained, 'attempt')} {'has' if unexplained == 1 else 'have'}"
+        reasons.append(f"{attempts_of} unaccounted bytes ({BYTE.text(known_sum(requests[phases.RESIDUAL]))} in total)")
+    if lacking:
+        reasons.append(f"{BYTE.text(lacking)} fewer were transferred than requested")
+    unmetered = known_sum(table["bytes_unmetered"])
+    if unmetered >= max(1_000_000, 0.01 * known_sum(requests[phases.TOTAL])):
+        size = BYTE.text(unmetered)
+        reasons.append(f"process() read {size} by other means than uproot (files, or pipes from programs)")
+    outside = [run.absent[OUTSIDE]] if OUTSIDE in run.absent else []
+    # process() ran where the system does not report what a thread reads; older versions recorded neither
+    ran = pc.and_(table["bytes_other"].is_valid(), table["process_seconds"].is_valid())
+    if pc.any(pc.and_(ran, table["bytes_unmetered"].is_null()), min_count=0).as_py():
+        outside.append("what process() read by other means than uproot could not be counted")
+    if cached := known_sum(table["bytes_cached"]):
+        outside.append(f"{BYTE.text(cached)} of arrays came from coffea's buffer cache")
+    estimated = int(np.count_nonzero(reads.estimated))
+    return Certificate(attempts=attempts, reasons=reasons, estimated=estimated, outside="; ".join(outside) or None)
+
+
+def _missing_preprocessing(run: Run) -> list[str]:
+    records, what = run.preprocessing, "preprocessing tasks"
+    if records is None:
+        absent = run.absent.get("preprocessing")
+        return ["preprocessing was not recorded" if absent is None else f"preprocessing: {absent}"]
+    unknown = records["bytes_requested"].null_count
+    reasons = [f"{unknown} {what} have no count of requested bytes"] if unknown else []
+    if run.tasks is not None:
+        others = pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True)
+        return reasons + _against_tasks(rows_where(run.tasks, others), PREPROCESSING, records, what)[1]
+    # a file that is retried has a record for each attempt, and finishes once
+    submitted = {call.id: call.files for call in run.calls if call.outcome == FINISHED and call.files is not None}
+    ours = rows_with(records, "call", submitted)
+    seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
+    finished = len(facts.with_outcome(ours, (OK,)))
+    return reasons + compared(sum(submitted.values()), finished, "files of preprocessing", len(seen))[1]
+
+
+def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:
+    """Tasks of a kind; how many left no record, by outcome, or more than one."""
+    ours = rows_with(tasks.select(["key", "run_id", "outcome", "kind"]), "kind", [kind])
+    known, attempts = facts.identities(ours, records)
+    missing = rows_where(ours, attempts < 0)
+    how = {
+        LOST: "whose worker was lost",
+        CANCELLED: "that were cancelled",
+        UNFINISHED: "that were unfinished at the end",
+    }
+    ends = Counter(how.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist())
+    reasons = [f"{number} {what} {end} left no record" for end, number in ends.items()]
+    found = known[(known >= 0) & np.isin(known, attempts)]
+    if more := len(found) - len(np.unique(found)):
+        reasons.append(f"{more} {what} are recorded more than once")
+    return Attempts(len(ours) - len(missing), len(ours)), reasons
 
 
 # Metrics of the ledger
@@ -296,25 +565,11 @@ def compression_ratio(byte_ledger: ByteLedger) -> float:
     return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored
 
 
-Share = Literal["branches_read_percent", "bytes_read_percent"]
-
-
-class FileRead(TypedDict):
-    """What was read from a file; unknown amounts are None."""
-
-    total_branches: int | None
-    branches_read: int
-    branches_read_percent: float | None
-    file_bytes: int | None
-    bytes_read: int
-    bytes_read_percent: float | None
-
-
 of_files = partial(metric, group=BYTES, source=LEDGER_RECORDS)
 
 
 @of_files(STRUCTURE, formula="branches and payload of each file, relative to its branches and size")
-def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict[str, FileRead]:
+def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict[str, dict[str, Any]]:
     """What was read from each file: {file: {name: amount}}.
 
     `branches_read` of `total_branches`, and `branches_read_percent`; `bytes_read` (payload, each basket once) of
@@ -326,25 +581,21 @@ def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict
     branches = aggregated(byte_ledger.tree_branches, ["file", "tree", "branch"], {"payload": ("bytes_payload", "sum")})
     sums = branches.group_by("file").aggregate([("branch", "count"), ("payload", "sum")]).to_pylist()
     read = {row["file"]: (row["branch_count"], row["payload_sum"]) for row in sums}
-    return {
-        size["file"]: _shares(*read.get(size["file"], (0, 0)), size["tree_branches_sum"], size["file_bytes_max"])
-        for size in files.sort_by("file").to_pylist()
-        if size["file"] is not None
-    }
+    found = {}
+    for row in files.filter(files["file"].is_valid()).sort_by("file").to_pylist():
+        (number, payload), size = read.get(row["file"], (0, 0)), row["file_bytes_max"]
+        found[row["file"]] = {
+            "total_branches": (of := row["tree_branches_sum"]),
+            "branches_read": number,
+            "branches_read_percent": 100 * number / of if of else None,
+            "file_bytes": size,
+            "bytes_read": payload,
+            "bytes_read_percent": 100 * payload / size if size else None,
+        }
+    return found
 
 
-def _shares(branches: int, payload: int, total_branches: int | None, file_bytes: int | None) -> FileRead:
-    return {
-        "total_branches": total_branches,
-        "branches_read": branches,
-        "branches_read_percent": 100 * branches / total_branches if total_branches else None,
-        "file_bytes": file_bytes,
-        "bytes_read": payload,
-        "bytes_read_percent": 100 * payload / file_bytes if file_bytes else None,
-    }
-
-
-def _mean_share(files: Mapping[str, FileRead], name: Share) -> float:
+def _mean_share(files: Mapping[str, dict[str, Any]], name: str) -> float:
     shares = [share for file in files.values() if (share := file[name]) is not None]
     refuse_if(not files, "no file was read")
     refuse_if(len(shares) < len(files), f"unknown for {len(files) - len(shares)} of {len(files)} files")
@@ -352,13 +603,13 @@ def _mean_share(files: Mapping[str, FileRead], name: Share) -> float:
 
 
 @of_files(PERCENT, label="share of the files read", formula="mean over files")
-def avg_bytes_read_percent(file_read_metrics: dict[str, FileRead]) -> float:
+def avg_bytes_read_percent(file_read_metrics: dict[str, dict[str, Any]]) -> float:
     """Share of a file's bytes read as payload, each basket counted once; averaged over files."""
     return _mean_share(file_read_metrics, "bytes_read_percent")
 
 
 @of_files(PERCENT, label="share of branches read", formula="mean over files")
-def avg_branches_read_percent(file_read_metrics: dict[str, FileRead]) -> float:
+def avg_branches_read_percent(file_read_metrics: dict[str, dict[str, Any]]) -> float:
     """Share of a file's branches that were read; averaged over files."""
     return _mean_share(file_read_metrics, "branches_read_percent")
 

@@ -66,8 +66,7 @@ class Needs(NamedTuple):
 class Fact:
     """A quantity computed from a run as an input of metrics.
 
-    A missing input named in `optional` becomes None. A fact that is not `kept` is released once everything that needs
-    it is computed.
+    A missing input named in `optional` becomes None. One that is `kept` is a table that users can look at.
     """
 
     name: str
@@ -168,15 +167,6 @@ class Catalogue:
     def _all(self) -> dict[str, Fact]:
         """Entries, including those below that this catalogue does not override."""
         return ({} if self.below is None else self.below._all()) | self.entries
-
-    def users(self) -> dict[str, set[str]]:
-        """For each entry, the names of the entries computed from it when everything kept is computed."""
-        found: dict[str, set[str]] = {}
-        for entry in reversed(self.entries.values()):  # users come after what they need
-            if (entry.kept and not entry.on_request) or entry.name in found:
-                for name in entry.inputs:
-                    found.setdefault(name, set()).add(entry.name)
-        return found
 
 
 CATALOGUE: Final = Catalogue()

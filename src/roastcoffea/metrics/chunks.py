@@ -13,13 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.compat.shapes import MIB, ChunkDict, TrackingData, chunk_dicts
-from roastcoffea.compat.shapes import tracking_data as tracking_of
+from roastcoffea.compat import shapes
+from roastcoffea.compat.shapes import MIB, ChunkDict
 from roastcoffea.generations import UNMARKED
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
-from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, fact, metric, refuse_if
-from roastcoffea.metrics.facts import FAILED, by_name_and_dataset, complete_sum, known_sum, rows_with, with_outcome
+from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, RUN, fact, metric, refuse_if
+from roastcoffea.metrics.evaluation import Metrics, evaluate
+from roastcoffea.metrics.facts import (
+    FAILED,
+    aggregated,
+    complete_sum,
+    known_sum,
+    rows_with,
+    with_outcome,
+)
 from roastcoffea.metrics.statistics import Numbers, measured_values, sample_deviation
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import OK
@@ -71,24 +79,25 @@ def distribution(
     def register(quantity: Quantity) -> Quantity:
         for statistic in statistics:
             words, compute = STATISTICS[statistic]
-            meaning = f"{words} {' '.join(str(quantity.__doc__).split())}"
-            of_statistic = partial(of_chunks, label=label, statistic=statistic, meaning=meaning)
-            described = of_statistic(unit, name=name.format(statistic), formula=f"{statistic}({formula})")
-            described(_statistic(quantity, compute))
+
+            @of_chunks(
+                unit,
+                name=name.format(statistic),
+                label=label,
+                statistic=statistic,
+                meaning=f"{words} {' '.join(str(quantity.__doc__).split())}",
+                formula=f"{statistic}({formula})",
+            )
+            @wraps(quantity)
+            def computed(attempts: pa.Table, compute: Callable[[Numbers], Any] = compute) -> float:
+                measured = quantity(attempts)
+                refuse_if(not len(measured), "not measured for any chunk" if len(attempts) else "no chunk has a result")
+                refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation needs two chunks")
+                return float(compute(measured))
+
         return quantity
 
     return register
-
-
-def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callable[[pa.Table], float]:
-    @wraps(quantity)
-    def computed(attempts: pa.Table) -> float:
-        measured = quantity(attempts)
-        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk has a result")
-        refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation needs two chunks")
-        return float(compute(measured))
-
-    return computed
 
 
 @distribution("chunk_duration_{}", SECOND, label="duration", formula="wall_seconds")
@@ -185,15 +194,15 @@ def tracking_data(
     lifetimes: pa.Table,
     sampling: pa.Table | None = None,
     worker_states: pa.Table | None = None,
-) -> TrackingData:
+) -> shapes.TrackingData:
     """Worker counts and nine series per worker in the format of version 0.1.2; times are naive and local."""
-    return tracking_of(samples, lifetimes, sampling, worker_states)
+    return shapes.tracking_data(samples, lifetimes, sampling, worker_states)
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
 def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[ChunkDict]:
     """Chunks with a result, one dictionary each."""
-    return chunk_dicts(counted_chunks, run.branch_reads, run.sections)
+    return shapes.chunk_dicts(counted_chunks, run.branch_reads, run.sections)
 
 
 @metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as returned by Dask")
@@ -241,10 +250,83 @@ def _total(values: list[Any]) -> dict[str, Any]:
     return row
 
 
-@metric(STRUCTURE, group=CHUNKS, source="chunk records", formula="sums, means and limits over attempts that counted")
+def by_name_and_dataset(totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+    """Rows of a table by their name and dataset."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in totals.to_pylist():
+        found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
+    return found
+
+
+@metric(STRUCTURE, group=CHUNKS, source=CHUNK_RECORDS, formula="sums, means and limits over attempts that counted")
 def custom(custom_totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
     """Values that the processor recorded, by name and dataset: {name: {dataset: {column: amount}}}.
 
     Columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`; empty if nothing was recorded.
     """
     return by_name_and_dataset(custom_totals)
+
+
+# Metrics of version 0.1.2 in its own shapes, derived from ours
+
+of_raw = partial(metric, STRUCTURE, group=RAW, source=CHUNK_RECORDS)
+
+
+@of_raw(formula="t_start, t_end and bytes_read of raw_chunk_metrics")
+def chunk_info(run: Run, raw_chunk_metrics: list[ChunkDict]) -> shapes.ChunkInfo:
+    """Chunks with a result: {(file, entry_start, entry_stop): (start, stop, bytes requested)}."""
+    # bytes in a 0.1.2 folder cover process() alone and are not one of our records
+    return shapes.chunk_info((run.reported or {}).get("raw_chunk_metrics") or raw_chunk_metrics)
+
+
+@of_raw(formula="for each file sum of bytes_payload / sum of bytes_uncompressed")
+def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
+    """Files: {file: {name: value}}, with `filename`, `total_branches` and `compression_ratio`.
+
+    The last is compressed over uncompressed size of what was read from the file; None if unknown. Version 0.1.2 had
+    the ratio of the whole tree.
+    """
+    steps = {"tree_branches": ("tree_branches", "max")}
+    steps |= {name: (name, "sum") for name in ("bytes_payload", "bytes_uncompressed")}
+    files = aggregated(counted_chunks, ["file"], steps)
+    return {
+        row["file"]: {
+            "filename": row["file"],
+            "total_branches": row["tree_branches"],
+            # baskets embedded in the tree have no size of their own
+            "compression_ratio": (
+                row["bytes_payload"] / row["bytes_uncompressed"]
+                if row["bytes_payload"] and row["bytes_uncompressed"]
+                else None
+            ),
+        }
+        for row in files.sort_by("file").to_pylist()
+        if row["file"] is not None
+    }
+
+
+@of_raw(formula="compression_ratio of file_metadata, if known")
+def compression_ratios(file_metadata: dict[str, dict[str, Any]]) -> list[float]:
+    """Compressed over uncompressed size of what was read from each file, if both are known."""
+    return [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
+
+
+@of_raw(formula="bytes_read_percent of file_read_metrics, if known")
+def bytes_read_percent_per_file(file_read_metrics: dict[str, dict[str, Any]]) -> list[float]:
+    """Share of each file's bytes that were read, if the file's size is known."""
+    return [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]
+
+
+class OlderMetrics(Metrics):
+    """Metrics of a run, with `sections` as in 0.1.2: by name alone, over chunks with a result."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        return shapes.sections_of(self["raw_chunk_metrics"]) if name == "sections" else found
+
+    def __reduce__(self) -> tuple[Callable[[Run], OlderMetrics], tuple[Run]]:
+        return _older_metrics, (self.evaluator.value(RUN),)
+
+
+def _older_metrics(run: Run) -> OlderMetrics:
+    return OlderMetrics(evaluate(run).evaluator)

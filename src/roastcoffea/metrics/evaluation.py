@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from numbers import Real
-from threading import RLock
 from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
@@ -36,74 +37,56 @@ UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, grou
 """Placeholder for metrics that the catalogue does not know; they come last and may hold anything."""
 
 
-def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
+def _with_reported(run: Run) -> Catalogue:
     """Catalogue of reported metrics; only the raw structures are ours, because they are records.
 
     It sits on top of our own, which computes tables and other facts from the records as usual. Values reported under
     other names follow the metrics.
     """
-    reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
-    metrics = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
-    metrics |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
-    entries: dict[str, Fact] = {}
-    for name, metric in metrics.items():
-        function = partial(_reported, metric, reported.get(name))
-        changes: dict[str, Any] = {"name": name, "inputs": (RUN,), "optional": frozenset(), "source": reporter}
-        entries[name] = dataclasses.replace(metric, function=function, **changes)
-    return Catalogue(entries=entries, aliases=catalogue.aliases, below=catalogue)
-
-
-def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
-    """Reported values by the present names of metrics; present names take precedence over older ones."""
-    aliases = catalogue.aliases
-    # clock readings and settings of older measurements are no metrics
-    known = {
-        name: value for name, value in reported.items() if value is not None and name not in {"t0", "t1", "config"}
+    reported: dict[str, Any] = {}
+    # present names take precedence over older ones; clock readings and settings of older measurements are no metrics
+    for name, value in (run.reported or {}).items():
+        if value is not None and name not in {"t0", "t1", "config"}:
+            present = CATALOGUE.aliases.get(name, name)
+            reported[present] = value if name == present else reported.get(present, value)
+    metrics = {metric.name: metric for metric in CATALOGUE.metrics() if metric.name in reported or metric.group != RAW}
+    metrics |= {name: UNKNOWN for name in reported if name not in CATALOGUE.entries}
+    changes: dict[str, Any] = {
+        "inputs": (RUN,),
+        "optional": frozenset(),
+        "source": f"reported by {run.reported_by}",
     }
-    return {aliases.get(name, name): known[name] for name in sorted(known, key=lambda name: name not in aliases)}
+    entries: dict[str, Fact] = {
+        name: dataclasses.replace(metric, name=name, function=partial(_reported, metric, reported.get(name)), **changes)
+        for name, metric in metrics.items()
+    }
+    return Catalogue(entries=entries, aliases=CATALOGUE.aliases, below=CATALOGUE)
 
 
 def _reported(metric: Metric, value: Any, run: Run) -> Any:
     refuse_if(value is None, f"not reported by {run.reported_by}")
-    refuse_if(not _is_usable(metric, value), f"the value that {run.reported_by} reported has the wrong type")
-    return value
-
-
-def _is_usable(metric: Metric, value: Any) -> bool:
-    """Whether a value reported by another program fits the metric."""
     if metric.group == RAW:
-        return True
+        return value
     if metric.unit is STRUCTURE:
         # ledgers and the verdict are objects of ours, the others mappings of mappings
         nested = metric.function.__annotations__["return"].startswith("dict[") and isinstance(value, Mapping)
-        return nested and all(isinstance(row, Mapping) for row in value.values())
-    return isinstance(value, str) if metric.unit is WORD else _is_number(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a number of usable size."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
+        usable = nested and all(isinstance(row, Mapping) for row in value.values())
+    elif metric.unit is WORD:
+        usable = isinstance(value, str)
+    else:
+        # an integer may be too large for a float
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        usable = number and not sys.float_info.max < abs(value) < math.inf
+    refuse_if(not usable, f"the value that {run.reported_by} reported has the wrong type")
+    return value
 
 
 UNDER_PYTEST: Final = "PYTEST_CURRENT_TEST"
 """Set by pytest in the environment: our own errors are raised there, for tests to find."""
 
-SMALL: Final = 1_000_000
-"""Bytes below which a table is kept."""
-
 
 class Evaluator:
-    """Values of a catalogue's entries, each computed once; safe to share between threads.
-
-    Metrics and tables are kept, and small tables of other facts. Others may be as large as the records: they are
-    released once everything computed from them is known, and computed again on later requests.
-    """
+    """Values of a catalogue's entries, each computed once."""
 
     def __init__(self, catalogue: Catalogue, given: Mapping[str, Any], below: Evaluator | None = None) -> None:
         self.catalogue = catalogue
@@ -113,9 +96,6 @@ class Evaluator:
         self._values = dict(given)
         self._sources: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
-        self._done: set[str] = set()
-        self._users = catalogue.users()
-        self._lock = RLock()
 
     def value(self, name: str) -> Any:
         """Value of an entry or of a given input.
@@ -125,27 +105,32 @@ class Evaluator:
         NotMeasuredError
             If it is not available; the text is the reason.
         """
-        with self._lock:
-            if name in self._reasons:
-                raise NotMeasuredError(self._reasons[name])
-            if name in self._values:
-                return self._values[name]
-            if self._below is not None and name not in self.catalogue.entries:
-                return self._below.value(name)
-            return self._compute(self.catalogue.entries[name])
+        if name in self._reasons:
+            raise NotMeasuredError(self._reasons[name])
+        if name in self._values:
+            return self._values[name]
+        if self._below is not None and name not in self.catalogue.entries:
+            return self._below.value(name)
+        try:
+            found = self._called(self.catalogue.entries[name])
+        except NotMeasuredError as error:
+            self._reasons[name] = str(error)
+            raise
+        if isinstance(found, Sourced):
+            found, self._sources[name] = found
+        self._values[name] = found
+        return found
 
     def reason(self, name: str) -> str | None:
         """Why an entry is not available, or None; an entry built on request is not built for this."""
-        with self._lock:
-            entry = self.catalogue.entries.get(name)
-            if entry is None and self._below is not None:
-                return self._below.reason(name)
-            if entry is not None and entry.on_request and name not in self._done:
-                needed = (need for need in entry.inputs if need not in entry.optional)
-                return next(filter(None, map(self.reason, needed)), None)
-            if name not in self._done:
-                self._optional(name)
-            return self._reasons.get(name)
+        entry = self.catalogue.entries.get(name)
+        if entry is None and self._below is not None:
+            return self._below.reason(name)
+        if entry is not None and entry.on_request and name not in self._reasons:
+            needed = (need for need in entry.inputs if need not in entry.optional)
+            return next(filter(None, map(self.reason, needed)), None)
+        self._optional(name)
+        return self._reasons.get(name)
 
     def source(self, name: str) -> str | None:
         """Source of a metric's value in this run, if it differs from the catalogue's."""
@@ -164,24 +149,9 @@ class Evaluator:
         return [self._optional(name) if name in needs.optional else self.value(name) for name in needs.inputs]
 
     def _optional(self, name: str) -> Any:
-        try:
+        with suppress(NotMeasuredError):
             return self.value(name)
-        except NotMeasuredError:
-            return None
-
-    def _compute(self, entry: Fact) -> Any:
-        try:
-            found = self._called(entry)
-        except NotMeasuredError as error:
-            self._reasons[entry.name] = str(error)
-            self._settle(entry)
-            raise
-        if isinstance(found, Sourced):
-            found, self._sources[entry.name] = found
-        if entry.kept or _is_small(found) or self._is_needed(entry.name):
-            self._values[entry.name] = found
-        self._settle(entry)
-        return found
+        return None
 
     def _called(self, entry: Fact) -> Any:
         """Result of its function; a division by zero or an overflow becomes a reason like any other."""
@@ -195,24 +165,6 @@ class Evaluator:
                 zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
                 what = f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0" if zero else "an amount in it is 0"
                 raise NotMeasuredError(what) from None
-
-    def _settle(self, entry: Fact) -> None:
-        """Release inputs that only this entry still needed."""
-        self._done.add(entry.name)
-        for name in entry.inputs:
-            need = self.catalogue.entries.get(name)
-            released = need is not None and not need.kept and not self._is_needed(name)
-            if released and not _is_small(self._values.get(name)):
-                self._values.pop(name, None)
-
-    def _is_needed(self, name: str) -> bool:
-        """Whether something computed from it is still unknown."""
-        return not self._users.get(name, set()) <= self._done
-
-
-def _is_small(found: Any) -> bool:
-    """Whether it is a table that takes no memory worth releasing."""
-    return isinstance(found, pa.Table) and found.nbytes < SMALL
 
 
 @contextmanager
@@ -338,16 +290,13 @@ class Metrics(Presented, Mapping[str, Any]):
             if metric.unit is not STRUCTURE and metric.name in self:
                 value = self[metric.name]
                 amount = Amount(None, metric.unit, value) if isinstance(value, str) else Amount(value, metric.unit)
-                row = (metric.name, amount, self.source[metric.name])
-                groups.setdefault(metric.group, []).append(row)
+                groups.setdefault(metric.group, []).append((metric.name, amount, self.source[metric.name]))
         columns = (Column(name=""), Column(name="value", unit=COUNT), Column(name="source"))
         sheets = [Sheet(title=group, columns=columns, rows=rows, things="metrics") for group, rows in groups.items()]
-        if self.missing:
+        if rows := [*self.missing.items()]:
             reasons = (Column(name=""), Column(name="reason"))
-            rows = [*self.missing.items()]
-            sheets.append(
-                Sheet(title=f"{len(rows)} missing", columns=reasons, rows=rows, things="metrics", folded=True)
-            )
+            title = f"{len(rows)} missing"
+            sheets.append(Sheet(title=title, columns=reasons, rows=rows, things="metrics", folded=True))
         return sheets
 
     def __repr__(self) -> str:
@@ -357,6 +306,4 @@ class Metrics(Presented, Mapping[str, Any]):
 def evaluate(run: Run) -> Metrics:
     """Metrics of a run: computed from its records, or reported with it by another program."""
     computed = Evaluator(CATALOGUE, {RUN: run})
-    if run.reported is None:
-        return Metrics(computed)
-    return Metrics(Evaluator(with_reported(CATALOGUE, run), {RUN: run}, computed))
+    return Metrics(computed if run.reported is None else Evaluator(_with_reported(run), {RUN: run}, computed))

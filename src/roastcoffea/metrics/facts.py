@@ -23,7 +23,6 @@ from roastcoffea.metrics.statistics import (
     integers,
     measured_values,
     one_of,
-    places,
     union_length,
 )
 from roastcoffea.records import chunks as chunk_records
@@ -102,14 +101,6 @@ def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     return rows_with(table, "outcome", outcomes)
 
 
-def by_name_and_dataset(totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
-    """Rows of a table by their name and dataset."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in totals.to_pylist():
-        found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
-    return found
-
-
 def rows_with(table: pa.Table, column: str, values: Iterable[str | None]) -> pa.Table:
     """Rows with one of these texts in a column."""
     return rows_where(table, pc.is_in(table[column], value_set=pa.array([*values], pa.string())))
@@ -137,9 +128,8 @@ def why_calls_lack(run: Run) -> list[str]:
     """Why Runner calls left no records of their chunks, in words, with the share of the run that they took."""
     found = []
     for reason in dict.fromkeys(run.absent[name] for name in run.absent if name.startswith(OF_CALL)):
-        lost = [call for call in lost_calls(run) if run.absent[OF_CALL + call.id] == reason]
         of_calls = ""
-        if lost:
+        if lost := [call for call in lost_calls(run) if run.absent[OF_CALL + call.id] == reason]:
             took, names = sum(call.stop - call.start for call in lost), ", ".join({call.processor: "" for call in lost})
             share = f"{SECOND.text(took)}, {FRACTION.text(took / elapsed_seconds(run))} of the wall time"
             of_calls = f" ({counted(len(lost), 'Runner call')} of {names}: {share})"
@@ -257,30 +247,21 @@ def among(chunks: pa.Table, counted: pa.Table) -> Flags:
 def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
     """A number for each key and run id in records, and the same for tasks; -1 for none, and for those not in records.
 
-    A scheduler never repeats a run id, so that the run id alone identifies the key. This is verified, because comparing
-    many keys is much faster than looking them up.
+    A scheduler never repeats a run id, so that it alone identifies the key. This is verified, because comparing many
+    keys is much faster than looking them up.
     """
     of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
-    if len(records) and of_records.min() >= -1 and not records["key"].null_count:
-        known, first, number = np.unique(of_records, return_index=True, return_inverse=True)
-        if len(known) == len(records) or _same(records["key"], records["key"], first[number]).all():
-            place = np.minimum(np.searchsorted(known, of_tasks), len(known) - 1)
-            found = (of_tasks >= 0) & (known[place] == of_tasks)
-            found[found] = _same(tasks["key"].filter(pa.array(found)), records["key"], first[place[found]])
-            return of_records, np.where(found, of_tasks, -1)
-    return _pairs(records, records), _pairs(tasks, records)
-
-
-def _same(keys: pa.ChunkedArray, others: pa.ChunkedArray, rows: Integers) -> Flags:
-    """Whether keys equal those of these rows."""
-    return having(keys, others.take(pa.array(rows)))
-
-
-def _pairs(table: pa.Table, records: pa.Table) -> Integers:
-    """A number for each key and run id that records have; -1 for others."""
-    keys, runs = (records[name].unique().drop_null() for name in ("key", "run_id"))
-    key, run = (places(table[name], known) for name, known in (("key", keys), ("run_id", runs)))
-    return np.where((key >= 0) & (run >= 0), key * len(runs) + run, -1)
+    known, first, number = np.unique(of_records, return_index=True, return_inverse=True)
+    keys = records["key"]
+    if len(records) and not keys.null_count and having(keys, keys.take(pa.array(first[number]))).all():
+        place = np.minimum(np.searchsorted(known, of_tasks), len(known) - 1)
+        found = (of_tasks >= 0) & (known[place] == of_tasks)
+        found[found] = having(tasks["key"].filter(pa.array(found)), keys.take(pa.array(first[place[found]])))
+        return of_records, np.where(found, of_tasks, -1)
+    both = pa.concat_tables([table.select(["key", "run_id"]) for table in (records, tasks)])
+    whole = both["key"].is_valid().to_numpy() & both["run_id"].is_valid().to_numpy()
+    of_records, of_tasks = np.split(np.where(whole, row_codes(both), -1), [len(records)])
+    return of_records, np.where(np.isin(of_tasks, of_records), of_tasks, -1)
 
 
 ADDRESS: Final = re.compile(r"(?:\w+://)?(?P<host>\[[^]]*\]|[^/:]+)[:/](?P<place>[\d/:.]+)")
@@ -328,14 +309,6 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
 
-class Place(NamedTuple):
-    """Host and numbers in a worker's address."""
-
-    host: str
-    numbers: tuple[int, ...]
-    """Port, or the equivalent."""
-
-
 def short_names(
     addresses: Iterable[str], arrivals: Mapping[str, float] | None = None, this_host: str | None = None
 ) -> dict[str, str]:
@@ -356,17 +329,19 @@ def short_names(
     >>> short_names(["tcp://node-1.example.org:40001", "tcp://node-1.example.org:40000"])
     {'tcp://node-1.example.org:40000': 'node-1:1', 'tcp://node-1.example.org:40001': 'node-1:2'}
     """
-    arrived = arrivals or {}
-    places = {address: _place(address, this_host) for address in sorted(set(addresses))}
-    labels = _without_domains({place.host for place in places.values() if place})
-    names, counts = {}, dict.fromkeys(labels, 0)
-    for address in sorted(places, key=lambda one: (arrived.get(one, 0.0), places[one] or (one, ()))):
-        if (place := places[address]) is None:
-            names[address] = address
+    found, places = {}, []
+    for address in sorted(set(addresses)):
+        if match := ADDRESS.fullmatch(address):
+            numbers = tuple(map(int, re.findall(r"\d+", match["place"])))
+            places.append(((arrivals or {}).get(address, 0.0), _host(match["host"], this_host), numbers, address))
         else:
-            counts[place.host] += 1
-            names[address] = f"{labels[place.host]}:{counts[place.host]}"
-    return names
+            found[address] = address
+    labels = _without_domains({host for _, host, *_ in places})
+    counts = Counter[str]()
+    for _, host, _, address in sorted(places):
+        counts[host] += 1
+        found[address] = f"{labels[host]}:{counts[host]}"
+    return found
 
 
 @fact
@@ -375,16 +350,14 @@ def place_names(run: Run) -> Names:
     tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None]
     seen = {worker for table in tables for worker in table["worker"].unique().to_pylist() if worker is not None}
     arrivals: dict[str, float] = {}
-    known: set[str] = set()
+    here, hosts = run.environment.client_host, dict[str, str]()
     if run.lifetimes is not None:
         for life in run.lifetimes.select(["worker", "start"]).drop_null().to_pylist():
             arrivals[life["worker"]] = min(life["start"], arrivals.get(life["worker"], life["start"]))
-        known = set(run.lifetimes["host"].drop_null().to_pylist())
-    here = run.environment.client_host
-    hosts = {host: _host(host, here) for host in known}
-    labels = _without_domains({place.host for worker in seen if (place := _place(worker, here))} | {*hosts.values()})
-    workers = short_names(seen, arrivals, here)
-    return Names(workers, {host: labels[name] for host, name in hosts.items()})
+        hosts = {host: _host(host, here) for host in run.lifetimes["host"].drop_null().to_pylist()}
+    addresses = filter(None, map(ADDRESS.fullmatch, seen))
+    labels = _without_domains({_host(address["host"], here) for address in addresses} | {*hosts.values()})
+    return Names(short_names(seen, arrivals, here), {host: labels[name] for host, name in hosts.items()})
 
 
 @fact
@@ -411,13 +384,6 @@ def on_host(address: str, this_host: str | None) -> str:
     if found is None:
         return _host(address, this_host)
     return address[: found.start("host")] + _host(found["host"], this_host) + address[found.end("host") :]
-
-
-def _place(address: str, this_host: str | None) -> Place | None:
-    found = ADDRESS.fullmatch(address)
-    if found is None:
-        return None
-    return Place(_host(found["host"], this_host), tuple(int(number) for number in re.findall(r"\d+", found["place"])))
 
 
 def _host(host: str, this_host: str | None) -> str:

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError, reported
 from roastcoffea.metrics.branches import codes
-from roastcoffea.metrics.busy import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import (
     FAILED,
@@ -27,6 +26,7 @@ from roastcoffea.metrics.facts import (
 )
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.statistics import having, moments
+from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED

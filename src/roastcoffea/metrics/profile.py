@@ -1,11 +1,13 @@
-"""The profile: which functions and lines took the time of process(), from samples of its threads."""
+"""Time within process(): the profile, which functions and lines took it, from samples of threads; and sections named by
+the user."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import takewhile
 from os import PathLike
 from pathlib import Path
@@ -15,39 +17,170 @@ import numpy as np
 import pyarrow as pa
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics.catalogue import NotMeasuredError, fact, table
+from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric, refuse_if, table
+from roastcoffea.metrics.chunks import by_name_and_dataset
 from roastcoffea.metrics.evaluation import Metrics
-from roastcoffea.metrics.facts import recorded
-from roastcoffea.metrics.stacks import (
-    ALL_STATES,
-    ROOT,
-    STATE_SECONDS,
-    WORDS,
-    Node,
-    Place,
-    Stack,
-    collapsed,
-    speedscope,
-    stacks_of,
-    tree_of,
-)
-from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
+from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family
+from roastcoffea.metrics.statistics import Numbers, amounts, places
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, STATES
+from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, SECTION_COLUMNS, STATES
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Cell, Sheet, absence
 from roastcoffea.sheets.sheet import Column as Head
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.units import FRACTION, SECOND, number
+from roastcoffea.units import FRACTION, SECOND, STRUCTURE, number
 
-TITLE: Final = "profile"
-MOST_ROWS: Final = 15
+UNKNOWN: Final = "unknown"
+ALL_STATES: Final = (*STATES, UNKNOWN)
+WORDS: Final = {"core": "on a core", "contention": "contention", "blocked": "blocked", UNKNOWN: "state unknown"}
+STATE_SECONDS: Final = tuple(f"{state}_seconds" for state in STATES)
+
+READERS: Final = ("uproot/", "fsspec/", "fsspec_xrootd/", "XRootD/", "pyarrow/parquet/", "pyarrow/dataset.py")
+"""Files of libraries that are blocked only while they wait for storage, unless they decode."""
+
+DECODERS: Final = (
+    "uproot/compression.py",
+    "uproot/interpretation/",
+    "uproot/models/TBasket.py",
+    "uproot/models/RNTuple.py",
+)
+"""Files of uproot that decompress and interpret."""
+
+
+CALLBACKS: Final = ("_gc_callback", "__del__")
+"""Functions that the interpreter calls in the middle of others: Dask's, when garbage is collected, and finalizers."""
+
+
+class Place(NamedTuple):
+    """Where a thread was: a line of a function."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})" if self.file else self.function
+
+    @property
+    def name(self) -> str:
+        """Name of the function without its class and module."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def package(self) -> str:
+        """Package of an installed function."""
+        return self.file.partition("/")[0].removesuffix(".py")
+
+
+class Stack(NamedTuple):
+    """Frames from process() down, with samples and seconds by state."""
+
+    dataset: str | None
+    places: tuple[Place, ...]
+    samples: int
+    seconds: float
+    states: Mapping[str, float]
+    chunk: int | None = None
+    """Its attempt, if that is the longest of the dataset."""
+
+    @property
+    def runnable(self) -> float:
+        """Seconds on a core or waiting for one: on a busy host, these are more exact shares of CPU time."""
+        return self.seconds - self.states["blocked"]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it decompresses or interprets."""
+        return any(place.file.startswith(DECODERS) for place in self.places)
+
+    def families(self) -> Iterator[tuple[Family, float]]:
+        """Seconds by family of classes of the time ledger, as its frames and states tell them."""
+        decodes, reads = self.decodes, any(place.file.startswith(READERS) for place in self.places)
+        yield DECODING if decodes else COMPUTING, self.states["core"] + self.states[UNKNOWN]
+        yield READING if reads and not decodes else TROUBLE, self.states["blocked"]
+        yield TROUBLE, self.states["contention"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """A frame of the tree: a place called from that of its parent.
+
+    Attributes
+    ----------
+    place : Place
+        Function, file and line.
+    seconds : float
+        Thread time in it, including its calls.
+    self_seconds : float
+        Thread time in itself, without its calls.
+    samples : int
+        Samples with a thread in it or in its calls.
+    states : dict
+        `seconds` by state: "core", "contention", "blocked", "unknown".
+    self_states : dict
+        `self_seconds` by state.
+    datasets : dict
+        `seconds` by dataset.
+    families : dict
+        `seconds` by family of classes of the time ledger.
+    children : list of Node
+        Frames it called, most time first.
+    """
+
+    place: Place
+    seconds: float = 0.0
+    self_seconds: float = 0.0
+    samples: int = 0
+    states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
+    self_states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
+    datasets: dict[str | None, float] = field(default_factory=partial(defaultdict, float))
+    families: dict[Family, float] = field(default_factory=partial(defaultdict, float))
+    children: list[Node] = field(default_factory=list)
+
+    def add(self, stack: Stack, *, itself: bool) -> None:
+        """Add a stack that passes through this frame, or ends in it."""
+        self.seconds += stack.seconds
+        self.samples += stack.samples
+        self.datasets[stack.dataset] += stack.seconds
+        for family, seconds in stack.families():
+            self.families[family] += seconds
+        for state, seconds in stack.states.items():
+            self.states[state] += seconds
+            self.self_states[state] += seconds * itself
+        self.self_seconds += stack.seconds * itself
+
+
+NO_DATASET: Final = "(no dataset)"
+ROOT: Final = Place("process()", "", 0)
+"""First frame of all stacks."""
+
+
+def stacks_of(rows: pa.Table) -> Iterator[Stack]:
+    """Stacks with any time of a table with PROFILE_COLUMNS, summed over Runner calls.
+
+    What the interpreter calls in the middle of a function is time of that function.
+    """
+    sums: dict[tuple[Any, ...], list[float]] = {}
+    names = ("samples", "seconds", *STATE_SECONDS)
+    for row in rows.to_pylist():
+        places = tuple(map(Place, row["functions"], row["files"], row["lines"]))
+        called = next((at for at, place in enumerate(places) if at and place.name in CALLBACKS), len(places))
+        known = sums.setdefault((row["dataset"], places[:called], row["chunk"]), [0.0] * len(names))
+        for at, name in enumerate(names):
+            known[at] += row[name]
+    for (dataset, places, chunk), (samples, seconds, *states) in sums.items():
+        if not seconds:
+            continue
+        unknown = max(seconds - sum(states), 0.0)
+        # a rounding difference is no time in an unknown state
+        by_state = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
+        yield Stack(dataset, places, int(samples), seconds, by_state, chunk)
+
+
 PROFILE_FORMATS: Final = ("speedscope", "collapsed")
-PLACEHOLDERS: Final = (OTHER, NOT_SAMPLED)
-"""Placeholder functions for unknown ones."""
-
 _PLACE: Final = (
     Column("dataset", "text", None, "dataset in the fileset"),
     Column("function", "text", None, "function, with its class"),
@@ -125,21 +258,71 @@ class Profile(Presented):
         seconds = self.tree().datasets
         return sorted(seconds, key=lambda name: -seconds[name])
 
-    def of(self, dataset: str | None) -> list[Stack]:
-        """Stacks of one dataset, or of all for None."""
-        return [stack for stack in self.stacks if dataset is None or stack.dataset == dataset]
-
     def tree(self, dataset: str | None = None) -> Node:
         """Frames from process() down, for one dataset or all: the data of a flame graph."""
-        return tree_of(self.of(dataset))
+        root = Node(place=ROOT)
+        nodes: dict[tuple[Place, ...], Node] = {(): root}
+        for stack in self.stacks:
+            if dataset not in (None, stack.dataset):
+                continue
+            for depth in range(len(stack.places) + 1):
+                path = stack.places[:depth]
+                if path not in nodes:
+                    nodes[path] = Node(place=path[-1])
+                    nodes[path[:-1]].children.append(nodes[path])
+                nodes[path].add(stack, itself=depth == len(stack.places))
+        for node in nodes.values():
+            node.children.sort(key=lambda child: -child.seconds)
+        return root
 
     def collapsed(self) -> str:
         """Collapsed stacks for flamegraph.pl and similar tools: frames from the dataset down, and microseconds."""
-        return collapsed(self.stacks, self.absent)
+
+        def word(part: object) -> str:
+            return " ".join(str(part).replace(";", ",").split())
+
+        if self.absent is not None:
+            return f"{word(absence(self.absent))} 0\n"
+        paths = ((stack, (stack.dataset or NO_DATASET, ROOT, *stack.places)) for stack in self.stacks)
+        return "".join(sorted(f"{';'.join(map(word, path))} {round(stack.seconds * 1e6)}\n" for stack, path in paths))
 
     def speedscope(self) -> dict[str, Any]:
         """Content of a file for https://www.speedscope.app: for each dataset its time, total and by state."""
-        return speedscope(self.stacks, self.absent)
+        frames: dict[Place, int] = {}
+        found: dict[str, list[tuple[Stack, float]]] = {}
+        for dataset in self.datasets:
+            name, of = dataset or NO_DATASET, [stack for stack in self.stacks if stack.dataset == dataset]
+            found[name] = [(stack, stack.seconds) for stack in of]
+            for state in ALL_STATES:
+                if own := [(stack, stack.states[state]) for stack in of if stack.states[state] > 0]:
+                    found[f"{name}, {WORDS[state]}"] = own
+        if not found:
+            found["No samples." if self.absent is None else absence(self.absent)] = []
+        profiles = [
+            {
+                "type": "sampled",
+                "name": name,
+                "unit": "seconds",
+                "startValue": 0,
+                "endValue": sum(seconds for _, seconds in own),
+                # frames are numbered in order of appearance
+                "samples": [[frames.setdefault(at, len(frames)) for at in (ROOT, *stack.places)] for stack, _ in own],
+                "weights": [seconds for _, seconds in own],
+            }
+            for name, own in found.items()
+        ]
+        named = [
+            {"name": place.function} | ({"file": place.file, "line": place.line} if place.file else {})
+            for place in frames
+        ]
+        return {
+            "$schema": "https://www.speedscope.app/file-format-schema.json",
+            "exporter": "roastcoffea",
+            "name": "process()",
+            "activeProfileIndex": 0,
+            "shared": {"frames": named},
+            "profiles": profiles,
+        }
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
         """Write the profile for a flame graph viewer, completely or not at all, and return the file's path.
@@ -161,8 +344,7 @@ class Profile(Presented):
             If the format is unknown, the file exists, or it cannot be written.
         """
         if file_format not in PROFILE_FORMATS:
-            choices = ", ".join(PROFILE_FORMATS)
-            raise MeasurementError(f"a profile has no format {file_format!r}; choose {choices}")
+            raise MeasurementError(f"a profile has no format {file_format!r}; choose {', '.join(PROFILE_FORMATS)}")
         text = self.collapsed() if file_format == "collapsed" else json.dumps(self.speedscope(), allow_nan=False)
         file = Path(path)
         try:
@@ -190,23 +372,27 @@ class Profile(Presented):
         The user's line is the innermost frame of a stack in user code, see `own_frame`.
         """
         found: list[tuple[tuple[Any, ...], Stack]] = []
-        for stack in self.stacks:
-            places = stack.places
-            if places and places[-1].function not in PLACEHOLDERS:
-                own = own_frame(places)
-                leaf = places[-1] if own < len(places) - 1 else (None,) * 3
-                found.append(((stack.dataset, *places[own], *leaf), stack))
+        for stack in self._known():
+            own = own_frame(stack.places)
+            leaf = stack.places[-1] if own < len(stack.places) - 1 else (None,) * 3
+            found.append(((stack.dataset, *stack.places[own], *leaf), stack))
         rows = _summed(found, (*PLACE, "leaf", "leaf_file", "leaf_line"), "seconds").values()
         of_dataset = self.tree().datasets
         shared = [row | {"share": row["seconds"] / of_dataset[row["dataset"]]} for row in rows]
         return sorted(shared, key=lambda row: -row["seconds"])
 
+    def _known(self) -> Iterator[Stack]:
+        """Stacks that end in a known function."""
+        return (
+            stack for stack in self.stacks if stack.places and stack.places[-1].function not in (OTHER, NOT_SAMPLED)
+        )
+
     def calls(self, chunk: int | None = None) -> dict[Call, tuple[float, int]]:
         """Share of the CPU time, and samples, of calls from user code, of all attempts or of one, largest first."""
         seconds: dict[Call, float] = defaultdict(float)
         samples = Counter[Call]()
-        for stack in self.stacks:
-            if stack.places and stack.places[-1].function not in PLACEHOLDERS and chunk in (None, stack.chunk):
+        for stack in self._known():
+            if chunk in (None, stack.chunk):
                 call = call_of(stack)
                 seconds[call] += stack.runnable if chunk is None else stack.seconds
                 samples[call] += stack.samples
@@ -217,35 +403,32 @@ class Profile(Presented):
     def sheets(self) -> list[Sheet]:
         """Lines with the most time of their own, and their states."""
         if self.absent is not None:
-            return [Sheet(title=TITLE, lead=[absence(self.absent)])]
+            return [Sheet(title="profile", lead=[absence(self.absent)])]
         if not self.stacks:
-            return [Sheet(title=TITLE, lead=["No chunk was in process() when its thread was sampled."])]
+            return [Sheet(title="profile", lead=["No chunk was in process() when its thread was sampled."])]
         sums: dict[Place, Node] = {}
         for stack in self.stacks:
             place = stack.places[-1] if stack.places else ROOT
             sums.setdefault(place, Node(place=place)).add(stack, itself=True)
+        states = [state for state in ALL_STATES if self.states[state] > 0]
         rows: list[tuple[Cell, ...]] = [
             (
                 node.place.function,
                 node.self_seconds,
                 node.self_seconds / self.seconds,
-                *(node.self_states[state] for state in self._states()),
+                *(node.self_states[state] for state in states),
                 f"{node.place.file}:{node.place.line}" if node.place.file else "",
             )
-            for node in sorted(sums.values(), key=lambda node: -node.self_seconds)[:MOST_ROWS]
+            for node in sorted(sums.values(), key=lambda node: -node.self_seconds)[:15]
         ]
         heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
-        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._states()]
-        columns = [*heads, *states, Head("file:line", dispensable=2)]
-        return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(sums)))]
-
-    def _states(self) -> list[str]:
-        return [state for state in ALL_STATES if self.states[state] > 0]
-
-    def _notes(self, lines: int) -> list[str]:
-        shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._states()]
-        counted = f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {', '.join(shares)}."
-        return [counted, *([f"{number(MOST_ROWS)} of {number(lines)} lines."] if lines > MOST_ROWS else [])]
+        of_states = [Head(WORDS[state], SECOND, dispensable=1) for state in states]
+        columns = [*heads, *of_states, Head("file:line", dispensable=2)]
+        shares = ", ".join(f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in states)
+        notes = [f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {shares}."]
+        if len(sums) > len(rows):
+            notes.append(f"{number(len(rows))} of {number(len(sums))} lines.")
+        return [Sheet(title="profile", columns=columns, rows=rows, notes=notes)]
 
 
 def _summed(
@@ -263,10 +446,6 @@ def _summed(
     return rows
 
 
-CELL: Final = "In["
-"""Beginning of what a cell of a notebook is called."""
-
-
 def own_frame(places: Sequence[Place]) -> int:
     """Index of the innermost frame of user code: in the file or package of process(), or outside installed packages."""
     # a processor of a library may do the work of the user's
@@ -276,7 +455,8 @@ def own_frame(places: Sequence[Place]) -> int:
 
 def is_own(place: Place, first: Place) -> bool:
     """Whether a place is in user code, given the place of process()."""
-    if place.file == first.file or place.file.startswith(CELL):
+    # a cell of a notebook is called In[...]
+    if place.file == first.file or place.file.startswith("In["):
         return True
     if place.file.startswith("<") or not place.file:
         return False
@@ -417,3 +597,47 @@ def functions(profile: Profile) -> pa.Table:
 def hot_functions(profile: Profile) -> pa.Table:
     """Lines of user code by dataset and what they call, with HOT_COLUMNS."""
     return table_of_rows(HOT_COLUMNS, profile.hot_functions())
+
+
+# Sections
+
+SECTION_TOTALS: Final = (
+    *picked(SECTION_COLUMNS, "name"),
+    Column("dataset", "text", None, "dataset in the fileset"),
+    *picked(SECTION_COLUMNS, "count", "wall_seconds", "self_seconds"),
+    Column("cpu_seconds", "number", "s", "CPU time of the threads in it"),
+    *picked(SECTION_COLUMNS, "max_seconds", "bytes"),
+    Column("memory_peak", "integer", "B", "highest resident memory of a process in it (track_memory)"),
+    Column("errors", "integer", None, "passes ended by an exception"),
+)
+"""One row per section and dataset, over all attempts; failed ones pass through sections as well."""
+
+
+def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
+    """Sections by name and dataset, with SECTION_TOTALS."""
+    rows = places(sections["chunk"], chunks["id"].combine_chunks())
+    datasets = chunks["dataset"].take(pa.array(rows, mask=rows < 0))
+    table = sections.append_column("dataset", datasets)
+    keys = ["name", "dataset"]
+    amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
+    # a sum is unknown if one pass did not measure it
+    steps = {name: (name, "max" if name in {"max_seconds", "memory_peak"} else "sum") for name in amounts}
+    return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
+
+
+@fact
+def section_totals(run: Run) -> pa.Table:
+    """Sections by name and dataset, with SECTION_TOTALS."""
+    for name in ("chunks", "sections"):
+        refuse_if(getattr(run, name) is None, reason_of_absence(run, name))
+    return totals_of(run.chunks, run.sections)
+
+
+@metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums and maxima over attempts of chunks")
+def sections(run: Run, chunks: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+    """Sections by name and dataset, over all attempts: {name: {dataset: {column: amount}}}.
+
+    Columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
+    `errors`. Amounts not tracked in every pass are None.
+    """
+    return by_name_and_dataset(totals_of(chunks, recorded(run, "sections")))

@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
-from roastcoffea.metrics.facts import aggregated, reason_of_absence
+from roastcoffea.metrics.facts import aggregated, known_sum, reason_of_absence
 from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import Slots, idle_slots
-from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
-from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Numbers, spread
+from roastcoffea.metrics.statistics import MICROSECONDS, Axes, axes, spread
+from roastcoffea.metrics.thread_activity import (
+    Busy,
+    Records,
+    StartUp,
+    busy_chunks,
+    busy_tasks,
+    first_tasks,
+    startup_of,
+    until_first_attempts,
+)
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import OUTSIDE, Run
@@ -35,8 +42,6 @@ COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESI
 
 Breakdown = Literal["dataset", "worker", "file", "host", "endpoint", "site"]
 BREAKDOWNS: Final = get_args(Breakdown)
-REDONE: Final = ("file", "endpoint", "site")
-"""Of these the ones that all rows are made anew for."""
 
 
 @dataclass(eq=False, repr=False)
@@ -76,13 +81,12 @@ class TimeLedger(Ledger[float]):
     absent: str | None = None
 
     def __post_init__(self) -> None:
-        names = [name for name in COUNTED if name not in self.unknown]
-        if phases.LOCK in names and not pc.any(pc.not_equal(self.rows[phases.WAIT], 0)).as_py():
-            names.remove(phases.WAIT)
-        if not pc.any(pc.not_equal(self.rows[phases.UNRECORDED], 0)).as_py():
-            names.remove(phases.UNRECORDED)
-        self._names = names
-        sums = {name: float(pc.sum(self.rows[name], min_count=0).as_py()) for name in names}
+        sums = {name: float(known_sum(self.rows[name])) for name in COUNTED if name not in self.unknown}
+        # classes of older versions, and of the run's gaps, where there is time in them
+        for name in (*([phases.WAIT] if phases.LOCK in sums else []), phases.UNRECORDED):
+            if not sums[name]:
+                del sums[name]
+        self._names = [*sums]
         self.total = None if self.absent is not None else sum(self.capacity.values())
         self._classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
 
@@ -94,13 +98,10 @@ class TimeLedger(Ledger[float]):
 
     def measured(self, name: str) -> float:
         """Seconds of a class; see `Ledger.measured`."""
-        if name in self.unknown:
-            raise NotMeasuredError(self.unknown[name])
+        refuse_if(name in self.unknown, self.unknown.get(name, ""))
         if name == phases.WAIT and name not in self:
             return sum(self.measured(part) for part in phases.PARTS_OF_WAIT)
-        if name == phases.UNRECORDED and self.total is not None:
-            return self.get(name, 0.0)
-        return self[name]
+        return self.get(name, 0.0) if name == phases.UNRECORDED and self.total is not None else self[name]
 
     def __getitem__(self, name: str) -> float:
         names = phases.OLDER_NAMES.get(name, ())
@@ -116,31 +117,33 @@ class TimeLedger(Ledger[float]):
     def _notes(self) -> list[str]:
         failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in self.failed.items() if seconds]
         lines = [f"Failed: {', '.join(failed)}."] if failed else []
-        reasons = dict.fromkeys(self.unknown.values())
-        names = {why: [f'"{name}"' for name, reason in self.unknown.items() if reason == why] for why in reasons}
-        lines += [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
+        for why in dict.fromkeys(self.unknown.values()):
+            names = ", ".join(f'"{name}"' for name, reason in self.unknown.items() if reason == why)
+            lines.append(f"Not measured: {names}: {why}.")
         if self.get(phases.LOCK):
             lines.append(f'"{phases.LOCK}" is estimated from the CPU time of other threads of the process.')
         return [*super()._notes(), *lines]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Seconds of each class by one of BREAKDOWNS, with their total; by worker and host also the residual.
+        """Seconds of each class by dataset, worker, file, host, endpoint or site, with their total; by worker and host
+        also the residual.
 
         Idle time and merging belong to no dataset or file and have a row without one. The endpoint is the server that
         XRootD read from, else the host of a file's URL; sites are known if the fileset names them.
         """
         if what not in BREAKDOWNS:
             names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
-            text = f"the time ledger has no breakdown by {what!r}; choose one of {names}"
-            raise ValueError(text)
+            raise ValueError(f"the time ledger has no breakdown by {what!r}; choose one of {names}")
         if what == "host":
             import pandas as pd
 
             hosts = pd.Index([self.hosts.get(worker) for worker in self.capacity], name=what, dtype=object)
             sums_of_hosts: pd.DataFrame = self.by("worker").groupby(hosts, dropna=False).sum()
             return sums_of_hosts
-        key = "address" if what == "worker" else "dataset"
-        rows = self.rows if what not in REDONE or self.records is None else _rows_by(self.records, what)
+        key, rows = "address" if what == "worker" else "dataset", self.rows
+        if what not in {"worker", "dataset"} and self.records is not None:
+            split = _by(self.records, what)
+            rows = _rows(split, *_counted(split, _each_worker(split)))
         sums = aggregated(rows, [key], {name: (name, "sum") for name in self._names})
         frame: pd.DataFrame = sums.to_pandas().set_index(key).sort_index()
         frame.index.name = what
@@ -157,13 +160,27 @@ class TimeLedger(Ledger[float]):
         that their sums x `seconds` add up to the ledger; `total` is the number of threads. A task's classes are spread
         evenly over its duration; idle ones are exact.
         """
+        import pandas as pd
+
         if self.records is None:
-            text = f"no timeline is available: {self.absent or 'the ledger was made without one'}"
-            raise NotMeasuredError(text)
+            raise NotMeasuredError(f"no timeline is available: {self.absent or 'the ledger was made without one'}")
         if worker is not None and worker not in self.capacity:
-            text = f"unknown worker {worker!r}; the workers are {', '.join(self.capacity)}"
-            raise KeyError(text)
-        return _timeline(self.records, [name for name in COUNTED if name in self], bins, worker)
+            raise KeyError(f"unknown worker {worker!r}; the workers are {', '.join(self.capacity)}")
+        # counted from scratch, so that a ledger need not keep the inputs
+        records, presence = self.records, self.records.presence
+        start = records.run.start
+        row = np.array([worker not in (None, name) for name in records.workers], np.int64)
+        where = axes(start, records.run.stop, row, 2, bins)
+        (moments, busy, *_), idle = _counted(records, where)
+        seconds = {name: spread(moments.worker, moments.start, moments.stop, busy[name], where) for name in busy}
+        seconds |= idle.seconds | {phases.STARTUP: idle.seconds[phases.STARTUP] + seconds.get(phases.STARTUP, 0.0)}
+        offered = spread(presence.worker, presence.start, presence.stop, records.offered, where)
+        widths, edges = np.maximum(np.diff(where.edges), 1) / MICROSECONDS, start + where.edges / MICROSECONDS
+        threads = {
+            name: seconds[name][0] / widths if name in seconds else 0 * widths for name in COUNTED if name in self
+        }
+        columns = {"seconds": np.diff(edges), **threads, phases.TOTAL: offered[0] / widths}
+        return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="start"))
 
 
 def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> pa.Table:
@@ -173,10 +190,14 @@ def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[st
 
 
 SOURCES: Final = "task and chunk records, arrivals and departures of workers"
-SPLIT: Final = "busy seconds of tasks, split by the phases of their chunks; idle seconds counted by cause"
 
 
-@metric(STRUCTURE, group=TIME, source=SOURCES, formula=SPLIT)
+@metric(
+    STRUCTURE,
+    group=TIME,
+    source=SOURCES,
+    formula="busy seconds of tasks, split by the phases of their chunks; idle seconds counted by cause",
+)
 def time_ledger(
     run: Run, lifetimes: pa.Table, chunks: pa.Table | None = None, counted_chunks: pa.Table | None = None
 ) -> TimeLedger:
@@ -185,12 +206,12 @@ def time_ledger(
         refuse_if(run.tasks is None, reason_of_absence(run, "chunks"))
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
     records = Records.of(run, lifetimes, chunks, counted_chunks)
-    busy, presence, workers = _busy(records), records.presence, records.workers
-    if run.tasks is not None and len(run.tasks) and not len(busy.moments.worker):
-        raise NotMeasuredError("no attempt of a task has recorded times")
-    slots = _idle(records, busy, records.axes())
-    offered = np.bincount(presence.worker, records.offered(), len(workers))
-    rows = _rows(busy, slots, workers)
+    workers = records.workers
+    busy, slots = _counted(records, _each_worker(records))
+    without_times = run.tasks is not None and len(run.tasks) and not len(busy.moments.worker)
+    refuse_if(without_times, "no attempt of a task has recorded times")
+    offered = np.bincount(records.presence.worker, records.offered, len(workers))
+    rows = _rows(records, busy, slots)
     waited = dict(zip(workers, slots.seconds[phases.STARTUP][:, 0].tolist(), strict=True))
     ledger = TimeLedger(
         rows,
@@ -205,20 +226,31 @@ def time_ledger(
         hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
     )
-    ledger.certificate.reasons.extend(_discrepancies(ledger))
+    total, residual = ledger.total or 0.0, ledger.residual or 0.0
+    amounts = {"of tasks exceed their workers' threads": ledger.beyond, "of thread time are unaccounted for": residual}
+    # clocks of a thread and its task may differ by 2 ms on a busy host, which runs shorter than 0.2 s show
+    busy.reasons.extend(
+        f"{SECOND.text(amount)} {what}" for what, amount in amounts.items() if abs(amount) > max(0.01 * total, 0.002)
+    )
     return ledger
 
 
-def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
-    moments, together = busy.moments, records.together
-    of_pools = records.run.tasks is None
-    first = until_first_attempts(moments) if of_pools else first_tasks(moments, len(records.workers), together)
-    return idle_slots(moments, records.presence, records.pauses, where, first, gaps=records.gaps, together=together)
+def _each_worker(records: Records) -> Axes:
+    number = len(records.workers)
+    return axes(records.run.start, records.run.stop, np.arange(number), number)
 
 
-def _busy(records: Records) -> Busy:
+def _counted(records: Records, where: Axes) -> tuple[Busy, Slots]:
+    """What occupied threads, and why the others were free."""
     tasks = records.run.tasks
-    return busy_chunks(records) if tasks is None else busy_tasks(records, tasks)
+    if tasks is None:
+        busy = busy_chunks(records)
+        first = until_first_attempts(busy.moments)
+    else:
+        busy = busy_tasks(records, tasks)
+        first = first_tasks(busy.moments, records)
+    gaps, together = records.gaps, records.together
+    return busy, idle_slots(busy.moments, records.presence, records.pauses, where, first, gaps=gaps, together=together)
 
 
 def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
@@ -232,56 +264,26 @@ def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
     return unknown if run.pauses is not None else unknown | {phases.PAUSED: reason_of_absence(run, "pauses")}
 
 
-def _discrepancies(ledger: TimeLedger) -> list[str]:
-    """Why the ledger does not add up, if it does not."""
-    total, residual = ledger.total or 0.0, ledger.residual or 0.0
-    # clocks of a thread and its task may differ by 2 ms on a busy host, which runs shorter than 0.2 s show
-    most = max(0.01 * total, 0.002)
-    amounts = {"of tasks exceed their workers' threads": ledger.beyond, "of thread time are unaccounted for": residual}
-    return [f"{SECOND.text(amount)} {what}" for what, amount in amounts.items() if abs(amount) > most]
+def _by(records: Records, what: str) -> Records:
+    """Records whose busy seconds are split by file, endpoint or site: there may be as many as chunks."""
+    if what == "file":
+        return records._replace(by=what)
+    run = records.run
+    told = with_endpoints if what == "endpoint" else partial(with_sites, asked=run.asked)
+    if run.preprocessing is not None:
+        run = replace(run, preprocessing=told(run.preprocessing))
+    return records._replace(run=run, chunks=told(records.chunks), counted=told(records.counted), by=what)
 
 
-def _timeline(records: Records, names: list[str], bins: int, worker: str | None) -> pd.DataFrame:
-    """Threads by class in each bin, counted from scratch so that a ledger need not keep the inputs."""
-    import pandas as pd
-
-    busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=False)
-    seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
-    idle = _idle(records, busy, where).seconds
-    seconds |= idle | {phases.STARTUP: idle[phases.STARTUP] + seconds.get(phases.STARTUP, 0.0)}
-    offered = spread(presence.worker, presence.start, presence.stop, records.offered(), where)
-    widths, edges = np.maximum(np.diff(where.edges), 1) / MICROSECONDS, records.run.start + where.edges / MICROSECONDS
-    threads = {name: seconds[name][0] / widths if name in seconds else 0 * widths for name in names}
-    columns = {"seconds": np.diff(edges), **threads, phases.TOTAL: offered[0] / widths}
-    return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="start"))
-
-
-def _rows_by(records: Records, what: str) -> pa.Table:
-    """Rows of a ledger by one of REDONE, counted from scratch because there may be as many as chunks."""
-    opened, run, records = records.run.preprocessing, records.run, records._replace(by=what)
-    if what != "file":
-        told = with_endpoints if what == "endpoint" else partial(with_sites, asked=run.asked)
-        run = run if opened is None else replace(run, preprocessing=told(opened))
-        records = records._replace(run=run, chunks=told(records.chunks), counted=told(records.counted))
-    busy = _busy(records)
-    return _rows(busy, _idle(records, busy, records.axes()), records.workers)
-
-
-def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
-    some = np.flatnonzero(amounts)
-    moments = busy.moments
-    return spread(moments.worker[some], moments.start[some], moments.stop[some], amounts[some], where)
-
-
-def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
+def _rows(records: Records, busy: Busy, slots: Slots) -> pa.Table:
     """Busy seconds by worker and dataset, and idle ones by worker."""
+    workers = records.workers
     table = pa.table({"worker": busy.moments.worker, "dataset": busy.of, **busy.seconds})
-    keys, steps = ["worker", "dataset"], {name: (name, "sum") for name in busy.seconds}
-    sums = aggregated(table, keys, steps, use_threads=False).sort_by("worker")
+    steps = {name: (name, "sum") for name in busy.seconds}
+    sums = aggregated(table, ["worker", "dataset"], steps, use_threads=False).sort_by("worker")
     addresses = [workers[place] for place in sums["worker"].to_pylist()]
-    seconds = {name: sums[name].to_numpy() for name in busy.seconds}
+    of_busy = _rows_of(addresses, sums["dataset"].to_pylist(), {name: sums[name].to_numpy() for name in busy.seconds})
     idle = {cause: amounts[:, 0] for cause, amounts in slots.seconds.items()}
-    of_busy = _rows_of(addresses, sums["dataset"].to_pylist(), seconds)
     return pa.concat_tables([of_busy, _rows_of(workers, [None] * len(workers), idle)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -48,6 +48,62 @@ class Quantity(NamedTuple):
     in_custom: tuple[str, ...]
     columns: tuple[str, ...]
 
+    def custom(self, run: Run) -> Sourced | None:
+        """Sum over the datasets of the user's own breakdown, if each has the number."""
+        if not isinstance(run.custom_metrics, Mapping):
+            return None
+        found = (_amount(dataset, *self.in_custom) for dataset in run.custom_metrics.values())
+        return _sum(found, "custom_metrics of set_coffea_report")
+
+    def given(self, run: Run) -> Sourced | None:
+        """Number in the report that was set."""
+        return _sum([_amount(run.coffea_report, self.in_report)], REPORT_SET)
+
+    def reported(self, calls: Iterable[RunnerCall]) -> Sourced | None:
+        """Sum over the reports of these Runner calls, if each has the number."""
+        return _sum((_amount(call.report, self.in_report) for call in calls), "coffea report (from the Runner call)")
+
+    def of_chunks(self, run: Run, chunks: pa.Table | None) -> Sourced:
+        """Sum over these chunks, if each has the number."""
+        if chunks is None:
+            raise NotMeasuredError(f"no coffea report and no chunks: {facts.reason_of_absence(run, 'chunks')}")
+        column = next((name for name in self.columns if not chunks[name].null_count), "")
+        refuse_if(
+            not column, "neither coffea's report nor every chunk record has it: set savemetrics=True in the Runner"
+        )
+        lacking = "; ".join(facts.why_calls_lack(run))
+        source = f"{CHUNK_RECORDS}, incomplete: {lacking}" if lacking else CHUNK_RECORDS
+        return Sourced(facts.complete_sum(chunks, column, "chunks"), source)
+
+    def expected(self, run: Run, chunks: pa.Table | None) -> Sourced | None:
+        """Total over the Runner calls that returned an output; None if unknown."""
+        calls = _finished(run)
+        found = self.reported(calls)
+        if found is None and chunks is not None and calls:
+            with suppress(NotMeasuredError):
+                found = self.of_chunks(run, facts.of_finished_calls(run, chunks))
+        return found
+
+    def lacks_calls(self, given: Sourced, run: Run, chunks: pa.Table | None) -> bool:
+        """Whether a report covers some of several Runner calls, but not all."""
+        expected = self.expected(run, chunks)
+        return expected is not None and len(_finished(run)) > 1 and given.value < expected.value
+
+    def total(self, run: Run, chunks: pa.Table | None) -> Sourced:
+        """Total over the run, from the first source that has it.
+
+        Sources in order: `custom_metrics`, the report that was set unless it omits Runner calls, the reports of all
+        Runner calls, and the chunks that counted. If checkpoints were loaded, only the chunks know the bytes read.
+        """
+        custom, hits = self.custom(run), _hits(chunks)
+        if custom is None and self is BYTES and hits:
+            value = self.of_chunks(run, facts.with_outcome(chunks, (OK,))).value
+            return Sourced(value, f"{CHUNK_RECORDS}, without {hits} chunks loaded from checkpoints")
+        given = custom or self.given(run)
+        if given is not None and (custom is not None or not self.lacks_calls(given, run, chunks)):
+            return given
+        return self.reported(run.calls) or self.of_chunks(run, chunks)
+
 
 EVENTS_OF: Final = Quantity("total_events", "events", "entries", ("entries",), ("events",))
 BYTES: Final = Quantity(
@@ -57,72 +113,6 @@ BYTES: Final = Quantity(
     ("performance_counters", "num_requested_bytes"),
     ("bytes_requested", "coffea_bytes_read"),
 )
-
-
-def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
-    """Total over the run, from the first source that has it.
-
-    Sources in order: `custom_metrics`, the report that was set unless it omits Runner calls, the reports of all Runner
-    calls, and the chunks that counted. If checkpoints were loaded, only the chunks know the bytes read.
-
-    Raises
-    ------
-    NotMeasuredError
-        No source has it.
-    """
-    custom = _custom_total(quantity, run)
-    if custom is not None:
-        return custom
-    if quantity is BYTES and (hits := _hits(chunks)):
-        of_chunks = _chunk_total(quantity, run, facts.with_outcome(chunks, (OK,)))
-        return Sourced(of_chunks.value, f"{CHUNK_RECORDS}, without {hits} chunks loaded from checkpoints")
-    given = _given_total(quantity, run)
-    if given is not None and not _lacks_calls(given, _finished(run), _expected(quantity, run, chunks)):
-        return given
-    return _reported_total(quantity, run.calls) or _chunk_total(quantity, run, chunks)
-
-
-def disagreements(run: Run) -> Iterator[str]:
-    """Disagreements between the sources of totals, in words."""
-    chunks = None
-    with suppress(NotMeasuredError):
-        chunks = facts.counted_chunks(facts.recorded(run, "chunks"))
-    for quantity in (EVENTS_OF, BYTES):
-        expected = _expected(quantity, run, chunks)
-        given = _custom_total(quantity, run)
-        if given is None and not (quantity is BYTES and _hits(chunks)):
-            given = _given_total(quantity, run)
-        if given is not None and expected is not None and given.value != expected.value:
-            yield _disagreement(quantity, run, given, expected)
-    if run.coffea_report is not None and all(_given_total(quantity, run) is None for quantity in (EVENTS_OF, BYTES)):
-        names = " or ".join(quantity.in_report for quantity in (EVENTS_OF, BYTES))
-        yield f"the report of set_coffea_report has no number for {names}: totals come from other sources"
-    yield from _reports_against_chunks(run, chunks)
-
-
-def _disagreement(quantity: Quantity, run: Run, given: Sourced, expected: Sourced) -> str:
-    calls, name = _finished(run), quantity.metric
-    if given.source == REPORT_SET and _lacks_calls(given, calls, expected):
-        return (
-            f"the report of set_coffea_report has {given.value:,} of {expected.value:,} {quantity.noun}: "
-            f"{name} and its rates cover all {len(calls)} Runner calls"
-        )
-    first, second = (f"{one.value:,} according to the {one.source}" for one in (given, expected))
-    return f"{name} is {first}, but {second}: the first is used"
-
-
-def _reports_against_chunks(run: Run, chunks: pa.Table | None) -> Iterator[str]:
-    """Disagreement on events between coffea's reports and the chunks, if every chunk has a record."""
-    calls = _finished(run)
-    reported = _reported_total(EVENTS_OF, calls)
-    if reported is None or chunks is None:
-        return
-    ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
-    ended = {row["values"]: row["counts"] for row in ends["call"].value_counts().to_pylist()}
-    own = _chunk_total_or_none(EVENTS_OF, run, facts.of_finished_calls(run, chunks))
-    all_recorded = all(ended.get(call.id, 0) == call.chunks for call in calls)
-    if all_recorded and own is not None and reported.value != own.value:
-        yield f"coffea's reports have {reported.value:,} events, but the chunk records have {own.value:,}"
 
 
 def _finished(run: Run) -> list[RunnerCall]:
@@ -135,58 +125,10 @@ def _hits(chunks: pa.Table | None) -> int:
     return 0 if chunks is None else len(facts.with_outcome(chunks, (CHECKPOINT,)))
 
 
-def _lacks_calls(given: Sourced, calls: list[RunnerCall], expected: Sourced | None) -> bool:
-    """Whether a report covers some of several Runner calls, but not all."""
-    return expected is not None and len(calls) > 1 and given.value < expected.value
-
-
-def _expected(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced | None:
-    """Total over the Runner calls that returned an output; None if unknown."""
-    reported = _reported_total(quantity, _finished(run))
-    if reported is not None or chunks is None or not _finished(run):
-        return reported
-    return _chunk_total_or_none(quantity, run, facts.of_finished_calls(run, chunks))
-
-
-def _custom_total(quantity: Quantity, run: Run) -> Sourced | None:
-    """Sum over the datasets of the user's own breakdown, if each has the number."""
-    if not isinstance(run.custom_metrics, Mapping):
-        return None
-    source = "custom_metrics of set_coffea_report"
-    return _sum((_amount(dataset, *quantity.in_custom) for dataset in run.custom_metrics.values()), source)
-
-
-def _given_total(quantity: Quantity, run: Run) -> Sourced | None:
-    """Number in the report that was set."""
-    return _sum([_amount(run.coffea_report, quantity.in_report)], REPORT_SET)
-
-
-def _reported_total(quantity: Quantity, calls: Iterable[RunnerCall]) -> Sourced | None:
-    """Sum over the reports of these Runner calls, if each has the number."""
-    return _sum((_amount(call.report, quantity.in_report) for call in calls), "coffea report (from the Runner call)")
-
-
 def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
     """Sum of amounts; None if there are none or one is unknown."""
-    given = list(amounts)
-    known = [amount for amount in given if amount is not None]
-    return Sourced(sum(known), source) if known and len(known) == len(given) else None
-
-
-def _chunk_total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
-    if chunks is None:
-        raise NotMeasuredError(f"no coffea report and no chunks: {facts.reason_of_absence(run, 'chunks')}")
-    column = next((name for name in quantity.columns if not chunks[name].null_count), "")
-    refuse_if(not column, "neither coffea's report nor every chunk record has it: set savemetrics=True in the Runner")
-    lacking = "; ".join(facts.why_calls_lack(run))
-    source = f"{CHUNK_RECORDS}, incomplete: {lacking}" if lacking else CHUNK_RECORDS
-    return Sourced(facts.complete_sum(chunks, column, "chunks"), source)
-
-
-def _chunk_total_or_none(quantity: Quantity, run: Run, chunks: pa.Table) -> Sourced | None:
-    with suppress(NotMeasuredError):
-        return _chunk_total(quantity, run, chunks)
-    return None
+    known = list(amounts)
+    return Sourced(sum(filter(None, known)), source) if known and None not in known else None
 
 
 def _amount(report: Any, *path: str) -> float | None:
@@ -197,6 +139,39 @@ def _amount(report: Any, *path: str) -> float | None:
         return None
     amount = int(report) if isinstance(report, Integral) else float(report)
     return amount if 0 <= amount < math.inf else None
+
+
+def disagreements(run: Run) -> Iterator[str]:
+    """Disagreements between the sources of totals, in words."""
+    chunks, calls = None, _finished(run)
+    with suppress(NotMeasuredError):
+        chunks = facts.counted_chunks(facts.recorded(run, "chunks"))
+    for quantity in (EVENTS_OF, BYTES):
+        name, expected, given = quantity.metric, quantity.expected(run, chunks), quantity.custom(run)
+        if given is None and not (quantity is BYTES and _hits(chunks)):
+            given = quantity.given(run)
+        if given is None or expected is None or given.value == expected.value:
+            continue
+        if given.source == REPORT_SET and quantity.lacks_calls(given, run, chunks):
+            covered = f"{name} and its rates cover all {len(calls)} Runner calls"
+            numbers = f"{given.value:,} of {expected.value:,} {quantity.noun}"
+            yield f"the report of set_coffea_report has {numbers}: {covered}"
+        else:
+            first, second = (f"{one.value:,} according to the {one.source}" for one in (given, expected))
+            yield f"{name} is {first}, but {second}: the first is used"
+    if run.coffea_report is not None and all(quantity.given(run) is None for quantity in (EVENTS_OF, BYTES)):
+        names = " or ".join(quantity.in_report for quantity in (EVENTS_OF, BYTES))
+        yield f"the report of set_coffea_report has no number for {names}: totals come from other sources"
+    reported = EVENTS_OF.reported(calls)
+    if reported is None or chunks is None:
+        return
+    # only where every chunk has a record
+    ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
+    ended = Counter(ends["call"].to_pylist())
+    with suppress(NotMeasuredError):
+        own = EVENTS_OF.of_chunks(run, facts.of_finished_calls(run, chunks)).value
+        if reported.value != own and all(ended[call.id] == call.chunks for call in calls):
+            yield f"coffea's reports have {reported.value:,} events, but the chunk records have {own:,}"
 
 
 of_clock = partial(metric, SECOND, group=TIMING, source="wall clock")
@@ -234,7 +209,7 @@ def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     The first available source is used: `custom_metrics`, the report that was set, the reports of all Runner calls, the
     chunks that counted. A report that was set and omits some of several Runner calls is ignored, and `problems` say so.
     """
-    return total(EVENTS_OF, run, counted_chunks)
+    return EVENTS_OF.total(run, counted_chunks)
 
 
 @of_report(BYTE, group=THROUGHPUT, label="bytes read", formula="coffea's bytesread, summed over Runner calls")
@@ -247,7 +222,7 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
     The first available source is used, as for `total_events`. A chunk loaded from a checkpoint reads nothing, but
     coffea's report repeats what it once read: with such chunks the number comes from the records of the others.
     """
-    return total(BYTES, run, counted_chunks)
+    return BYTES.total(run, counted_chunks)
 
 
 @metric(
@@ -386,11 +361,9 @@ def peak_memory_bytes(
 def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
     """Resident memory of a worker process, averaged over its samples and over workers."""
     known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no sample of a worker's memory")
-    number = statistics.codes(known["worker"])
-    order = np.argsort(number, kind="stable")
-    ends = np.flatnonzero(np.diff(number[order])) + 1
-    times, memory = (np.split(statistics.measured_values(known[name])[order], ends) for name in ("time", "memory"))
-    return float(np.mean([statistics.time_weighted_mean(*worker) for worker in zip(times, memory, strict=True)]))
+    series = known.group_by("worker").aggregate([("time", "list"), ("memory", "list")]).to_pylist()
+    means = [statistics.time_weighted_mean(*map(np.array, (row["time_list"], row["memory_list"]))) for row in series]
+    return float(np.mean(means))
 
 
 @metric(

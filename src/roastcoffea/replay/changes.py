@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy
 
-from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, TIME_CLASSES
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, integers, places
+from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.replay.cluster import Costs, Load, Merging
 from roastcoffea.units import number
 

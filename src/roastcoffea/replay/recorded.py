@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
-from roastcoffea.metrics.busy import MOMENTS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, rows_where, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
+from roastcoffea.metrics.thread_activity import MOMENTS
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import OK, PROCESSOR

@@ -21,21 +21,18 @@ from roastcoffea.errors import root_cause
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
-from roastcoffea.metrics.allocation import CLASSES, JOB_COLUMNS
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
-from roastcoffea.metrics.busy import REPEATED
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.central import TABLE
 from roastcoffea.metrics.chunks import CUSTOM_TOTALS
 from roastcoffea.metrics.endpoints import SERVER_COLUMNS
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
-from roastcoffea.metrics.fine import MERGE_COLUMNS
-from roastcoffea.metrics.memory import DATASET_MEMORY_COLUMNS, WORKER_MEMORY_COLUMNS
+from roastcoffea.metrics.memory import CLASSES, DATASET_MEMORY_COLUMNS, JOB_COLUMNS, WORKER_MEMORY_COLUMNS
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL, with_sum_of_waits
-from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS
-from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS, SECTION_TOTALS
+from roastcoffea.metrics.scheduler_and_client import MERGE_COLUMNS, TABLE
+from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import tasks
 from roastcoffea.records.arrow import absent_frame, frame_of
 from roastcoffea.records.chunks import CHUNK_COLUMNS

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import WITH_RESULT, identities, natural
 from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
+from roastcoffea.metrics.thread_activity import sum_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.inputs import busy_in_pixels
 

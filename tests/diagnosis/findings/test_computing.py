@@ -17,9 +17,8 @@ from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.diagnosis.findings.computing import PYTHON, WITH_COFFEA
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.profile import HOT_COLUMNS, Profile
-from roastcoffea.metrics.stacks import Place, Stack
-from roastcoffea.metrics.startup import StartUp
+from roastcoffea.metrics.profile import HOT_COLUMNS, Place, Profile, Stack
+from roastcoffea.metrics.thread_activity import StartUp
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.run import Run

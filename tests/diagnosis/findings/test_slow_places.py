@@ -16,8 +16,7 @@ from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.facts import Names
-from roastcoffea.metrics.profile import Profile
-from roastcoffea.metrics.stacks import Place, Stack
+from roastcoffea.metrics.profile import Place, Profile, Stack
 
 SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
 UNEVEN = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)

@@ -15,8 +15,7 @@ from roastcoffea.diagnosis.evidence import NAMED, Evidence, by_part, most_of, na
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
 from roastcoffea.diagnosis.savings import Taken, without_cpu, without_parts
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.profile import COLUMNAR
-from roastcoffea.metrics.stacks import Place
+from roastcoffea.metrics.profile import COLUMNAR, Place
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import Run
 from roastcoffea.replay.calibrated import Removal

@@ -17,10 +17,9 @@ from roastcoffea.diagnosis.savings import Taken, of_chunks, without_cpu, without
 from roastcoffea.generations import READS_ON
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
-from roastcoffea.metrics.byte_ledger import ByteLedger
+from roastcoffea.metrics.byte_ledger import ByteLedger, Repeated
 from roastcoffea.metrics.byte_ledger import Saving as ByteSaving
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, XCACHE, with_endpoints
-from roastcoffea.metrics.requests import Repeated
 from roastcoffea.metrics.statistics import amounts
 from roastcoffea.records.run import OF_TASKS
 from roastcoffea.replay.calibrated import Removal

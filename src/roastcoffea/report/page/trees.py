@@ -27,9 +27,8 @@ from roastcoffea.metrics.phases import (
     Phase,
     phases_of,
 )
-from roastcoffea.metrics.profile import is_own
-from roastcoffea.metrics.stacks import ALL_STATES, WORDS, Place
-from roastcoffea.metrics.stacks import Node as Frame
+from roastcoffea.metrics.profile import ALL_STATES, WORDS, Place, is_own
+from roastcoffea.metrics.profile import Node as Frame
 from roastcoffea.metrics.statistics import amounts, places
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.page.figures import Chart, Context, empty_source, family_of, own_figure, variable

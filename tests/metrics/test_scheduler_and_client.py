@@ -9,7 +9,7 @@ from handmade import OF_CENTRAL, SAMPLING, T, central_run, sample
 
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import CENTRAL
-from roastcoffea.metrics.central import busiest, inside
+from roastcoffea.metrics.scheduler_and_client import busiest, inside
 from roastcoffea.metrics.statistics import union
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import MergedRun
