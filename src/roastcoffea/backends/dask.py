@@ -296,9 +296,11 @@ class DaskMetricsBackend(LoggedCluster):
         else:
             self.span_metrics = dict(answer["span"])
         if answer["silent"]:
-            who = f"{counted(len(answer['silent']), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end"
-            lack = "the fine metrics and the CPU time of the workers may lack everything since their last heartbeat"
-            self.note(f"{who} ({', '.join(answer['silent'][:5])}): {lack}")
+            self.note(
+                f"{counted(len(answer['silent']), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end "
+                f"({', '.join(answer['silent'][:5])}): the fine metrics and the CPU time of the workers may lack "
+                "everything since their last heartbeat"
+            )
         elif not answer["complete"]:
             self.note("the fine metrics lack some of the workers' counts")
 

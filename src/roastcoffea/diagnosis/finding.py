@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from roastcoffea.diagnosis.savings import Taken
@@ -97,7 +97,7 @@ class Finding:
     rows: Mapping[str, float]
     elapsed: float = 0.0
     incomplete: bool = False
-    taken: Taken | None = None
+    taken: Taken | None = field(default=None, compare=False, repr=False)
     outranks: bool = False
     always: bool = False
 

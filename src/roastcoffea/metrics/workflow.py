@@ -153,9 +153,10 @@ def disagreements(run: Run) -> Iterator[str]:
         if given is None or expected is None or given.value == expected.value:
             continue
         if given.source == REPORT_SET and quantity.lacks_calls(given, run, chunks):
-            covered = f"{name} and its rates cover all {len(calls)} Runner calls"
-            numbers = f"{given.value:,} of {expected.value:,} {quantity.noun}"
-            yield f"the report of set_coffea_report has {numbers}: {covered}"
+            yield (
+                f"the report of set_coffea_report has {given.value:,} of {expected.value:,} {quantity.noun}: {name} "
+                f"and its rates cover all {len(calls)} Runner calls"
+            )
         else:
             first, second = (f"{one.value:,} according to the {one.source}" for one in (given, expected))
             yield f"{name} is {first}, but {second}: the first is used"

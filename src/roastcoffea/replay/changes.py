@@ -341,7 +341,7 @@ def datasets_of(runs: Sequence[Chunks]) -> tuple[list[str], Integers]:
 
 
 def _why_unknown(name: str, events: Numbers) -> str | None:
-    """Why a dataset's chunks with so many events do not show the fixed cost of a chunk; None if they do."""
+    """Why a dataset's chunks of these sizes do not show the fixed cost of a chunk; None if they do."""
     if len(events) < 4:
         return f"{name} has {len(events)} chunks, too few to determine the fixed cost of a chunk"
     low, high = np.quantile(events, [0.05, 0.95])

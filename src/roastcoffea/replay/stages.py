@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +17,7 @@ from roastcoffea.metrics.statistics import Flags, Integers, Numbers, codes, mome
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.tasks import MERGE_PREFIX
-from roastcoffea.replay.changes import Chunks, chunks_in_parts, needed, ratio
+from roastcoffea.replay.changes import Chunks, chunks_in_parts, files_of, needed, ratio
 from roastcoffea.replay.cluster import Costs, Load, Merging, tree
 from roastcoffea.replay.fitted_storage import Activity, activity_of, doublings_of, reading_seconds
 
@@ -231,7 +232,10 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     else:
         # chunks keep their recorded times, with the extra time of first tasks as a part of its own
         first = first_tasks(tasks, chunks.dataset, chunks.events, total)
-        beyond = np.clip(total - first.warm(total), 0.0, None)
+        # a file that is slow is so for later chunks as well
+        file, events, later = files_of(chunks), np.maximum(chunks.events, 1.0), ~early_tasks(tasks)
+        of_file = pd.Series(total / events)[later].groupby(file[later]).median().reindex(file).to_numpy() * events
+        beyond = np.clip(total - np.fmax(first.warm(total), of_file), 0.0, None)
         if len(first.leaders):
             # limit for most processes: a first task above it is slow for another reason
             beyond = np.minimum(beyond, np.sort(beyond[first.leaders])[(len(first.leaders) - 1) // 2])

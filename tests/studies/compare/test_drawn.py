@@ -19,7 +19,7 @@ def test_thread_time_of_both_sides_has_one_scale(found: Comparison) -> None:
     first, other = (bar for bar in bars_of(found.sides) if "thread time" in bar.title)
     assert first.title.startswith("A: thread time, 1 min 4 s")
     assert (first.length, other.length) == (pytest.approx(64 / 96, rel=0.05), 1.0)
-    assert sum(float(part.width) for part in other.segments) == pytest.approx(100, abs=1)
+    assert sum(100 * part.fraction for part in other.segments) == pytest.approx(100, abs=1)
     assert other.segments[0].name == "compute"
 
 
