@@ -28,7 +28,7 @@ from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.log.kinds import BLOCK, LOG_CAP
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import BASKETS_LISTED, BRANCHES, BRANCHES_HAVE, packed_records
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin

@@ -21,7 +21,7 @@ import numpy as np
 from distributed import Client, as_completed
 
 from roastcoffea import TaskMonitor
-from roastcoffea.backends.connection import Connection
+from roastcoffea.backends.deployment import Connection
 from roastcoffea.monitor import shown as looks
 
 WORKERS: Final = 2

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
+from roastcoffea.diagnosis.completeness import Fit, MemoryEvidence
 from roastcoffea.diagnosis.evidence import Evidence
-from roastcoffea.diagnosis.memory import Fit, MemoryEvidence
 from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import ByteLedger, Metrics
 from roastcoffea.metrics.facts import counted_chunks
-from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, FAILED, FINISHED, PREPROCESSING_COLUMNS, Environment, Run, RunnerCall
-from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
+    TASK_COLUMNS,
 )
 
 T = 1_700_000_000.0

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from killed_saves import START
 
 from roastcoffea.compat import legacy
-from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, table_of_rows
 from roastcoffea.records.run import (
     ASKED_COLUMNS,
     FAILED,
@@ -37,13 +36,13 @@ from roastcoffea.records.run import (
     Run,
     RunnerCall,
 )
-from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
+    TASK_COLUMNS,
     WORKER_STATE_COLUMNS,
 )
 from roastcoffea.storage.tables import TABLES, tables_of

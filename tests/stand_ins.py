@@ -26,14 +26,14 @@ from roastcoffea.log.journals import journals_in
 from roastcoffea.log.kinds import LOG_CAP, NO_SIZE, NO_STRING, Fields, Kind
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import packed_records
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 from roastcoffea.monitor.history import TaskLog
 from roastcoffea.recording.facility import observer as observers
 from roastcoffea.recording.facility.index import recorded_in
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.recorder import NAME as RECORDER
 from roastcoffea.recording.facility.recorder import FacilityPlugin
-from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, MERGE, OK, OTHER, PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import CANCELLED, ERROR, LOST, MERGE, OK, OTHER, PREPROCESSING, PROCESSOR
 
 NAME = "roastcoffea-stand-in"
 """Name of the plugin."""

@@ -16,7 +16,7 @@ PACKAGE = Path(roastcoffea.__file__).parent
 BROAD = {"Exception", "BaseException"}
 
 LAST_RESORTS = {
-    ("cli/studying.py", "compare_command"),
+    ("cli/reading.py", "compare_command"),
     ("errors.py", "_own_text"),
     ("studies/branches/branch_study.py", "pickled_size"),
 }

@@ -459,7 +459,7 @@ def test_several_signals_take_effect_after_the_block() -> None:
 
 NOT_OF_THE_USER = {
     "backends/attempts.py": "the scheduler's event loop",
-    "backends/connection.py": "the scheduler's event loop",
+    "backends/deployment.py": "the scheduler's event loop",
     "backends/scheduler.py": "the scheduler's event loop",
     "monitor/states.py": "the scheduler's event loop",
     "recording/facility/observer.py": "the scheduler's event loop",
@@ -467,7 +467,7 @@ NOT_OF_THE_USER = {
     "monitor/views.py": "a worker's event loop",
     "monitor/task_monitor.py": "a thread of its own",
     "instrument/sampler.py": "a thread of its own",
-    "cli/studying.py": "prints what came, and ends",
+    "cli/reading.py": "prints what came, and ends",
 }
 """Modules that go on after any error, and why no handler can have raised it there."""
 

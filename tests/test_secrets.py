@@ -36,12 +36,12 @@ from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.journal import ENDING
 from roastcoffea.log.kinds import LONGEST_TEXT
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor import views
 from roastcoffea.monitor.task_monitor import Watch
 from roastcoffea.recording.auto import record
-from roastcoffea.records.tasks import ERROR
+from roastcoffea.records.workers import ERROR
 from roastcoffea.redaction import MASK, add_pattern, redacted, remove_pattern
 
 ROOT_URL = "Plant1OfRoot"

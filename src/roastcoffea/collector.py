@@ -20,8 +20,8 @@ from roastcoffea.backends.hosts import environment_of
 from roastcoffea.backends.recorder import TABLES, RunSpan
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
+from roastcoffea.instrument.calls import given_name
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
-from roastcoffea.instrument.names import given_name
 from roastcoffea.instrument.tasks import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable, interrupts_held
 from roastcoffea.recording.assembly import BlackBox, Ending, Place, RunRecords, checked_place

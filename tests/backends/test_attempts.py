@@ -17,8 +17,8 @@ from stand_ins import STARTED as T
 from roastcoffea import load
 from roastcoffea.backends.attempts import kind_of
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.log.reader import ClusterLog
-from roastcoffea.records.tasks import (
+from roastcoffea.log.workers import ClusterLog
+from roastcoffea.records.workers import (
     CANCELLED,
     MERGE,
     OTHER,

@@ -9,7 +9,7 @@ import pytest
 from coffea.processor.executor import FileMeta, WorkItem, _reduce
 
 from roastcoffea.backends.attempts import CoffeaTasks, chunk_of
-from roastcoffea.records.tasks import KINDS
+from roastcoffea.records.workers import KINDS
 
 ITEM = WorkItem("qcd", "a.root", "Events", 0, 100, "uuid")
 FILE = FileMeta("qcd", "a.root", "Events")

@@ -16,7 +16,7 @@ import pytest
 from distributed import Client
 from processes import PATIENCE
 
-from roastcoffea.backends.connection import Connection, NoAnswerError, SchedulerSideError
+from roastcoffea.backends.deployment import Connection, NoAnswerError, SchedulerSideError
 
 
 def number_of_workers(least: int, dask_scheduler: Any) -> int:
@@ -74,7 +74,7 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 ) -> None:
     cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
-    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
+    monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 0.5)
     it_goes_during_the_call, it_was_gone_before = Connection(client), Connection(client)
     ending = threading.Timer(0.2, partial(getattr(Gone, how), client, cluster))
     ending.start()
@@ -89,7 +89,7 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 LOOP_STOPPED = """
 import os, sys, threading
 from distributed import Client
-from roastcoffea.backends import connection
+from roastcoffea.backends import deployment as connection
 from analyses import wait_long
 
 connection.SCHEDULER_TIMEOUT = 0.5

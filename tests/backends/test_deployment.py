@@ -17,10 +17,10 @@ from analyses import Sleeping, runner_for
 from conftest import left_on_tasks, what_stays
 from processes import wait_until
 
-from roastcoffea.backends import connection, deployment
-from roastcoffea.backends.connection import Connection, NoAnswerError
+from roastcoffea.backends import deployment
+from roastcoffea.backends import deployment as connection
 from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.deployment import Deployment
+from roastcoffea.backends.deployment import Connection, Deployment, NoAnswerError
 from roastcoffea.collector import MetricsCollector
 
 BLOCKED, RELEASED = threading.Event(), threading.Event()
@@ -50,7 +50,7 @@ def blocked_scheduler(client: Any) -> Iterator[None]:
 
 
 def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
+    monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 0.5)
     with ExitStack() as stack, MetricsCollector(client) as collector:
         futures = client.map(str, range(50), pure=False)
         client.gather(futures)
@@ -63,7 +63,7 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
 
 
 def test_an_interrupt_ends_the_wait_for_a_silent_scheduler(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 50)
+    monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 50)
     late_result = Connection.late_result
 
     def interrupting(self: Connection, *arguments: Any) -> Any:
@@ -153,7 +153,7 @@ def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, mon
 
     with MetricsCollector(client) as collector:
         client.gather(client.map(str, range(500), pure=False))
-        monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.3)
+        monkeypatch.setattr("roastcoffea.backends.deployment.SCHEDULER_TIMEOUT", 0.3)
         monkeypatch.setattr(Deployment, "drain", noted)
         with blocked_scheduler(client):
             assert too_late.wait(60)

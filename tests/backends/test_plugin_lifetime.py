@@ -28,7 +28,7 @@ from stand_ins import CLIENT, NAME, TOKEN, Scheduler
 from roastcoffea import MetricsCollector
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.scheduler import ClusterPlugin
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 T = 1_700_000_000.0
 

@@ -38,8 +38,8 @@ from stand_ins import STARTED as T
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log import kinds as writer
 from roastcoffea.log.kinds import BLOCK, MOST_PROBLEMS
-from roastcoffea.log.reader import ClusterLog
-from roastcoffea.records.tasks import (
+from roastcoffea.log.workers import ClusterLog
+from roastcoffea.records.workers import (
     ERROR,
     OTHER,
     OUTCOMES,

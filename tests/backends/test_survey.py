@@ -10,7 +10,7 @@ from typing import Any
 from distributed.protocol.pickle import dumps
 from processes import PATIENCE
 
-from roastcoffea.backends.connection import Connection
+from roastcoffea.backends.deployment import Connection
 from roastcoffea.backends.plugin_lifetime import ask_workers
 
 

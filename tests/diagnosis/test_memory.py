@@ -17,8 +17,8 @@ from handmade import MIB, handmade_run, run_with
 from planted_work import Hungry
 
 from roastcoffea import MetricsCollector
+from roastcoffea.diagnosis.completeness import TARGET, Fit, MemoryEvidence
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.diagnosis.memory import TARGET, Fit, MemoryEvidence
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.memory import BY_NANNY
 

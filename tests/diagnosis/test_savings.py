@@ -18,10 +18,9 @@ from processes import contended
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.diagnosis.finding import CAUSES, Finding
-from roastcoffea.diagnosis.savings import Saving, Taken, without_cpu, without_excess
+from roastcoffea.diagnosis.savings import Removal, Saving, Taken, without_cpu, without_excess
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
-from roastcoffea.replay.calibrated import Removal
 
 EACH = 0.01
 """Relative difference that gaps between tasks may make."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.instrument.names import LONGEST_NAME, given_name, name_of_processor
+from roastcoffea.instrument.calls import LONGEST_NAME, given_name, name_of_processor
 
 FRAMEWORK = """
 class BaseProcessorABC:

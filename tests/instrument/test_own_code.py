@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 from profiled import packed_of
 
-from roastcoffea.instrument.names import files_of_functions
+from roastcoffea.instrument.calls import files_of_functions
 from roastcoffea.log.received import ReceivedProfiles, with_files
 from roastcoffea.log.stacks import SENT
 

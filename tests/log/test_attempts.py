@@ -10,7 +10,7 @@ from stand_ins import CLIENT, NAME, TOKEN, Scheduler, T, Task, packed, started_p
 from roastcoffea.log.attempts import AttemptLog
 from roastcoffea.log.kinds import NO_SIZE, NO_STRING, TASK
 from roastcoffea.log.layout import Texts
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 
 def test_tasks_and_workers_with_impossible_times() -> None:

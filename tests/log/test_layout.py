@@ -13,7 +13,7 @@ from stand_ins import CLIENT, Scheduler, Task, started_plugin
 from roastcoffea.log import kinds as writer
 from roastcoffea.log.kinds import MOST_TEXTS, NO_STRING, TEXT
 from roastcoffea.log.layout import Layout, Texts
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 
 def test_a_text_that_is_numbered_again_is_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from stand_ins import READERS, WORKER, T, entries, read
 
 from roastcoffea.log import kinds
 from roastcoffea.log.kinds import Kind
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 FREE_TEXT = (kinds.STRING, kinds.TASK_ERROR, kinds.PROBLEM)
 """Kinds of entries that hold nothing but text: whatever bytes there are can be read."""

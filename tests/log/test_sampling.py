@@ -11,7 +11,7 @@ from stand_ins import Scheduler, Worker, started_plugin
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.log import attempts as sampling
 from roastcoffea.log.kinds import SAMPLING
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 SAMPLES = 60
 USED = ["loop_cpu_seconds", "loop_queue_seconds", "process_cpu_seconds", "transitions"]

@@ -15,8 +15,7 @@ from roastcoffea import TaskMonitor
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log import kinds
 from roastcoffea.log.layout import Texts
-from roastcoffea.log.reader import ClusterLog
-from roastcoffea.log.workers import WorkerLog
+from roastcoffea.log.workers import ClusterLog, WorkerLog
 
 
 def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:

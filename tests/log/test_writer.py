@@ -26,7 +26,7 @@ from roastcoffea.log.kinds import (
     LogWriter,
     Problems,
 )
-from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.workers import ClusterLog
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -7,8 +7,8 @@ from handmade import T, central_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import evaluate
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.workers import TASK_COLUMNS
 
 
 def test_levels_by_hand() -> None:

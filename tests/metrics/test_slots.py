@@ -9,7 +9,7 @@ from roastcoffea.metrics import slots as slots_module
 from roastcoffea.metrics.phases import CLIENT, IDLE, MISPLACED, PAUSED, QUEUED, STARTUP, TAIL, UNRECORDED
 from roastcoffea.metrics.slots import CLIENT_OF, TAIL_OF, Moments, Presence, Slots, idle_slots
 from roastcoffea.metrics.statistics import axes
-from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 FIELDS = Moments._fields[:-1]
 

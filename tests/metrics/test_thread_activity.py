@@ -9,10 +9,10 @@ from handmade import CHUNKS, PREPROCESSINGS, TASKS, T, call, handmade_run, runne
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
-from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
-from roastcoffea.records.tasks import LOST, TASK_COLUMNS
+from roastcoffea.records.workers import LOST, TASK_COLUMNS
 
 OPENING = {"worker": "A", "start": T + 1, "stop": T + 3, "wall_seconds": 2.0}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_runs import made_run, plan
 
+from roastcoffea.diagnosis import savings as calibrated
+from roastcoffea.diagnosis.savings import Calibrated, Removal
 from roastcoffea.records.run import Run
-from roastcoffea.replay import calibrated
-from roastcoffea.replay.calibrated import Calibrated, Removal
 from roastcoffea.replay.changes import Chunks, Scenario, with_computing
 from roastcoffea.replay.recorded import Known, recorded_with
 

@@ -10,10 +10,9 @@ from made_runs import in_two_calls, made_run, plan, with_call
 
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
-from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 from roastcoffea.replay.recorded import Recorded, recorded_run
 
 EIGHT = [plan(1.0)] * 8

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from made_runs import Plan, made_run, plan
 
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.diagnosis.savings import Calibrated, Removal
+from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
-from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.replay.calibrated import Calibrated, Removal
+from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.replay.changes import Scenario
 from roastcoffea.replay.recorded import Known, recorded_with
 

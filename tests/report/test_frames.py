@@ -9,8 +9,7 @@ from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.profile import SECTION_TOTALS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
-from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, TASK_COLUMNS
 from roastcoffea.report.tables import BREAKDOWNS, NAMES, TABLES
 
 FRAMES = {

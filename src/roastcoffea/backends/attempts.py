@@ -25,7 +25,7 @@ from roastcoffea.log.kinds import (
     Problems,
 )
 from roastcoffea.log.marks import METADATA_KEY, is_measured, mark_of
-from roastcoffea.records.tasks import (
+from roastcoffea.records.workers import (
     CANCELLED,
     ERROR,
     KINDS,

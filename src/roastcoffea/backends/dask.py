@@ -14,8 +14,15 @@ import pyarrow as pa
 import roastcoffea
 from roastcoffea.backends.attempts import TasksOfRun
 from roastcoffea.backends.base import FINE_METRICS_DELAY
-from roastcoffea.backends.connection import Connection, NoAnswerError, pickled
-from roastcoffea.backends.deployment import SILENCE, WORKERS_TIMEOUT, Deployment, Plugins
+from roastcoffea.backends.deployment import (
+    SILENCE,
+    WORKERS_TIMEOUT,
+    Connection,
+    Deployment,
+    NoAnswerError,
+    Plugins,
+    pickled,
+)
 from roastcoffea.backends.hosts import differing_versions, hosts_of, versions_on, with_more, with_others
 from roastcoffea.backends.limits import Usage, load, usage, versions_of
 from roastcoffea.backends.plugin_lifetime import leave_spans, metrics_of_span

@@ -591,7 +591,7 @@ class States:
         self._whole = False
 
 
-SHOWN_BY = "roastcoffea.recording.facility.display"
+SHOWN_BY = "roastcoffea.recording.facility.page"
 """Module that shows runs, in the package of the scheduler: it is above this one, and may be missing there."""
 
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 from roastcoffea.log.attempts import offset_within
 from roastcoffea.log.marks import TASKVINE
 from roastcoffea.log.workers import job_columns
-from roastcoffea.records.arrow import table_of_rows, with_column
-from roastcoffea.records.tasks import (
+from roastcoffea.records.columns import table_of_rows, with_column
+from roastcoffea.records.workers import (
     CANCELLED,
     ERROR,
     KINDS,
+    LIFETIME_COLUMNS,
     LOST,
     MERGE,
     OK,
@@ -30,7 +31,6 @@ from roastcoffea.records.tasks import (
     TASK_COLUMNS,
     UNFINISHED,
 )
-from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import counted
 
 KIND_OF: Final = {"preprocessing": PREPROCESSING, "processing": PROCESSOR, "accumulating": MERGE}

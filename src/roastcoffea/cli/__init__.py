@@ -15,8 +15,10 @@ from roastcoffea.errors import RoastcoffeaError, unknown
 
 MODULES: Final[Mapping[str, Sequence[str]]] = {
     "measuring": ("demo", "facility", "recover", "run", "watch"),
-    "reading": ("export", "list", "metrics", "plot", "redact", "report", "show"),
-    "studying": ("compare", "history", "merge", "scaling", "what-if"),
+    "reading": (
+        *("compare", "export", "history", "list", "merge", "metrics"),
+        *("plot", "redact", "report", "scaling", "show", "what-if"),
+    ),
 }
 """Modules of this package with their commands: `what-if` is `what_if_command`."""
 

@@ -156,7 +156,7 @@ def _recover(journal: Journal, output: Path, keep: bool) -> bool:
 
 
 def _given(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    from roastcoffea.instrument.names import given_name
+    from roastcoffea.instrument.calls import given_name
 
     try:
         return given_name(name)
@@ -226,7 +226,7 @@ def watch_command(*, address: str, interval: float, seconds: float | None, as_js
     """
     from distributed import Client
 
-    from roastcoffea.backends.connection import SCHEDULER_TIMEOUT, check_address
+    from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT, check_address
 
     check_address(address)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it writes a traceback when a scheduler goes

@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.savings import Saving, Savings
+from roastcoffea.diagnosis.savings import Calibrated, Removal, Saving, Savings
 from roastcoffea.metrics.statistics import Integers
 from roastcoffea.records.run import FINISHED, Run
-from roastcoffea.replay.calibrated import Calibrated, Removal
 from roastcoffea.replay.changes import ChunkLaw, Chunks, Parts, Pieces, Scenario, by_law, cut, law_of
 
 FILLED: Final = 0.6

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.chunk_size import ChunkSize, Memory, recommended
-from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness
+from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness, MemoryEvidence
 from roastcoffea.diagnosis.finding import CAUSES, Culprit
-from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases

@@ -9,11 +9,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness
+from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness, MemoryEvidence
 from roastcoffea.diagnosis.evidence import SHORTEST, Evidence
 from roastcoffea.diagnosis.finding import CAUSED_IDLE, CAUSES, NOTHING_READ, UNMEASURED, Culprit, Finding, Verdict
 from roastcoffea.diagnosis.findings.scheduling import thread_time
-from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.savings import Savings, Taken
 from roastcoffea.diagnosis.slowness import Slowness
 from roastcoffea.metrics import phases

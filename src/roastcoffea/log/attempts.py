@@ -28,9 +28,8 @@ from roastcoffea.log.kinds import (
 )
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
-from roastcoffea.records.arrow import table_of_columns
-from roastcoffea.records.tasks import KINDS, OUTCOMES, TASK_COLUMNS
-from roastcoffea.records.workers import SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
+from roastcoffea.records.columns import table_of_columns
+from roastcoffea.records.workers import KINDS, OUTCOMES, SAMPLING_COLUMNS, TASK_COLUMNS, WORKER_STATE_COLUMNS
 from roastcoffea.redaction import redacted
 from roastcoffea.units import counted
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, PHASES, TRACED
+from roastcoffea.records.columns import arrow_schema, row_codes
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
-from roastcoffea.records.tasks import PROCESSOR
+from roastcoffea.records.workers import PROCESSOR
 from roastcoffea.redaction import redacted_each
 from roastcoffea.units import counted
 

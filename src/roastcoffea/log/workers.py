@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+import zlib
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
@@ -11,25 +14,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.errors import error_text
+from roastcoffea.log.attempts import AttemptLog, SamplingLog
 from roastcoffea.log.batches import MOST_CORES
 from roastcoffea.log.kinds import (
     ARRIVAL,
+    CHUNK,
     CLOSING,
     COUNTED,
     DEPARTURE,
+    HEADER,
+    HEADER_SIZE,
     JOB,
     KILLED,
     NO_SIZE,
     NO_STRING,
     PAUSE,
+    PROBLEM,
     PROCESS_CPU,
     RESUMED,
     SAMPLE,
+    STRING,
     Kind,
 )
-from roastcoffea.log.layout import Layout, Rows, Texts, inflated
+from roastcoffea.log.layout import Layout, Rows, Texts, inflated, text_of
 from roastcoffea.log.marks import added_up, of_spans
-from roastcoffea.records.arrow import table_of_columns, table_of_rows
+from roastcoffea.log.received import ReceivedRecords
+from roastcoffea.records.columns import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were
 
@@ -295,3 +306,61 @@ def _measured(values: Rows) -> pa.Array:
 def _hashable(key: Any) -> Any:
     """A key with tuples instead of the lists from JSON."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key
+
+
+UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)
+"""Errors of reading an entry that is damaged, or of another version."""
+
+Readers = Mapping[Kind, Callable[[bytes], None]]
+
+
+class ClusterLog:
+    """Records of a scheduler plugin, received as entries and returned as tables.
+
+    An entry that cannot be read is skipped and counted; later ones are read as if it did not exist.
+    Each part reads some kinds of entries: attempts and samples, workers, received records of chunks; `read_also` adds
+    more.
+    """
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self.attempts = AttemptLog(self.texts)
+        self.workers = WorkerLog(self.texts, self.attempts.clocks)
+        self.sampling = SamplingLog(self.texts)
+        self.received = ReceivedRecords()
+        self._problems: list[str] = []
+        self._unreadable: Counter[str] = Counter()
+        self._readers: dict[bytes, Callable[[bytes], None]] = {}
+        of_texts = {STRING: self.texts.take, PROBLEM: lambda text: self._problems.append(text_of(text))}
+        of_parts = self.attempts.readers | self.workers.readers | self.sampling.readers
+        self.read_also({CHUNK: self.received.take, **of_texts, **of_parts})
+
+    def read_also(self, readers: Readers) -> None:
+        """Read entries of more kinds with these functions, which raise one of `UNREADABLE` for damaged ones."""
+        self._readers |= {kind.code: read for kind, read in readers.items()}
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the log: complete entries, in order."""
+        at = 0
+        while at < len(data):
+            try:
+                code, length = struct.unpack_from(HEADER, data, at)
+            except struct.error as problem:
+                self._skip("the end of a piece", problem)
+                return
+            start = at + HEADER_SIZE
+            at = start + length
+            try:
+                self._readers[code](data[start:at])
+            except UNREADABLE as problem:
+                self._skip(f"kind {code[0]}, {length} B", problem)
+
+    @property
+    def problems(self) -> list[str]:
+        """Problems reported by the plugin, and unreadable entries of its log."""
+        what = f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped"
+        unreadable = [f"{what}; the first: {first}" for first in self._unreadable][:1]
+        return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems, *self.sampling.problems]
+
+    def _skip(self, entry: str, problem: Exception) -> None:
+        self._unreadable[f"{entry} ({error_text(problem)})"] += 1

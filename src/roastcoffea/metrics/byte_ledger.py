@@ -40,7 +40,7 @@ from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger,
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
-from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
+from roastcoffea.records.workers import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.sheets.sheet import BYTE_LEDGER, TRANSFERRED, Cell, Sheet
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE, Unit
 from roastcoffea.units import counted as in_words

@@ -26,8 +26,8 @@ from roastcoffea.metrics.statistics import (
     union_length,
 )
 from roastcoffea.records import chunks as chunk_records
-from roastcoffea.records import tasks as task_records
-from roastcoffea.records.arrow import row_codes
+from roastcoffea.records import workers as task_records
+from roastcoffea.records.columns import row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 

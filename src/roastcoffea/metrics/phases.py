@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.records import tasks as task_records
+from roastcoffea.records import workers as task_records
 from roastcoffea.records.chunks import *
 
 STARTUP: Final = "start-up"

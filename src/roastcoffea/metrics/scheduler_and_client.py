@@ -35,7 +35,7 @@ from roastcoffea.metrics.statistics import (
 from roastcoffea.records import workers
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import OF_TASKS, Run, SpanMetrics
-from roastcoffea.records.tasks import MERGE, OK, PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import MERGE, OK, PREPROCESSING, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, PERCENT, SECOND, STRUCTURE, Unit
 
 OF_SEVERAL: Final = "the merged runs had schedulers and clients of their own"

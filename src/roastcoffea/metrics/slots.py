@@ -21,7 +21,7 @@ from roastcoffea.metrics.phases import (
     WORKER_OVERHEAD,
 )
 from roastcoffea.metrics.statistics import MICROSECONDS, Axes, Flags, Integers, Numbers, level_before, union
-from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
 """What a tail waits for: the first of these kinds with a task on a worker or in flight."""

@@ -28,11 +28,21 @@ from roastcoffea.metrics.statistics import (
     one_of,
     places,
 )
-from roastcoffea.records.arrow import row_codes, table_of_rows
+from roastcoffea.records.columns import row_codes, table_of_rows
 from roastcoffea.records.run import MergedRun, Run
-from roastcoffea.records.tasks import CANCELLED, ERROR, KINDS, LOST, OK, OTHER, OUTCOMES, PREPROCESSING, PROCESSOR
-from roastcoffea.records.tasks import UNFINISHED as LASTING
-from roastcoffea.records.workers import PAUSE_COLUMNS
+from roastcoffea.records.workers import (
+    CANCELLED,
+    ERROR,
+    KINDS,
+    LOST,
+    OK,
+    OTHER,
+    OUTCOMES,
+    PAUSE_COLUMNS,
+    PREPROCESSING,
+    PROCESSOR,
+)
+from roastcoffea.records.workers import UNFINISHED as LASTING
 
 
 class Records(NamedTuple):

@@ -29,7 +29,7 @@ from roastcoffea.metrics.facts import complete_sum, elapsed_seconds, known_sum, 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
-from roastcoffea.records.tasks import LOST, PROCESSOR
+from roastcoffea.records.workers import LOST, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, RATIO, SECOND
 
 CHUNK_RECORDS: Final = "chunk records"

@@ -19,8 +19,8 @@ from dask.utils import key_split
 
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, VIEWS
 from roastcoffea.log.layout import Layout, Rows, inflated
-from roastcoffea.log.reader import ClusterLog
-from roastcoffea.records.tasks import KINDS, OTHER, PROCESSOR
+from roastcoffea.log.workers import ClusterLog
+from roastcoffea.records.workers import KINDS, OTHER, PROCESSOR
 from roastcoffea.redaction import redacted
 
 FORGOTTEN: Final = "forgotten"

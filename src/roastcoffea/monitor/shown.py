@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from roastcoffea.backends.connection import Connection, NoAnswerError
+from roastcoffea.backends.deployment import Connection, NoAnswerError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor.history import CHUNK, FINISHED, History, Watched
 from roastcoffea.monitor.tables import FAILED, RELEASED, attempts_of, fate_of, known_total, quotient
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run, unwatched_run
-from roastcoffea.records.tasks import CANCELLED, PROCESSOR, TASK_COLUMNS, UNFINISHED
-from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.records.workers import CANCELLED, LIFETIME_COLUMNS, PROCESSOR, TASK_COLUMNS, UNFINISHED
 from roastcoffea.report.live import NAME
 from roastcoffea.sheets.sheet import Cell, Column, Heading, Sheet, columns
 from roastcoffea.units import BYTE, COUNT, SECOND, counted, number

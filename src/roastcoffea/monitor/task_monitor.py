@@ -16,8 +16,7 @@ from distributed import Client, Scheduler
 from distributed.protocol.pickle import dumps
 
 from roastcoffea.backends.base import checked_interval
-from roastcoffea.backends.connection import SCHEDULER_TIMEOUT, Connection, NoAnswerError
-from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
+from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT, WORKERS_TIMEOUT, Connection, Deployment, NoAnswerError
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.backends.worker import WorkerHalf
 from roastcoffea.errors import RoastcoffeaError, error_text, reported

@@ -17,15 +17,14 @@ import pyarrow as pa
 from roastcoffea.backends.hosts import differing_versions
 from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES, Recorder
 from roastcoffea.errors import reported
-from roastcoffea.instrument.calls import calls_of_tasks
+from roastcoffea.instrument.calls import Files, calls_of_tasks
 from roastcoffea.instrument.hook import take_new_records
-from roastcoffea.instrument.names import Files
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
 from roastcoffea.log.journals import Journal, JournalError, hold, journal_in, journal_of
 from roastcoffea.log.received import with_files
-from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
+from roastcoffea.records.columns import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import RUN_FILE, body_of, fields_by_name

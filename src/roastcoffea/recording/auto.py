@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.generations import own_client
-from roastcoffea.instrument.calls import is_watched
-from roastcoffea.instrument.names import given_name
+from roastcoffea.instrument.calls import given_name, is_watched
 from roastcoffea.interrupts import Enterable, exchange_handler, whole
 from roastcoffea.records.run import OUTSIDE
 from roastcoffea.units import duration

@@ -19,7 +19,7 @@ from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
 from roastcoffea.metrics.thread_activity import MOMENTS
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
-from roastcoffea.records.tasks import OK, PROCESSOR
+from roastcoffea.records.workers import OK, PROCESSOR
 from roastcoffea.replay.changes import LOCK
 from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.stages import Records, Stage, costs_of, stages_of

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import identities, rows_where
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, codes, moments
-from roastcoffea.records import tasks as task_records
+from roastcoffea.records import workers as task_records
 from roastcoffea.records.run import Run, RunnerCall
-from roastcoffea.records.tasks import MERGE_PREFIX
+from roastcoffea.records.workers import MERGE_PREFIX
 from roastcoffea.replay.changes import Chunks, chunks_in_parts, files_of, needed, ratio
 from roastcoffea.replay.cluster import Costs, Load, Merging, tree
 from roastcoffea.replay.fitted_storage import Activity, activity_of, doublings_of, reading_seconds

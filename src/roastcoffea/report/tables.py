@@ -33,18 +33,18 @@ from roastcoffea.metrics.phases import RESIDUAL, TOTAL, with_sum_of_waits
 from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS, SECTION_TOTALS
 from roastcoffea.metrics.scheduler_and_client import MERGE_COLUMNS, TABLE
 from roastcoffea.metrics.thread_activity import REPEATED
-from roastcoffea.records import tasks
-from roastcoffea.records.arrow import absent_frame, frame_of
+from roastcoffea.records import workers as tasks
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column as TableColumn
+from roastcoffea.records.columns import absent_frame, frame_of
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
-from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
+    TASK_COLUMNS,
     WORKER_STATE_COLUMNS,
 )
 from roastcoffea.sheets.sheet import LABELS, UNACCOUNTED, Amount, Cell, Column, Sheet, absence

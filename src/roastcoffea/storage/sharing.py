@@ -19,8 +19,8 @@ from pyarrow import types
 
 from roastcoffea.records.chunks import PHASES
 from roastcoffea.records.run import Host, Run, RunnerCall
-from roastcoffea.records.tasks import KINDS as TASK_KINDS
-from roastcoffea.records.tasks import OUTCOMES
+from roastcoffea.records.workers import KINDS as TASK_KINDS
+from roastcoffea.records.workers import OUTCOMES
 from roastcoffea.storage.reading import LEAVES, plain
 from roastcoffea.storage.tables import TABLES
 

@@ -19,17 +19,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, arrow_schema, table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run, SpanMetrics
-from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,
     LIFETIME_COLUMNS,
     PAUSE_COLUMNS,
     SAMPLE_COLUMNS,
     SAMPLING_COLUMNS,
+    SPAN_COLUMNS,
+    TASK_COLUMNS,
+    WORKER_SPAN_COLUMNS,
     WORKER_STATE_COLUMNS,
 )
 from roastcoffea.storage.folders import synced_file

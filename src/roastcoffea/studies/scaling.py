@@ -19,18 +19,21 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.recorded import ABSENT_THREADS
-from roastcoffea.sheets.presented import Presented
-from roastcoffea.sheets.sheet import Amount, Sheet, columns
+from roastcoffea.sheets.sheet import Amount, Presented, Sheet, columns
 from roastcoffea.storage.folders import write_page
-from roastcoffea.studies.laws import SEED, Between, Law, Point, laws_of
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.scaling_limits import (
     BYTES,
     MATTERS,
+    SEED,
+    Between,
     Groups,
+    Law,
     Limits,
+    Point,
     ScaledRun,
     explained,
+    laws_of,
     reasons,
     useful_workers,
 )

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from roastcoffea.metrics.phases import COMPUTING, RESIDUAL
 from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.sheet import Heading, Picture, Sheet
-from roastcoffea.studies.laws import Law, Point
-from roastcoffea.studies.scaling_limits import FAMILIES, SHOWN, USEFUL, Limits
+from roastcoffea.studies.scaling_limits import FAMILIES, SHOWN, USEFUL, Law, Limits, Point
 from roastcoffea.visualization.draw import LIGHT, by_family, family_labels, legend, whole_numbers
 from roastcoffea.visualization.registry import own_style, save
 

@@ -15,7 +15,7 @@ from roastcoffea.metrics.facts import WITH_RESULT, identities, natural
 from roastcoffea.metrics.phases import BUSY, CLASS_OF_KIND, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
 from roastcoffea.metrics.thread_activity import sum_of
-from roastcoffea.records import tasks as task_records
+from roastcoffea.records import workers as task_records
 from roastcoffea.visualization.inputs import busy_in_pixels
 
 SHOWN: Final = (*BUSY, RESIDUAL)

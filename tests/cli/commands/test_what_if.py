@@ -47,7 +47,7 @@ def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.Ca
 def test_numbers_that_name_runs_are_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from roastcoffea.cli import studying as what_if
+    from roastcoffea.cli import reading as what_if
 
     seen: list[tuple[list[str], dict[str, Any]]] = []
     monkeypatch.chdir(tmp_path)

@@ -15,11 +15,10 @@ from roastcoffea.diagnosis.finding import CAUSES, Culprit, Finding
 from roastcoffea.diagnosis.findings.scheduling import LARGE_OUTPUT
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, Run
-from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 
 SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
 UNEVEN = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)

@@ -15,7 +15,7 @@ from roastcoffea.log.journals import Journal, journals_in
 from roastcoffea.log.packing import packed_records
 from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
 from roastcoffea.recording.facility.recorder import NAME, FacilityPlugin
-from roastcoffea.records.tasks import ERROR, OK
+from roastcoffea.records.workers import ERROR, OK
 
 
 @pytest.fixture

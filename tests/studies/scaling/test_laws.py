@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.studies.laws import SLOWER, Between, laws_of
+from roastcoffea.studies.scaling_limits import SLOWER, Between, laws_of
 
 NUMBERS = np.array([1.0, 2.0, 4.0, 8.0])
 

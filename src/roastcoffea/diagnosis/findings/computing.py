@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.evidence import NAMED, Evidence, by_part, most_of, names_of
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
-from roastcoffea.diagnosis.savings import Taken, without_cpu, without_parts
+from roastcoffea.diagnosis.savings import Removal, Taken, without_cpu, without_parts
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.profile import COLUMNAR, Place
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import Run
-from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.changes import Scenario
 from roastcoffea.units import FRACTION, SECOND, counted, number
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from roastcoffea.diagnosis.completeness import FEWEST, caught_errors
+from roastcoffea.diagnosis.completeness import FEWEST, WITHOUT_EVENTS, MemoryEvidence, Row, caught_errors
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
-from roastcoffea.diagnosis.memory import WITHOUT_EVENTS, MemoryEvidence, Row
 from roastcoffea.diagnosis.savings import Taken, without_parts
 from roastcoffea.metrics import phases
 from roastcoffea.records.run import Run

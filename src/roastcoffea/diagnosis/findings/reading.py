@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.evidence import NAMED, Evidence, by_part, largest_first, most_of, names_of
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.computing import core_wait_outside_process, threads_of_workers, threads_per_core
-from roastcoffea.diagnosis.savings import Taken, of_chunks, without_cpu, without_parts
+from roastcoffea.diagnosis.savings import Removal, Taken, of_chunks, without_cpu, without_parts
 from roastcoffea.generations import READS_ON
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
@@ -22,7 +22,6 @@ from roastcoffea.metrics.byte_ledger import Saving as ByteSaving
 from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, XCACHE, with_endpoints
 from roastcoffea.metrics.statistics import amounts
 from roastcoffea.records.run import OF_TASKS
-from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.changes import STORAGE_FACTOR, faster_storage, with_computing
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 

@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.evidence import SHORTEST, WORDS, Evidence, largest_first
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
-from roastcoffea.diagnosis.savings import Taken
+from roastcoffea.diagnosis.savings import Removal, Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.records import tasks as task_records
+from roastcoffea.records import workers as task_records
 from roastcoffea.records.chunks import TRACED
 from roastcoffea.records.run import Run
-from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.changes import Scenario, without_dask
 from roastcoffea.units import BYTE, SECOND, counted, number
 

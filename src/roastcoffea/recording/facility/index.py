@@ -17,16 +17,15 @@ from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES, LoggedCluster
 from roastcoffea.errors import RoastcoffeaError, error_text
 from roastcoffea.log.journal import LOG
 from roastcoffea.log.journals import Journal, journal_in, journals_in
-from roastcoffea.log.reader import UNREADABLE
+from roastcoffea.log.workers import UNREADABLE
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
 from roastcoffea.recording.facility.recorder import CALL, CLUSTER, RUN, TICK
 from roastcoffea.recording.facility.runs import short
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, table_of_rows
 from roastcoffea.records.run import FINISHED, Run, RunnerCall, unwatched_run
-from roastcoffea.records.tasks import OK
+from roastcoffea.records.workers import OK
 from roastcoffea.report.page.frame import page
 from roastcoffea.sheets.sheet import Column as SheetColumn
 from roastcoffea.sheets.sheet import Heading, Sheet

@@ -33,7 +33,7 @@ from roastcoffea.metrics.phases import (
 from roastcoffea.metrics.phases import PREPROCESSING as PREPROCESSING_CLASS
 from roastcoffea.recording.facility.runs import Part, Runs
 from roastcoffea.records.chunks import OK, SKIPPED
-from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import CANCELLED, ERROR, LOST, PREPROCESSING, PROCESSOR
 
 BIN: Final = 5.0
 BINS: Final = 120

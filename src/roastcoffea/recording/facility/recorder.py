@@ -31,10 +31,10 @@ from roastcoffea.log.journal import LOG, MOST_BYTES, JournalWriter
 from roastcoffea.log.kinds import LogWriter
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.recording.assembly import remove_old
-from roastcoffea.recording.facility import display
+from roastcoffea.recording.facility import page as display
 from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.runs import ObservedRun, Runs
-from roastcoffea.records.tasks import PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
 from roastcoffea.units import SECONDS_PER_HOUR
 
@@ -486,7 +486,7 @@ async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
         return
     from tornado.ioloop import PeriodicCallback
 
-    from roastcoffea.backends.connection import pickled
+    from roastcoffea.backends.deployment import pickled
     from roastcoffea.backends.worker import WorkerHalf
 
     recorder = FacilityPlugin(scheduler, observer, Path(options["journal"]).expanduser().resolve())

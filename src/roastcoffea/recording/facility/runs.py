@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from roastcoffea.backends.attempts import CoffeaTasks, kind_of
 from roastcoffea.log.completeness import Tally
 from roastcoffea.log.marks import ANNOTATION, is_measured
-from roastcoffea.records.tasks import KINDS, OTHER, PREPROCESSING, PROCESSOR
+from roastcoffea.records.workers import KINDS, OTHER, PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
 from roastcoffea.report.live import Progress, Rates
 

@@ -26,7 +26,7 @@ from roastcoffea.metrics.facts import clock_offsets
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records import tasks as task_records
+from roastcoffea.records import workers as task_records
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports import Format
