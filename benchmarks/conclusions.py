@@ -22,8 +22,8 @@ import pyarrow as pa
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import PROFILE_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run, RunnerCall
 
 WORKERS: Final = 2000

@@ -21,8 +21,8 @@ from itertools import count
 from pathlib import Path
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.storage.store import list_runs, load_run

@@ -33,7 +33,7 @@ from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.workers import ClusterLog
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.storage.store import load_run, save_run
 

@@ -17,8 +17,8 @@ from processes import wait_until
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.log.received import ReceivedProfiles
 from roastcoffea.log.stacks import packed_stacks
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import PROFILE_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 STATES = ("core_seconds", "contention_seconds", "blocked_seconds")
 

@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from killed_saves import START
 
 from roastcoffea.compat import legacy
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.columns import Column, table_of_rows
+from roastcoffea.records.columns import Column
 from roastcoffea.records.run import (
     ASKED_COLUMNS,
     FAILED,

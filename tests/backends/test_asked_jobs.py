@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 from roastcoffea.backends.recorder import AskedJobs
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 

@@ -13,7 +13,7 @@ from handmade import handmade_run
 import roastcoffea
 from roastcoffea import Measurement
 from roastcoffea.backends.hosts import environment_of, hosts_of, versions_on, with_more, with_others, with_withheld
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 

@@ -31,8 +31,8 @@ from roastcoffea.backends import local
 from roastcoffea.backends.local import LocalMetricsBackend, pool_size
 from roastcoffea.backends.processes import ProcessTree
 from roastcoffea.instrument.gauges import process_name
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 MB = 1_000_000
 fork_pool = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("fork"))

@@ -11,7 +11,7 @@ import pytest
 from roastcoffea.backends.recorder import TABLES, Recorder
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.packing import packed_records
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 T = 1_700_000_000.0

@@ -23,8 +23,8 @@ from processes import free_port
 
 from roastcoffea import MetricsCollector
 from roastcoffea.backends.taskvine import TaskVineLogs, TransactionLog
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 WORKERS = 2
 LOGS = Path(__file__).parent.parent / "data" / "taskvine"

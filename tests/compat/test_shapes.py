@@ -22,8 +22,8 @@ from roastcoffea.compat.shapes import (
 )
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.facts import counted_chunks
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.workers import SAMPLE_COLUMNS, SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
 
 

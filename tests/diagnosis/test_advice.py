@@ -9,8 +9,8 @@ from made_runs import with_call
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 
 def saved(ledger):

@@ -6,7 +6,7 @@ import pytest
 from made_runs import chunks_by_law, made_run, measurement_of, plan
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 

@@ -17,8 +17,8 @@ from roastcoffea import MetricsCollector
 from roastcoffea.diagnosis.completeness import FailureEvidence
 from roastcoffea.diagnosis.finding import CAUSES, Finding
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 WORKERS = ("w1", "w2", "w3", "w4")

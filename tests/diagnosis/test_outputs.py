@@ -10,7 +10,7 @@ from limited_runs import merged
 
 from roastcoffea.diagnosis.findings.scheduling import large_output, merged_output, mostly_moved, thread_time
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import TASK_COLUMNS
 
 

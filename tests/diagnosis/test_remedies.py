@@ -15,8 +15,8 @@ from made_runs import in_two_calls, made_run, plan, with_call
 from roastcoffea.diagnosis.finding import CAUSES
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
 
 

@@ -12,7 +12,7 @@ from made_runs import made_run, plan, savings_of
 
 from roastcoffea.diagnosis.finding import CAUSES
 from roastcoffea.diagnosis.savings import Taken, without_excess
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.replay.cluster import Merging

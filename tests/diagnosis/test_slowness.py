@@ -13,8 +13,8 @@ from roastcoffea.diagnosis.slowness import slowness
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 HEALTHY = {
     "few chunks": {"chunks": 18, "workers": 2, "files": 3},

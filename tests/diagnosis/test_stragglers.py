@@ -5,8 +5,8 @@ from handmade import LIFETIMES, handmade_run
 from made_runs import chunks_by_law, measurement_of
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 

@@ -19,8 +19,8 @@ from roastcoffea import MetricsCollector
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.received import numbered_attempts
 from roastcoffea.measurement import load
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.units import counted

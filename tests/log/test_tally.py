@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from roastcoffea.log.completeness import Tally
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 RECORDS: list[dict[str, Any]] = [
     {"outcome": "ok", "events": 100, "bytes_requested": 5000, "wall_seconds": 3.0, "cpu_seconds": 1.0}

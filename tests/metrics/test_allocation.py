@@ -10,7 +10,7 @@ from handmade import MIB, T, handmade_run, life, measured
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.memory import CLASSES
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import MergedRun, Run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
 

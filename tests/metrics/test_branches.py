@@ -20,8 +20,8 @@ from roastcoffea.metrics.branches import (
     branches_of,
     split_reads,
 )
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 
 def test_what_is_not_known_of_one_read_is_not_known_of_the_branch():

@@ -15,8 +15,8 @@ from handmade import CHUNKS, handmade_run
 from roastcoffea import Measurement
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.chunks import MOST_TEXTS
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import SCHEMA
 

@@ -19,8 +19,8 @@ from roastcoffea.metrics.endpoints import (
     origin,
     service,
 )
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
 
 URL = "root://redirector//store/{}.root"

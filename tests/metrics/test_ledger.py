@@ -31,7 +31,7 @@ from roastcoffea import MetricsCollector, measured
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.ledger import Attempts, Certificate
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import FAILED
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.sheets.sheet import Sheet

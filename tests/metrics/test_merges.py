@@ -7,7 +7,7 @@ from handmade import T, central_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import evaluate
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import TASK_COLUMNS
 
 

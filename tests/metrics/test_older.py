@@ -6,8 +6,8 @@ import pytest
 from handmade import CHUNKS, A, handmade_run, run_without_tables
 
 from roastcoffea.metrics import evaluate
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 B = "/data/b.root"
 

@@ -56,7 +56,7 @@ from handmade import CHUNKS, handmade_run
 import write_references
 from roastcoffea.diagnosis import evidence, stragglers
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.report.glossary import metric_reference
 from roastcoffea.studies.explanation import DRIVERS

@@ -11,7 +11,7 @@ from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import CENTRAL
 from roastcoffea.metrics.scheduler_and_client import busiest, inside
 from roastcoffea.metrics.statistics import union
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import MergedRun
 from roastcoffea.records.workers import SAMPLING_COLUMNS, TASK_COLUMNS
 

@@ -4,8 +4,8 @@ import pytest
 from handmade import CHUNKS, SECTIONS
 
 from roastcoffea.metrics.profile import totals_of
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 
 
 def totals(sections):

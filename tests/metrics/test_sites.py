@@ -15,8 +15,8 @@ from stored import Doing, total_of_f0, write_tree
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.endpoints import with_sites
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS
 
 

@@ -11,8 +11,8 @@ from made_runs import Plan, made_run, plan, waiting_in
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 

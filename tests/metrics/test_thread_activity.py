@@ -9,8 +9,8 @@ from handmade import CHUNKS, PREPROCESSINGS, TASKS, T, call, handmade_run, runne
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.workers import LOST, TASK_COLUMNS
 

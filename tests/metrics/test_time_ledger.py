@@ -12,8 +12,8 @@ from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES, UNRECORDED, WAIT, with_sum_of_waits
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 
 METRIC_OF = {one.name: one.metric_name for one in TIME_CLASSES}

@@ -21,7 +21,7 @@ from handmade import (
 from roastcoffea.errors import MissingMetricError
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]

@@ -11,7 +11,7 @@ import pytest
 from roastcoffea.log import kinds
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATES
 from roastcoffea.monitor.history import Snapshot, TaskLog, Watched
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 T = 1_700_000_000.0

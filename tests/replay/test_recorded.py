@@ -10,7 +10,7 @@ from made_runs import in_two_calls, made_run, plan, with_call
 
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 from roastcoffea.replay.recorded import Recorded, recorded_run

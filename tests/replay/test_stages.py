@@ -9,7 +9,7 @@ import pytest
 from made_runs import Plan, made_run, plan
 
 from roastcoffea.diagnosis.savings import Calibrated, Removal
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.replay.changes import Scenario

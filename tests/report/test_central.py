@@ -5,7 +5,7 @@ from __future__ import annotations
 from handmade import SAMPLING, central_run, handmade_run
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLING_COLUMNS
 from roastcoffea.report.tables import CLIENT_TITLE, MERGES_TITLE, SCHEDULER_TITLE, central
 from roastcoffea.sheets.markup import markdown

@@ -22,7 +22,7 @@ from rich.console import Console
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics.facts import NO_NAMES
 from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS, Run
 from roastcoffea.report.first_look import FILLS, Places, cells_of, digest_of, print_first_look, with_short_paths
 from roastcoffea.report.summary import summary

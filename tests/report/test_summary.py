@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.report.summary import summary as sheets_of
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]

@@ -23,7 +23,7 @@ from saved_runs import a_run, edited
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import CLIENT, PAUSED
-from roastcoffea.records.columns import arrow_schema
+from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.run import Host
 from roastcoffea.storage import document
 from roastcoffea.storage.document import NOT_RECORDED, SCHEMA

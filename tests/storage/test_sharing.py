@@ -12,7 +12,7 @@ import pytest
 from handmade import handmade_run
 from saved_runs import ORIGINALS, a_run, planted_run
 
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.storage.document import fields_by_name

@@ -21,7 +21,7 @@ from saved_runs import a_run
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import evaluate
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLE_COLUMNS, SPAN_COLUMNS
 from roastcoffea.storage.store import load_run, save_run
 from roastcoffea.storage.tables import TABLES, span_table, spans_by_worker, spans_of, worker_span_table

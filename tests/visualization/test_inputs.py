@@ -14,7 +14,7 @@ from pictures import synthetic_run
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.visualization import plots
 from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of

@@ -8,8 +8,8 @@ from handmade import CHUNKS, SAMPLES, T
 
 from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization.inputs import (
     Series,

@@ -9,7 +9,7 @@ import pytest
 from handmade import CHUNKS, TASKS, T, handmade_run, run_with, task
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.visualization.inputs import inputs_of
 from roastcoffea.visualization.stream import IDLE, SHOWN, Stream, main_in_pixels, stream_of

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
 
 from roastcoffea.metrics import evaluate
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots

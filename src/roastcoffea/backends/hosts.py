@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.backends.limits import Withheld, versions_of
-from roastcoffea.records.columns import with_column
+from roastcoffea.records.arrow import with_column
 from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import WITHHELD
 

@@ -29,7 +29,7 @@ from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.jobs import job
 from roastcoffea.log.workers import job_columns
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
 

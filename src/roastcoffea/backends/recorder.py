@@ -25,7 +25,7 @@ from roastcoffea.log.journal import CLIENT, LOG, RECORDS
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.log.workers import ClusterLog
-from roastcoffea.records.columns import table_of_rows, with_column
+from roastcoffea.records.arrow import table_of_rows, with_column
 from roastcoffea.records.run import Environment, Host, Run
 from roastcoffea.records.workers import CLIENT_STEP_COLUMNS, PAUSE_COLUMNS
 from roastcoffea.storage.reading import check_fields

@@ -16,7 +16,7 @@ from roastcoffea.backends.local import LocalMetricsBackend, host_and_process
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.compat.shapes import COUNTS, SERIES, samples_of, seconds
 from roastcoffea.errors import reported
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, SAMPLING_COLUMNS
 
 CORES: Final = "worker_cores"

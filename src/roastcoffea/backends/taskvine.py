@@ -16,7 +16,7 @@ import pyarrow as pa
 from roastcoffea.log.attempts import offset_within
 from roastcoffea.log.marks import TASKVINE
 from roastcoffea.log.workers import job_columns
-from roastcoffea.records.columns import table_of_rows, with_column
+from roastcoffea.records.arrow import table_of_rows, with_column
 from roastcoffea.records.workers import (
     CANCELLED,
     ERROR,

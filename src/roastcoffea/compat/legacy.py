@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from roastcoffea.compat.shapes import in_bytes, sample_rows
 from roastcoffea.errors import UnreadableMeasurementError
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Environment, Run, unwatched_run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
 from roastcoffea.storage.reading import check_times, content_of, json_of, literal, reading

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.workers import OF_SCHEDULER, SAMPLE_COLUMNS
 

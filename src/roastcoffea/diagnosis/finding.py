@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, NamedTuple
 from roastcoffea.diagnosis.savings import Taken
 from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE
 from roastcoffea.records.run import NO_FILE
-from roastcoffea.sheets.sheet import Card, Presented, Sheet, absence
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Card, Sheet, absence
 from roastcoffea.units import FRACTION, SECOND
 
 LEAST: Final = 0.05

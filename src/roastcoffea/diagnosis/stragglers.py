@@ -16,7 +16,8 @@ from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refus
 from roastcoffea.metrics.facts import Steps, aggregated
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes
 from roastcoffea.records import chunks as chunk_records
-from roastcoffea.records.columns import Column, picked, table_of_rows
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import COUNT, RATIO, SECOND
 

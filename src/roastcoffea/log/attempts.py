@@ -28,7 +28,7 @@ from roastcoffea.log.kinds import (
 )
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
-from roastcoffea.records.columns import table_of_columns
+from roastcoffea.records.arrow import table_of_columns
 from roastcoffea.records.workers import KINDS, OUTCOMES, SAMPLING_COLUMNS, TASK_COLUMNS, WORKER_STATE_COLUMNS
 from roastcoffea.redaction import redacted
 from roastcoffea.units import counted

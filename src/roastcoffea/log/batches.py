@@ -27,8 +27,8 @@ from roastcoffea.log.packing import (
     TEXTS,
     PackedRecord,
 )
+from roastcoffea.records.arrow import ARROW_TYPES, arrow_schema, table_of_columns
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PHASE_COLUMNS
-from roastcoffea.records.columns import ARROW_TYPES, arrow_schema, table_of_columns
 
 MOST_CORES: Final = 4096
 """Most cores that one process can use."""

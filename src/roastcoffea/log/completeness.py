@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, PHASES, TRACED
-from roastcoffea.records.columns import arrow_schema, row_codes
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, RunnerCall
 from roastcoffea.records.workers import PROCESSOR
 from roastcoffea.redaction import redacted_each

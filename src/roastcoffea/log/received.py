@@ -21,8 +21,8 @@ from roastcoffea.log import packing
 from roastcoffea.log.batches import Attempt, split_record, table_of_attempts, table_of_branches
 from roastcoffea.log.completeness import Tally
 from roastcoffea.log.stacks import SENT
+from roastcoffea.records.arrow import arrow_schema, row_codes, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OTHER, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.columns import arrow_schema, row_codes, table_of_rows
 from roastcoffea.records.run import OF_TASKS, PREPROCESSING_COLUMNS
 from roastcoffea.units import counted, were
 

@@ -40,7 +40,7 @@ from roastcoffea.log.kinds import (
 from roastcoffea.log.layout import Layout, Rows, Texts, inflated, text_of
 from roastcoffea.log.marks import added_up, of_spans
 from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.records.columns import table_of_columns, table_of_rows
+from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, OF_JOB, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were
 

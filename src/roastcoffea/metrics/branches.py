@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
 from roastcoffea.metrics.statistics import Flags, Integers, integers, places
+from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-from roastcoffea.records.columns import Column, arrow_schema, picked, row_codes
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 
 SAME_LOOP: Final = "chunks of a file"

@@ -29,8 +29,9 @@ from roastcoffea.metrics.facts import (
     with_outcome,
 )
 from roastcoffea.metrics.statistics import Numbers, measured_values, sample_deviation
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import OK
-from roastcoffea.records.columns import Column, table_of_rows
+from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
 

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import refuse_if, table
 from roastcoffea.metrics.facts import FAILED
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import Column, arrow_schema, picked, table_of_rows
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 
 

@@ -29,7 +29,8 @@ from roastcoffea.metrics.catalogue import (
     refuse_if,
 )
 from roastcoffea.records.run import Run
-from roastcoffea.sheets.sheet import Amount, Column, Presented, Sheet
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Column, Sheet
 from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
 
 UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")

@@ -27,7 +27,7 @@ from roastcoffea.metrics.statistics import (
 )
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import workers as task_records
-from roastcoffea.records.columns import row_codes
+from roastcoffea.records.arrow import row_codes
 from roastcoffea.records.run import FINISHED, OF_CALL, Run, RunnerCall, SpanMetrics
 from roastcoffea.units import FRACTION, SECOND, counted
 

@@ -28,8 +28,9 @@ from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.statistics import having, moments
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
 from roastcoffea.metrics.workflow import disagreements
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
-from roastcoffea.records.columns import Column, picked, table_of_rows
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
 from roastcoffea.records.workers import CANCELLED, LOST, OK, OTHER, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.redaction import redacted

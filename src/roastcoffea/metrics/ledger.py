@@ -15,6 +15,7 @@ from roastcoffea.metrics.facts import lost_calls, with_outcome
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
 from roastcoffea.records.chunks import SKIPPED
 from roastcoffea.records.run import FINISHED, OF_TASKS, Run
+from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import (
     LABELS,
     NAMED,
@@ -23,7 +24,6 @@ from roastcoffea.sheets.sheet import (
     Cell,
     Column,
     Drawn,
-    Presented,
     Reason,
     Segment,
     Sheet,

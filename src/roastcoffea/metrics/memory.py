@@ -18,8 +18,9 @@ from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refus
 from roastcoffea.metrics.facts import aggregated, complete_sum, rows_where, rows_with, some, with_outcome
 from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments
 from roastcoffea.metrics.thread_activity import REPEATED
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OK
-from roastcoffea.records.columns import Column, picked, table_of_rows
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, LOST, PROCESSOR
 from roastcoffea.units import COUNT, FRACTION, SECOND

@@ -23,10 +23,12 @@ from roastcoffea.metrics.evaluation import Metrics
 from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
 from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Family
 from roastcoffea.metrics.statistics import Numbers, amounts, places
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, SECTION_COLUMNS, STATES
-from roastcoffea.records.columns import Column, picked, table_of_rows
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
-from roastcoffea.sheets.sheet import Cell, Presented, Sheet, absence
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Cell, Sheet, absence
 from roastcoffea.sheets.sheet import Column as Head
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import FRACTION, SECOND, STRUCTURE, number

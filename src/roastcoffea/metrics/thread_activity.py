@@ -28,7 +28,7 @@ from roastcoffea.metrics.statistics import (
     one_of,
     places,
 )
-from roastcoffea.records.columns import row_codes, table_of_rows
+from roastcoffea.records.arrow import row_codes, table_of_rows
 from roastcoffea.records.run import MergedRun, Run
 from roastcoffea.records.workers import (
     CANCELLED,

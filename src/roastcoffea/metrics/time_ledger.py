@@ -28,8 +28,8 @@ from roastcoffea.metrics.thread_activity import (
     startup_of,
     until_first_attempts,
 )
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import OUTSIDE, Run
 from roastcoffea.sheets.sheet import TIME_LEDGER
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit

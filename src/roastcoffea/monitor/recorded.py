@@ -27,9 +27,10 @@ from roastcoffea.monitor.tables import (
     measurement_of,
     states_of,
 )
-from roastcoffea.records.columns import frame_of, table_of_rows
+from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.redaction import redacted
-from roastcoffea.sheets.sheet import Presented, Sheet
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Sheet
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.parquet import Room, read_parquet
 from roastcoffea.storage.reading import has_format, json_of, reading

@@ -17,7 +17,7 @@ from roastcoffea.backends.deployment import Connection, NoAnswerError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor.history import CHUNK, FINISHED, History, Watched
 from roastcoffea.monitor.tables import FAILED, RELEASED, attempts_of, fate_of, known_total, quotient
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run, unwatched_run
 from roastcoffea.records.workers import CANCELLED, LIFETIME_COLUMNS, PROCESSOR, TASK_COLUMNS, UNFINISHED
 from roastcoffea.report.live import NAME

@@ -12,8 +12,9 @@ from distributed.utils import key_split_group
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor.history import CHUNK, FINISHED, NO_TIMES, Key, Watched
 from roastcoffea.monitor.views import READERS
+from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
-from roastcoffea.records.columns import Column, frame_of, table_of_rows
+from roastcoffea.records.columns import Column
 from roastcoffea.records.workers import CANCELLED, ERROR, LOST, PROCESSOR, TASK_COLUMNS, UNFINISHED
 
 if TYPE_CHECKING:

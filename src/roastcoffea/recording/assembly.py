@@ -24,7 +24,7 @@ from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_re
 from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
 from roastcoffea.log.journals import Journal, JournalError, hold, journal_in, journal_of
 from roastcoffea.log.received import with_files
-from roastcoffea.records.columns import arrow_schema, packed_parts, unpacked_part
+from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.storage.document import RUN_FILE, body_of, fields_by_name

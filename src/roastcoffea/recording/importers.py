@@ -20,8 +20,8 @@ from roastcoffea.log.journals import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.recording.assembly import END, REPORT, SPANS, RunRecords, unpacked_values
+from roastcoffea.records.arrow import arrow_schema, table_of_rows, unpacked_part
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.columns import arrow_schema, table_of_rows, unpacked_part
 from roastcoffea.records.run import LOST, Environment, Run, unwatched_run
 from roastcoffea.redaction import redacted_values
 from roastcoffea.storage.document import SCHEMA, body_of, check_body, restored_body, run_of

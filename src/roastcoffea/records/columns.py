@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from typing import Literal
 
 Kind = Literal["text", "texts", "integer", "integers", "number", "values"]
 
@@ -41,92 +32,3 @@ class Column:
 def picked(columns: Sequence[Column], *names: str) -> list[Column]:
     """Columns of these names, for a table that shares them with another."""
     return [column for name in names for column in columns if column.name == name]
-
-
-PART_ROWS: Final = 10_000
-"""Most rows of a part of a table."""
-
-LARGEST_CODE: Final = 2**62
-"""Largest number of possible codes; beyond it, codes are counted anew from 0."""
-
-ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
-    "text": pa.string(),
-    "texts": pa.list_(pa.string()),
-    "integer": pa.int64(),
-    "integers": pa.list_(pa.int64()),
-    "number": pa.float64(),
-    "values": pa.string(),
-}
-
-
-def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow schema of a table of records."""
-    return pa.schema([pa.field(column.name, ARROW_TYPES[column.kind]) for column in columns])
-
-
-def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Table of records from one mapping per row; a name missing from a row was not measured."""
-    return pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))
-
-
-def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
-    """Table of records from one array per column, in any order."""
-    schema = arrow_schema(columns)
-    return pa.table({name: values[name] for name in schema.names}, schema=schema)
-
-
-def with_column(table: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
-    """A table with other values in one of its columns."""
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.field(place), pa.array(values, table.field(place).type))
-
-
-def packed_parts(table: pa.Table) -> Iterator[bytes]:
-    """A table as bytes, in parts of bounded size."""
-    for batch in table.to_batches(max_chunksize=PART_ROWS):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-            stream.write_batch(batch)
-        yield sink.getvalue().to_pybytes()
-
-
-def unpacked_part(data: bytes, schema: pa.Schema) -> pa.Table:
-    """A part of a table that has this schema; ValueError for one that has another."""
-    table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-    table.validate(full=True)
-    if not table.schema.equals(schema):
-        raise ValueError(f"its columns are {', '.join(table.schema.names)}")
-    return table
-
-
-def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:
-    """DataFrame of records, with the meaning and unit of its columns in `attrs["columns"]`."""
-    import pandas as pd
-
-    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    for column in columns:
-        if column.kind == "values":
-            frame[column.name] = [None if text is None else json.loads(text) for text in table[column.name].to_pylist()]
-    frame.attrs["columns"] = {column.name: column.documentation for column in columns}
-    frame.attrs["units"] = {column.name: column.unit for column in columns if column.unit is not None}
-    return frame
-
-
-def absent_frame(columns: Sequence[Column], reason: str) -> pd.DataFrame:
-    """Frame without rows, with the reason in `attrs["absent"]`."""
-    frame = frame_of(table_of_rows(columns, []), columns)
-    frame.attrs["absent"] = reason
-    return frame
-
-
-def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """A number for each row of a table; equal rows share it, and null equals null."""
-    codes, different = np.zeros(len(rows), np.int64), 1
-    for column in rows.columns:
-        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        if different * len(found.dictionary) > LARGEST_CODE:
-            values, codes = np.unique(codes, return_inverse=True)
-            different = len(values)
-        codes = codes * len(found.dictionary) + found.indices.to_numpy()
-        different *= len(found.dictionary)
-    return codes

@@ -20,6 +20,7 @@ from roastcoffea.metrics.failures import skipped_data
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import Run
 from roastcoffea.report.tables import FIRST_ROWS, IN_TABLES, allocation, central, failures, known
+from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import (
     LABELS,
     NO_PROBLEMS,
@@ -32,7 +33,6 @@ from roastcoffea.sheets.sheet import (
     Cell,
     Column,
     Heading,
-    Presented,
     Reason,
     Sheet,
 )

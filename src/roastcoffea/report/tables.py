@@ -34,9 +34,9 @@ from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS, SECTION_T
 from roastcoffea.metrics.scheduler_and_client import MERGE_COLUMNS, TABLE
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records import workers as tasks
+from roastcoffea.records.arrow import absent_frame, frame_of
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column as TableColumn
-from roastcoffea.records.columns import absent_frame, frame_of
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,

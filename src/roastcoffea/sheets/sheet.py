@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
-from typing import IO, Final, Literal, NamedTuple, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from roastcoffea.units import COUNT, RATES, Unit
 
@@ -361,35 +360,3 @@ SHARED: Final = "names of hosts, users and paths are made up"
 def absence(reason: str) -> str:
     """Text in place of something that was not measured."""
     return f"Not measured: {reason}."
-
-
-class Presented:
-    """A result that prints, displays in a notebook and writes Markdown from its sheets."""
-
-    __slots__ = ()
-
-    def sheets(self) -> Sequence[Sheet]:
-        """Contents, in order."""
-        raise NotImplementedError
-
-    def print(self, file: IO[str] | None = None) -> None:
-        """Print it to the terminal or into a file."""
-        from roastcoffea.sheets.terminal import print_sheets
-
-        print_sheets(self.sheets(), file)
-
-    def to_markdown(self) -> str:
-        """Markdown with tables, for GitHub and notebooks."""
-        from roastcoffea.sheets.markup import markdown
-
-        return markdown(self.sheets())
-
-    def _repr_html_(self) -> str:
-        from roastcoffea.sheets.markup import html
-
-        return html(self.sheets())
-
-    def __str__(self) -> str:
-        file = io.StringIO()
-        self.print(file)
-        return file.getvalue()

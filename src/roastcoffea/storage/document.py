@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.compat.legacy import untagged, with_python_types
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.columns import arrow_schema
+from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.run import Environment, Gaps, Host, MergedRun, Run, RunnerCall, SpanMetrics
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.reading import (

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import UnreadableMeasurementError
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
-from roastcoffea.records.columns import Column, arrow_schema, table_of_rows
+from roastcoffea.records.columns import Column
 from roastcoffea.records.run import ASKED_COLUMNS, PREPROCESSING_COLUMNS, Run, SpanMetrics
 from roastcoffea.records.workers import (
     CLIENT_STEP_COLUMNS,

@@ -24,7 +24,8 @@ from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.workers import OK, PROCESSOR
-from roastcoffea.sheets.sheet import Amount, Cell, Column, Presented, Sheet
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Cell, Column, Sheet
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.draw import LIGHT, OF_BYTES

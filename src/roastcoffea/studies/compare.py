@@ -21,7 +21,8 @@ from roastcoffea.metrics.ledger import LABELS_OF, bar_of
 from roastcoffea.metrics.phases import FAMILY_OF
 from roastcoffea.report.page import frame
 from roastcoffea.sheets.markup import markdown
-from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Drawn, Presented, Sheet, columns
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Drawn, Sheet, columns
 from roastcoffea.sheets.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.explanation import Difference, Part, explained, middle_of

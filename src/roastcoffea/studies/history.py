@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import load
-from roastcoffea.sheets.sheet import Cell, Column, Presented, Sheet, columns
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Cell, Column, Sheet, columns
 from roastcoffea.sheets.terminal import print_sheets
 from roastcoffea.storage.folders import write_page
 from roastcoffea.storage.store import is_measurement, is_monitor, list_runs, not_a_measurement

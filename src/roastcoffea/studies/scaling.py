@@ -19,7 +19,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.recorded import ABSENT_THREADS
-from roastcoffea.sheets.sheet import Amount, Presented, Sheet, columns
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Sheet, columns
 from roastcoffea.storage.folders import write_page
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.scaling_limits import (

@@ -12,7 +12,8 @@ from typing import Any
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.replay.recorded import Recorded, recorded_run
-from roastcoffea.sheets.sheet import Amount, Cell, Heading, Presented, Sheet, columns
+from roastcoffea.sheets.presented import Presented
+from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number

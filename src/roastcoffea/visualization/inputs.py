@@ -20,8 +20,8 @@ from roastcoffea.metrics.facts import WITH_RESULT, among, clock_offsets, natural
 from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, axes, measured_values, one_of, places, spread
 from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_intervals
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import OF_SCHEDULER
 from roastcoffea.storage.store import load_run

@@ -13,7 +13,7 @@ from roastcoffea.diagnosis.findings.reading import VECTORS, answering
 from roastcoffea.diagnosis.findings.reading import slow_servers as slower_than_others
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.endpoints import SERVER_COLUMNS, XCACHE
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 
 ROW = {
     "endpoint": "data-1",

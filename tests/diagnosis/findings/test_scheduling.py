@@ -15,8 +15,8 @@ from roastcoffea.diagnosis.finding import CAUSES, Culprit, Finding
 from roastcoffea.diagnosis.findings.scheduling import LARGE_OUTPUT
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 

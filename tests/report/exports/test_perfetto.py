@@ -20,8 +20,8 @@ from handmade import CHUNKS, LIFETIMES, TASKS, T, handmade_run
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.report.exports import perfetto
 

@@ -17,8 +17,8 @@ from profiled import PROCESS, profile_table
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.phases import PHASES
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import PROFILE_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.report.page.figures import Chart, Context
 from roastcoffea.report.page.trees import flame_graph, icicle

@@ -11,7 +11,7 @@ import pytest
 from made_runs import laboratory, made_run, plan
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLING_COLUMNS
 from roastcoffea.studies.scaling import Scaling, scaling
 from roastcoffea.studies.scaling_limits import (

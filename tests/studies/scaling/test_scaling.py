@@ -13,7 +13,7 @@ from made_runs import made_run, plan
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.studies.scaling import Scaling, scaling, target_of

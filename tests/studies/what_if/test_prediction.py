@@ -10,8 +10,8 @@ from made_runs import FOUR, in_two_calls, laboratory, made_run, plan
 from made_runs import predicted_seconds as seconds
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-from roastcoffea.records.columns import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED

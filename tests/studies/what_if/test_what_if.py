@@ -14,7 +14,7 @@ from made_runs import predicted_seconds as seconds
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.records.columns import table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.replay.recorded import recorded_run
