@@ -175,7 +175,7 @@ def travelling() -> set[str]:
 def test_what_travels_needs_only_records_and_the_standard_library(module: str) -> None:
     outer = {name for name in imported(module, deep=False) if name.split(".")[0] not in STANDARD | {"roastcoffea"}}
     assert outer <= (FOR_PLUGINS if part(module) == "backends" else set())
-    assert module != "roastcoffea.records.columns"
+    assert module != "roastcoffea.records.arrow"
     assert part(module) in {
         "records",
         "log",

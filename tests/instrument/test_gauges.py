@@ -21,6 +21,7 @@ import pytest
 from conftest import wait_until
 from processes import PATIENCE
 
+from roastcoffea.instrument import gauges
 from roastcoffea.instrument.attempt import Clocks
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
@@ -160,7 +161,7 @@ def test_an_interval_that_could_not_begin_is_not_open(monkeypatch: pytest.Monkey
         if name == "the accounting":
             broken.setattr("resource.getrusage", interrupted)
         else:  # where it does not tell, files are read
-            broken.setitem(sys.modules, "resource", None)
+            broken.setattr(gauges, "resource", None)
             interrupt_opening(name, broken)
         with pytest.raises(KeyboardInterrupt):
             Interval()

@@ -61,7 +61,7 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.report.glossary import metric_reference
 from roastcoffea.studies.explanation import DRIVERS
 from roastcoffea.visualization import draw as colours
-from roastcoffea.visualization.stream import SHOWN
+from roastcoffea.visualization.distributions import SHOWN
 
 measurement = Measurement(handmade_run(chunks=table_of_rows(
     CHUNK_COLUMNS, [row | {"token_seconds": 0.0625} for row in CHUNKS])))

@@ -10,7 +10,7 @@ from roastcoffea.diagnosis import savings as calibrated
 from roastcoffea.diagnosis.savings import Calibrated, Removal
 from roastcoffea.records.run import Run
 from roastcoffea.replay.changes import Chunks, Scenario, with_computing
-from roastcoffea.replay.recorded import Known, recorded_with
+from roastcoffea.replay.stages import Known, recorded_with
 
 
 def of(run: Run, workers: float = 2) -> Calibrated:

@@ -22,7 +22,7 @@ from roastcoffea.replay.fitted_storage import (
     storage_of,
     with_own_storage,
 )
-from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.replay.stages import recorded_run
 
 
 def readers(read: Numbers, active: list[int], cpu: float = 0.0, core_wait: float = 0.0) -> Readers:

@@ -13,7 +13,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
-from roastcoffea.replay.recorded import Recorded, recorded_run
+from roastcoffea.replay.stages import Recorded, recorded_run
 
 EIGHT = [plan(1.0)] * 8
 

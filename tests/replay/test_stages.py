@@ -13,7 +13,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.replay.changes import Scenario
-from roastcoffea.replay.recorded import Known, recorded_with
+from roastcoffea.replay.stages import Known, recorded_with
 
 
 def with_failed(plans: list[Plan], seconds: float) -> Run:

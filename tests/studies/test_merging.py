@@ -24,7 +24,7 @@ from roastcoffea.cli.sample import write_sample
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.replay.stages import recorded_run
 from roastcoffea.storage.store import save_run
 from roastcoffea.studies import merging
 from roastcoffea.studies.merging import measurement_at, merged_run

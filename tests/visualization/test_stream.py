@@ -11,8 +11,8 @@ from handmade import CHUNKS, TASKS, T, handmade_run, run_with, task
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import TASK_COLUMNS
+from roastcoffea.visualization.distributions import IDLE, SHOWN, Stream, main_in_pixels, stream_of
 from roastcoffea.visualization.inputs import inputs_of
-from roastcoffea.visualization.stream import IDLE, SHOWN, Stream, main_in_pixels, stream_of
 
 
 def classes(stream: Stream) -> list[str]:

@@ -18,8 +18,7 @@ from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.replay.changes import UNCHANGED, Chunks, Scenario, ratio, with_computing
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed
-from roastcoffea.replay.recorded import Known, Recorded, recorded_with
-from roastcoffea.replay.stages import Stage
+from roastcoffea.replay.stages import Known, Recorded, Stage, recorded_with
 from roastcoffea.units import FRACTION
 
 MOST: Final = 2000

@@ -27,8 +27,7 @@ from roastcoffea.replay.fitted_storage import (
     with_own_storage,
     with_threads,
 )
-from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Stage
+from roastcoffea.replay.stages import Recorded, Stage
 from roastcoffea.units import FRACTION, number
 
 # Replays of whole recorded runs, with what they share: storage, and cores that other programs use as well

@@ -18,7 +18,7 @@ import numpy as np
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.recorded import ABSENT_THREADS
+from roastcoffea.replay.stages import ABSENT_THREADS
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Sheet, columns
 from roastcoffea.storage.folders import write_page

@@ -20,7 +20,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
 from roastcoffea.records.workers import MERGE, PROCESSOR
-from roastcoffea.replay.recorded import only
+from roastcoffea.replay.stages import only
 from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Sheet, columns, drawn, segment
 from roastcoffea.units import (
     BYTE_PER_SECOND,

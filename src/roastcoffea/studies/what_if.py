@@ -11,7 +11,7 @@ from typing import Any
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
-from roastcoffea.replay.recorded import Recorded, recorded_run
+from roastcoffea.replay.stages import Recorded, recorded_run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.merging import Source, measurement_of, name_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stand_ins import BEGINNING, Observed
 
-from roastcoffea.recording.facility.runs import BETWEEN_STEPS, MOST_RUNS, QUIET, Runs, client_of
+from roastcoffea.recording.facility.observer import BETWEEN_STEPS, MOST_RUNS, QUIET, Runs, client_of
 
 
 def item(kind: str, start: int = 0, stop: int = 100) -> Any:

@@ -15,8 +15,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.report.page import charts, contents
 from roastcoffea.report.page.figures import Context
+from roastcoffea.visualization.distributions import SHOWN, stream_of
 from roastcoffea.visualization.inputs import inputs_of
-from roastcoffea.visualization.stream import SHOWN, stream_of
 
 
 @pytest.fixture(scope="module")

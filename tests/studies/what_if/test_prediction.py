@@ -15,7 +15,7 @@ from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED
-from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.replay.stages import recorded_run
 from roastcoffea.studies.prediction import Check, Prediction, Predictor
 from roastcoffea.studies.what_if import WhatIf, what_if
 

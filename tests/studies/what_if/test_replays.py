@@ -7,7 +7,7 @@ from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
-from roastcoffea.replay.recorded import Recorded, recorded_run
+from roastcoffea.replay.stages import Recorded, recorded_run
 from roastcoffea.studies.prediction import foreign_load, others_of, replay
 
 

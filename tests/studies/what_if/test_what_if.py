@@ -17,7 +17,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import PREPROCESSING_COLUMNS
 from roastcoffea.records.workers import TASK_COLUMNS
-from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.replay.stages import recorded_run
 from roastcoffea.sheets.sheet import Heading, Sheet
 from roastcoffea.studies.what_if import WhatIf, what_if
 

@@ -21,8 +21,8 @@ from roastcoffea.log.workers import UNREADABLE
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked
 from roastcoffea.metrics.phases import FAILED, IDLE, TIME_CLASSES
+from roastcoffea.recording.facility.observer import short
 from roastcoffea.recording.facility.recorder import CALL, CLUSTER, RUN, TICK
-from roastcoffea.recording.facility.runs import short
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import FINISHED, Run, RunnerCall, unwatched_run

@@ -32,8 +32,7 @@ from roastcoffea.log.kinds import LogWriter
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.recording.assembly import remove_old
 from roastcoffea.recording.facility import page as display
-from roastcoffea.recording.facility.observer import Observer
-from roastcoffea.recording.facility.runs import ObservedRun, Runs
+from roastcoffea.recording.facility.observer import ObservedRun, Observer, Runs
 from roastcoffea.records.workers import PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
 from roastcoffea.units import SECONDS_PER_HOUR

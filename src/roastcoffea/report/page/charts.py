@@ -47,9 +47,9 @@ from roastcoffea.report.tables import known
 from roastcoffea.sheets.markup import rendered
 from roastcoffea.sheets.sheet import Picture, Sheet
 from roastcoffea.units import number
+from roastcoffea.visualization.distributions import SHOWN, Stream, main_in_pixels, stream_of
 from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
-from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of
 
 MOST_TASKS: Final = 100_000
 """Tasks up to which the page holds every one of them; of more it holds pixels, unless every task is asked for."""

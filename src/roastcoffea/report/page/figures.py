@@ -25,8 +25,8 @@ from roastcoffea.records.chunks import OK
 from roastcoffea.report.tables import known
 from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
+from roastcoffea.visualization.distributions import Stream, stream_of
 from roastcoffea.visualization.inputs import busy_in_pixels
-from roastcoffea.visualization.stream import Stream, stream_of
 
 MILLISECONDS: Final = 1e3
 INK: Final = "ink"

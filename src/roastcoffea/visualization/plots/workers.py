@@ -18,10 +18,10 @@ from roastcoffea.metrics.phases import COMPUTE, COMPUTING, DECODING, HANDLING, O
 from roastcoffea.metrics.statistics import Numbers, axes, measured_values, spread
 from roastcoffea.records.run import SpanMetrics
 from roastcoffea.visualization import draw
+from roastcoffea.visualization.distributions import SHOWN, Stream, main_in_pixels, stream_of
 from roastcoffea.visualization.draw import Scheme, family_labels, legend, letters, scheme_of
 from roastcoffea.visualization.inputs import Counted, Series, Span, Workers, series_of
 from roastcoffea.visualization.registry import WIDE, plot
-from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of
 
 MOST_RECTANGLES: Final = 20_000
 MOST_ROWS: Final = 400
