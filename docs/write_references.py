@@ -13,8 +13,8 @@ from roastcoffea.compat.shapes import run_without_records
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILIES, TIME_CLASSES, WAIT
 from roastcoffea.metrics.time_ledger import MEANINGS
-from roastcoffea.monitor import tables
-from roastcoffea.monitor import tables as joined
+from roastcoffea.monitor import shown as joined
+from roastcoffea.monitor import shown as tables
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.diagnosis import Verdict
-from roastcoffea.log.journals import saved
+from roastcoffea.log.journal import saved
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.facts import elapsed_seconds, known_names
 from roastcoffea.metrics.failures import missing_fileset, missing_items

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from roastcoffea.diagnosis.blame import Blame, Levels, Parts, blamed
+from roastcoffea.diagnosis.slowness import Blame, Levels, Parts, blamed
 
 PLACES = np.arange(120)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roastcoffea.diagnosis.blame import Levels, Noise, estimated, of_the_others
+from roastcoffea.diagnosis.slowness import Levels, Noise, estimated, of_the_others
 
 
 def test_medians_are_those_of_numpy() -> None:

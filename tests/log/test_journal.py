@@ -16,8 +16,7 @@ import pytest
 from processes import wait_until
 
 from roastcoffea.log import journal
-from roastcoffea.log.journal import LOG, RECORDS, JournalWriter
-from roastcoffea.log.journals import JournalError, journal_in
+from roastcoffea.log.journal import LOG, RECORDS, JournalError, JournalWriter, journal_in
 
 HEADER = {"id": "abc", "name": "ttbar", "start": 1e9}
 

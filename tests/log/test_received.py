@@ -13,7 +13,7 @@ from roastcoffea.log import received
 from roastcoffea.log.batches import MOST_BYTES, MOST_CORES
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import Growing, ReceivedRecords
-from roastcoffea.records import columns as arrow
+from roastcoffea.records import arrow
 from roastcoffea.records.arrow import row_codes, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import ASKED_COLUMNS

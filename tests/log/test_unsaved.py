@@ -11,8 +11,7 @@ from conftest import wait_until
 from processes import PATIENCE, collected_until
 
 from roastcoffea.log import journal as journals
-from roastcoffea.log.journal import JournalWriter, remove_journal
-from roastcoffea.log.journals import hold, journal_of, journals_in, saved
+from roastcoffea.log.journal import JournalWriter, hold, journal_of, journals_in, remove_journal, saved
 
 
 class Owner:
@@ -80,7 +79,7 @@ def test_no_thread_that_collects_garbage_waits_for_the_disk(tmp_path: Path, monk
 HELD = """
 import gc, multiprocessing, os, signal, sys, threading
 from pathlib import Path
-from roastcoffea.log import journal as journals, journals as unsaved
+from roastcoffea.log import journal as journals
 from roastcoffea.log.journal import JournalWriter, remove_journal
 
 class Owner: pass
@@ -90,7 +89,7 @@ def held(folder):
     journal.write("kind", b"")
     journal.flush(last=True)
     journal.close()
-    unsaved.hold(owner, journal)
+    journals.hold(owner, journal)
     assert folder.exists()
     return owner
 
@@ -105,7 +104,7 @@ def remove(folder):
     remove_journal(folder)
 
 begun = threading.Event()
-journals.remove_journal = unsaved.remove_journal = remove
+journals.remove_journal = remove
 held(folder / "dropped")
 while not begun.wait(0.02):
     gc.collect()
@@ -147,9 +146,9 @@ def let_go():
     time.sleep(0.3)
 
 owners = [held(folder / "one")]
-atexit.unregister(unsaved._remove_all)
+atexit.unregister(journals._remove_all)
 atexit.register(let_go)
-atexit.register(unsaved._remove_all)
+atexit.register(journals._remove_all)
 raise KeyError("mine")
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.monitor.tables import (
+from roastcoffea.monitor.shown import (
     MONITOR_COLUMNS,
     VIEW_NAMES,
     best_attempts,

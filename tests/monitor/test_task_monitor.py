@@ -24,7 +24,7 @@ from processes import PATIENCE
 
 from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.monitor.tables import MONITOR_COLUMNS
+from roastcoffea.monitor.shown import MONITOR_COLUMNS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "watch.md"
 CLOCK = 0.02

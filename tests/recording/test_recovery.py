@@ -20,8 +20,17 @@ from distributed import Client
 
 from roastcoffea import MetricsCollector
 from roastcoffea.cli import main
-from roastcoffea.log.journal import COLUMNS, HEADER_KEY, RECORDS, checksum
-from roastcoffea.log.journals import Entry, Journal, JournalError, journal_in, journals_in
+from roastcoffea.log.journal import (
+    COLUMNS,
+    HEADER_KEY,
+    RECORDS,
+    Entry,
+    Journal,
+    JournalError,
+    checksum,
+    journal_in,
+    journals_in,
+)
 from roastcoffea.measurement import Measurement
 from roastcoffea.recording.assembly import BEGAN, END
 from roastcoffea.recording.importers import recovered

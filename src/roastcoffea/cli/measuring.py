@@ -18,7 +18,7 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.redaction import redacted
 
 if TYPE_CHECKING:
-    from roastcoffea.log.journals import Journal
+    from roastcoffea.log.journal import Journal
 
 
 CHUNKSIZE: Final = "Approximate number of events per task; coffea splits each file equally."
@@ -105,7 +105,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
     journals in the state folder are taken ($XDG_STATE_HOME or ~/.local/state). Those of running processes are left
     alone.
     """
-    from roastcoffea.log.journals import journals_in
+    from roastcoffea.log.journal import journals_in
     from roastcoffea.recording.assembly import state_folder
     from roastcoffea.recording.facility.index import is_facility
     from roastcoffea.report.runs import sheet_of_journals
@@ -132,8 +132,7 @@ def recover_command(folder: Path | None, output: Path, list_only: bool, keep: bo
 def _recover(journal: Journal, output: Path, keep: bool) -> bool:
     """Save the measurement that a journal has, and remove the journal; whether nothing failed."""
     from roastcoffea.errors import RoastcoffeaError, reported
-    from roastcoffea.log.journal import CLAIM, claimed, remove_journal
-    from roastcoffea.log.journals import DAMAGED
+    from roastcoffea.log.journal import CLAIM, DAMAGED, claimed, remove_journal
     from roastcoffea.recording.importers import recovered
 
     expected = (RoastcoffeaError, *DAMAGED)

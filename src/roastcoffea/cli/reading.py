@@ -89,7 +89,7 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
 
 def _mention_lost() -> None:
     """Tell how many runs of this account can be recovered, and where their journals are."""
-    from roastcoffea.log.journals import journals_in
+    from roastcoffea.log.journal import journals_in
     from roastcoffea.recording.assembly import state_folder
     from roastcoffea.units import counted
 

@@ -10,8 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.blame import WORKER
-from roastcoffea.diagnosis.slowness import FEWEST_TO_FIT, PHASES, Slowness
+from roastcoffea.diagnosis.slowness import FEWEST_TO_FIT, PHASES, WORKER, Slowness
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import Steps, aggregated
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes

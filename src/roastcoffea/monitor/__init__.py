@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from roastcoffea.monitor.history import Snapshot as Snapshot
-    from roastcoffea.monitor.tables import ReportComparison as ReportComparison
+    from roastcoffea.monitor.shown import ReportComparison as ReportComparison
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
 
 # workers and schedulers import their modules from here, so nothing else may be imported along
-_MODULES: Final = {"ReportComparison": "tables", "Snapshot": "history", "TaskMonitor": "task_monitor"}
+_MODULES: Final = {"ReportComparison": "shown", "Snapshot": "history", "TaskMonitor": "task_monitor"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,16 +15,18 @@ import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.log.kinds import STATES
-from roastcoffea.monitor import tables
+from roastcoffea.monitor import shown as tables
 from roastcoffea.monitor.history import LINKS, History, Snapshot, Watched, hashable
-from roastcoffea.monitor.shown import monitor_run, monitor_sheets, plot_states
-from roastcoffea.monitor.tables import (
+from roastcoffea.monitor.shown import (
     JOINED_COLUMNS,
     ReportComparison,
     attempts_of,
     compared,
     joined_rows,
     measurement_of,
+    monitor_run,
+    monitor_sheets,
+    plot_states,
     states_of,
 )
 from roastcoffea.records.arrow import frame_of, table_of_rows

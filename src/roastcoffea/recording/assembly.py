@@ -21,8 +21,17 @@ from roastcoffea.instrument.calls import Files, calls_of_tasks
 from roastcoffea.instrument.hook import take_new_records
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
-from roastcoffea.log.journal import RECORDS, JournalWriter, claimed, remove_journal
-from roastcoffea.log.journals import Journal, JournalError, hold, journal_in, journal_of
+from roastcoffea.log.journal import (
+    RECORDS,
+    Journal,
+    JournalError,
+    JournalWriter,
+    claimed,
+    hold,
+    journal_in,
+    journal_of,
+    remove_journal,
+)
 from roastcoffea.log.received import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall

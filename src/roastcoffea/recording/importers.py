@@ -16,7 +16,7 @@ import roastcoffea
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.backends.recorder import LoggedCluster, Recorder
 from roastcoffea.errors import error_text, reported
-from roastcoffea.log.journals import DAMAGED, Entry, Journal, JournalError
+from roastcoffea.log.journal import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.recording.assembly import END, REPORT, SPANS, RunRecords, unpacked_values

@@ -9,13 +9,12 @@ from typing import Final
 import numpy as np
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.blame import ENDPOINT, FILE, HOST, WORKER
 from roastcoffea.diagnosis.evidence import NAMED, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, finding
 from roastcoffea.diagnosis.findings.reading import HALF, answering, slow_servers
 from roastcoffea.diagnosis.findings.scheduling import entries_of, straggler
 from roastcoffea.diagnosis.savings import Taken, without_excess
-from roastcoffea.diagnosis.slowness import DATASET, SMALLEST, Slow
+from roastcoffea.diagnosis.slowness import DATASET, ENDPOINT, FILE, HOST, SMALLEST, WORKER, Slow
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import amounts

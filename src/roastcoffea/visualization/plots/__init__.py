@@ -16,11 +16,12 @@ from roastcoffea.visualization.registry import registered as registered
 if TYPE_CHECKING:
     from roastcoffea.visualization.plots.chunks import *
     from roastcoffea.visualization.plots.ledgers import *
+    from roastcoffea.visualization.plots.per_task import *
     from roastcoffea.visualization.plots.workers import *
 else:
     for module in pkgutil.iter_modules(__path__):  # their order is that of the plots
         importlib.import_module(f"{__name__}.{module.name}")
-    from roastcoffea.visualization.plots.workers import extract_per_task_metrics
+    from roastcoffea.visualization.plots.per_task import extract_per_task_metrics
 
     globals().update({entry.function_name: entry.function for entry in PLOTS.values()})
     __all__ = ["PLOTS", "registered", "extract_per_task_metrics", *(entry.function_name for entry in PLOTS.values())]
