@@ -27,17 +27,20 @@ from roastcoffea.sheets.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.explanation import Difference, Part, explained, middle_of
 from roastcoffea.studies.merging import measurement_of
-from roastcoffea.studies.observations import LETTERS, Side, distinct, side_of
-from roastcoffea.studies.repeats import (
+from roastcoffea.studies.observations import (
     CHUNKS,
     CONFIDENCE,
     FAILED,
+    LETTERS,
     RUNS,
     UNKNOWN,
     Outcome,
+    Side,
     change_of,
     condition_of,
+    distinct,
     outcome_of,
+    side_of,
     signed,
     spread,
 )

@@ -20,8 +20,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.sheets.sheet import Cell, Column
-from roastcoffea.studies.observations import facts_of_run
-from roastcoffea.studies.repeats import judged, signed
+from roastcoffea.studies.observations import facts_of_run, judged, signed
 from roastcoffea.studies.side_by_side import COSTS, EVENTS, SMALL
 from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, moment, number
 

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
 from roastcoffea.report.summary import LEDGERS
-from roastcoffea.studies import repeats
-from roastcoffea.studies.observations import Runs, Side
-from roastcoffea.studies.repeats import Spread, signed
+from roastcoffea.studies import observations as repeats
+from roastcoffea.studies.observations import Runs, Side, Spread, signed
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, counted
 
 COSTS: Final[Mapping[str, str]] = {"CPU per event": "total_cpu_time", "bytes per event": "total_bytes_read"}

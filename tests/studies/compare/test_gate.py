@@ -8,7 +8,7 @@ import pytest
 from made_runs import observation, with_metric
 
 from roastcoffea.errors import ComparisonError
-from roastcoffea.studies.repeats import FAILED, PASSED, UNKNOWN, condition_of, outcome_of
+from roastcoffea.studies.observations import FAILED, PASSED, UNKNOWN, condition_of, outcome_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from made_runs import observation, with_metric
 from scipy import stats
 
-from roastcoffea.studies.repeats import (
+from roastcoffea.studies.observations import (
     ABOVE,
     BELOW,
     CHUNKS,
