@@ -162,6 +162,7 @@ def lost_names(things: Mapping[str, Any], ours: Callable[[str], bool]) -> dict[s
     return lost
 
 
+@pytest.mark.slow
 def test_public_names_take_what_they_took() -> None:
     things = stored_things()
     assert lost_names(things, lambda first: first in things or first == "roastcoffea") == {}
@@ -399,6 +400,7 @@ def mark_between(name: str) -> Any:
     return name if name in often else pytest.param(name, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_neutral")
 @pytest.mark.parametrize("name", [mark_between(name) for name in (*STORED, *({"0.1.2"} - STORED.keys()))])
 def test_stored_measurements_say_what_they_said(name: str, tmp_path: Path) -> None:

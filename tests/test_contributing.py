@@ -1,4 +1,4 @@
-"""The examples of docs/contributing.md: each is inserted where it says, and is all that the change takes."""
+"""The examples of docs/extending.md: each is inserted where it says, and is all that the change takes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from roastcoffea.metrics.phases import READING
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "contributing.md"
+EXTENDING = (TESTS.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 PACKAGE = Path(roastcoffea.__file__).parent
 BLOCK = re.compile(r"<!-- tests/test_contributing.py runs this -->\n```python\n# in (\S+), (.*?)\n(.*?)```", re.DOTALL)
-EXAMPLES = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+EXAMPLES = BLOCK.findall(EXTENDING)
 
 PROGRAM = """
 import json, sys, tempfile
@@ -104,7 +105,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_page_counts_the_places_rightly() -> None:
-    chapters = PAGE.read_text(encoding="utf-8").split("\n### ")[1:]
+    chapters = EXTENDING.split("\n## ")[1:]
     counted = [re.search(r": (one|two|three) place", chapter.partition("\n")[0]) for chapter in chapters]
     numbers = [("one", "two", "three").index(found[1]) + 1 for found in counted if found]
     assert numbers == [len(BLOCK.findall(chapter)) for chapter in chapters] == [1, 1, 1, 1, 1, 2, 3]

@@ -115,6 +115,7 @@ def recovered_journal(folder: Path) -> None:
 OF_JOURNALS = [old_journal, much_journal, dropped_journal, saved_journal, recovered_journal]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", OF_JOURNALS)
 def test_of_a_journal_its_own_files_go(removed: Callable[[Path], None], tmp_path: Path) -> None:
     place = tmp_path / "journals"

@@ -56,6 +56,7 @@ def check(folder: Path, what: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [6])
 def test_any_value_of_run_json_may_be_anything(saved: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
@@ -98,6 +99,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_run(a_run(), tmp_path_factory.mktemp("whole"), "run")
 
 
+@pytest.mark.slow
 def test_some_mutations_are_measurements_or_our_errors(whole: Path) -> None:
     assert {loaded_or_refused(whole, mutation) for mutation in first(12, whole, 8)} == {"loaded", "refused"}
 

@@ -183,6 +183,7 @@ class Noting:
         self.done.append("left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [None, ValueError("mine")])
 def test_a_whole_context_is_entered_and_left_at_any_step(error: Exception | None) -> None:
     results = []
@@ -472,6 +473,7 @@ NOT_OF_THE_USER = {
 """Modules that go on after any error, and why no handler can have raised it there."""
 
 
+@pytest.mark.slow
 def test_what_goes_on_after_any_error_lets_signals_through() -> None:
     package = Path(roastcoffea.__file__).parent
     for path in package.rglob("*.py"):

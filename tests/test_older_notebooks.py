@@ -25,7 +25,7 @@ from roastcoffea import (
     plot_per_task_cpu_io,
     plot_per_task_overhead,
 )
-from roastcoffea.visualization.plots.workers import extract_per_task_metrics
+from roastcoffea.visualization.plots.per_task import extract_per_task_metrics
 
 pytestmark = pytest.mark.slow
 

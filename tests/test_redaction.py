@@ -301,6 +301,7 @@ def test_no_secret_survives_and_hosts_and_paths_do(template: str, alphabet: str)
         assert redacted(clean) == clean
 
 
+@pytest.mark.slow
 def test_long_texts_take_time_in_proportion() -> None:
     """A pattern that went back over a text would never end here."""
     for part in (

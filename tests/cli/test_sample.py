@@ -36,6 +36,7 @@ def events_of(path: Path) -> ak.Array:
     return NanoEventsFactory.from_root({str(path): "Events"}, schemaclass=NanoAODSchema, mode="eager").events()
 
 
+@pytest.mark.slow
 def test_files_baskets_and_events_are_as_many_as_asked_for(sample: dict) -> None:
     assert list(sample) == ["qcd", "zprime"]
     assert len(paths(sample)) == 4
@@ -57,6 +58,7 @@ def test_each_compression_is_the_one_in_the_file(compression: str, tmp_path: Pat
     assert factor > 1.1 if found else factor == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_nanoaod_schema_reads_all_collections_and_follows_their_references(sample: dict) -> None:
     events = events_of(paths(sample)[0])
     assert set(COLLECTIONS) < set(events.fields)
@@ -71,6 +73,7 @@ def test_event_numbers_are_unique_in_a_dataset(sample: dict) -> None:
     assert sorted(numbers) == list(range(1, 3001))
 
 
+@pytest.mark.slow
 def test_equal_parameters_give_equal_events_whatever_else_is_made(sample: dict, tmp_path: Path) -> None:
     again = write_sample(tmp_path, datasets=["zprime"], **SMALL)
     for one, other in zip(sample["zprime"]["files"], again["zprime"]["files"], strict=True):
@@ -85,6 +88,7 @@ def test_another_seed_gives_other_events(sample: dict, tmp_path: Path) -> None:
     assert np.mean(left == right) < 0.05
 
 
+@pytest.mark.slow
 def test_momenta_fall(sample: dict) -> None:
     momenta = ak.to_numpy(ak.flatten(events_of(paths(sample)[0]).Jet.pt))
     counts, _ = np.histogram(momenta, bins=[15, 40, 65, 90, 115])
@@ -139,6 +143,7 @@ def momentum(jet: dict[str, float]) -> tuple[float, float, float, float]:
     return math.hypot(jet["mass"], x, y, z), x, y, z
 
 
+@pytest.mark.slow
 def test_a_complete_sample_is_used_again(sample: dict) -> None:
     times = [path.stat().st_mtime_ns for path in paths(sample)]
     folder = paths(sample)[0].parent.parent

@@ -44,6 +44,7 @@ def test_parquet_and_aligned_chunks_are_not_told_to_align():
     assert "baskets" not in " ".join(saving.text for saving in parquet.advice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "pieces", "options", "remedy"),
     [
@@ -64,6 +65,7 @@ def test_bytes_that_were_read_before_are_a_finding_in_the_words_of_the_format(so
     assert not measurement.verdict.healthy
 
 
+@pytest.mark.slow
 def test_less_than_a_quarter_that_was_read_before_is_none():
     run = LIMITED["re-read"]()
     for baskets, is_found in ((3, True), (2, True), (1, False)):

@@ -42,6 +42,7 @@ SLOWED = made_run([plan(1.0, wait=0.2 + 13 * (place in {0, 15, 30})) for place i
 SLOW = Slow("worker", "w0", 14.2 / 1.2, (10.0, 14.0), 39.0, 3)
 
 
+@pytest.mark.slow
 def test_a_named_culprit_comes_before_a_larger_class_that_is_its_consequence_and_is_left_out() -> None:
     alone, _ = found(SLOWED)
     assert list(alone) == ["blocked"]
@@ -53,6 +54,7 @@ def test_a_named_culprit_comes_before_a_larger_class_that_is_its_consequence_and
     assert [(one.kind, one.name) for one in named["slow worker"].culprits] == [("worker", "w0")]
 
 
+@pytest.mark.slow
 def test_a_named_culprit_does_not_come_before_what_is_none_of_its_consequences() -> None:
     """Of 65 s the client takes 30 s and the slow worker 22 s: neither explains the other."""
     plans = [plan(1.0, wait=0.2 + 13 * (place in {0, 15, 30})) for place in range(40)]
@@ -109,6 +111,7 @@ def test_what_the_result_lacks_comes_first_however_little_it_is() -> None:
     assert found(run, incompleteness=lacking(run)) == ({}, None)
 
 
+@pytest.mark.slow
 def test_nothing_below_its_least_is_a_finding() -> None:
     # storage must save 5 % of the wall time: half of its waiting
     for read, causes in ((0.10, []), (0.12, ["storage"])):
@@ -209,6 +212,7 @@ def test_no_verdict_contradicts_itself(seed: int) -> None:
 STORED: Final = sorted(path.parent for path in (Path(__file__).parents[1] / "data").glob("schema*/run.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*LIMITED, *(path.name for path in STORED)])
 def test_no_finding_saves_more_than_its_rows_have_and_one_chunk_size_is_advised(name: str) -> None:
     stored = {path.name: path for path in STORED}

@@ -48,6 +48,7 @@ def test_rows_are_those_of_the_classes_with_a_word() -> None:
     assert evidence.rows_of("nothing") == {}
 
 
+@pytest.mark.slow
 def test_one_chunk_size_is_either_larger_or_smaller() -> None:
     small, uneven = evidence_of(SMALL), evidence_of(UNEVEN)
     assert small.larger == small.chunk_size.line
@@ -61,6 +62,7 @@ def test_one_chunk_size_is_either_larger_or_smaller() -> None:
     assert (even.larger, even.smaller) == (None, None)
 
 
+@pytest.mark.slow
 def test_workers_that_lacked_memory_have_the_last_word_on_the_chunk_size() -> None:
     tight = evidence_of(SMALL, memory=memory_of(40, 100.0))
     assert (tight.fitting, tight.larger, tight.smaller) == (40, None, "chunksize=40")

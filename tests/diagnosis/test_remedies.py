@@ -188,6 +188,7 @@ def test_workers_that_left_are_not_retired() -> None:
     assert 'client.retire_workers(["tcp://w1:1"])' in advice("slow worker", left, slow=slow)
 
 
+@pytest.mark.slow
 def test_a_file_whose_events_compute_long_needs_no_faster_storage() -> None:
     for phase, faster in (("read_seconds", True), ("compute_seconds", False)):
         slow = Slow("file", "a.root", 3.0, (2.0, 4.0), 30.0, 9, phase, 29.0)

@@ -45,6 +45,7 @@ def test_resident_memory_is_that_of_psutil() -> None:
     assert resident_memory() == pytest.approx(psutil.Process().memory_info().rss, rel=0.02)
 
 
+@pytest.mark.slow
 @linux
 def test_peak_of_what_was_freed_inside() -> None:
     interval = Interval()

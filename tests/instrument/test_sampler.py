@@ -51,6 +51,7 @@ def within(samples: float, period: float) -> float:
     return 5 * math.sqrt(samples + 4) * period + 0.1
 
 
+@pytest.mark.slow
 @LINUX
 def test_functions_have_the_time_and_the_state_that_they_took(often: float) -> None:
     taken: dict[str, float] = {}

@@ -165,6 +165,7 @@ def test_a_spike_of_memory_is_seen_and_one_outside_is_not(chunk: OpenChunk) -> N
     assert whole.overlaps <= others.overlaps  # of threads of earlier tests
 
 
+@pytest.mark.slow
 @linux
 def test_the_peak_of_a_section_is_the_highest_of_its_passes_and_growth_adds_up(chunk: OpenChunk) -> None:
     before = resident_memory()

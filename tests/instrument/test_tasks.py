@@ -177,6 +177,7 @@ OPENERS: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPENERS)
 def test_a_file_that_cannot_be_opened_is_a_failed_read(kind: str, path: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"

@@ -147,6 +147,7 @@ def test_a_thread_that_spins_computes_or_waits_for_a_core(others: int) -> None:
     assert rests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [nullcontext, prompt])
 def test_a_thread_waits_for_those_that_hold_the_interpreter(end: Callable[[], AbstractContextManager[None]]) -> None:
     """Also where it ends as the profile takes a sample."""

@@ -72,6 +72,7 @@ def expected(record: dict[str, Any]) -> dict[str, Any]:
     return row | {"memory_peak": None if row["memory_peak"] == -3 else row["memory_peak"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 7, 4096])
 def test_records_become_the_columns_that_they_were(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     monkeypatch.setattr(received, "BATCH", batch)

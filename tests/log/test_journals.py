@@ -68,6 +68,7 @@ def test_cut_off_anywhere_it_has_the_whole_batches_before(folder: Path) -> None:
     assert seen == set(range(len(ENTRIES) + 1))
 
 
+@pytest.mark.slow
 def test_a_changed_byte_never_changes_an_entry(folder: Path) -> None:
     (file,) = folder.iterdir()
     data = file.read_bytes()

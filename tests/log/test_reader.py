@@ -50,6 +50,7 @@ def test_each_kind_is_read_as_what_it_is(reader: str) -> None:
         assert [row["key"] for row in found["views"]] == ["Jets-1", "Jets-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_an_entry_that_cannot_be_read_is_skipped_and_reported(reader: str) -> None:
     good = [entry for entry in entries() if entry[0] in READERS[reader]]

@@ -92,6 +92,7 @@ def test_values_survive_saving(tmp_path: Path) -> None:
     assert older.chunks["custom"].isna().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
 def test_values_are_in_exports_of_tables(tmp_path: Path, file_format: str) -> None:
     values = [{**VALUES[0], "odd": math.nan}, *VALUES[1:]]

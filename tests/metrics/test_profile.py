@@ -138,6 +138,7 @@ def test_it_shows_itself() -> None:
     assert profile.tree("dy").seconds == 4.0
 
 
+@pytest.mark.slow
 def test_stacks_without_time_are_no_profile(tmp_path: Path) -> None:
     nothing = profile_table()[:1].to_pylist()[0] | dict.fromkeys(("samples", "seconds", *STATE_SECONDS), 0)
     measurement = Measurement(replace(handmade_run(), profile=table_of_rows(PROFILE_COLUMNS, [nothing])))

@@ -110,6 +110,7 @@ def test_a_name_given_to_run_is_that_of_its_measurements(folder: Path) -> None:
     assert re.search(r"^zmumu\b", measured.stderr, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_slow_host_makes_the_page_of_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = [Measurement(handmade_run()).save(tmp_path, name) for name in "ab"]
     opened: list[str] = []

@@ -139,6 +139,7 @@ def test_storage_that_nobody_shares_changes_nothing() -> None:
     assert with_own_storage(first, activity, ALL) is first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "rate", "cpu", "recorded"),
     [(1.5, 10e6, 2.0, (2, 4)), (3.0, 10e6, 8.0, (2, 8))],

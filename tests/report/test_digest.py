@@ -61,6 +61,7 @@ def with_profile(**sizes: float) -> Run:
     return dataclasses.replace(run, profile=table_of_rows(PROFILE_COLUMNS, rows))
 
 
+@pytest.mark.slow
 def test_the_hottest_lines_of_user_code_are_shown_whatever_is_in_front_of_them() -> None:
     run = with_profile(cut=20.0, scale=60.0, fill=1.0, match=15.0, veto=4.0)
     found = digest(run)
@@ -295,6 +296,7 @@ def test_an_empty_run_has_no_verdict_and_no_key_number_but_its_time() -> None:
     assert found.verdict.startswith("No Runner was called")
 
 
+@pytest.mark.slow
 def test_the_sentence_on_top_is_the_first_finding_or_the_verdict() -> None:
     waiting = digest(made_run([plan(1.0, core_wait=1.0)] * 20, 2))
     assert waiting.sentence.startswith("Threads wait for a free core: 10.0.0.1. Fixing it saves about ")

@@ -337,6 +337,7 @@ def test_a_run_that_fails_takes_its_line_away(terminal: Terminal) -> None:
 # Notebooks
 
 
+@pytest.mark.slow
 def test_a_notebook_updates_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
     shell_module = pytest.importorskip("IPython.core.interactiveshell")
     # IPython warns where another environment than that of the interpreter is active

@@ -181,6 +181,7 @@ def test_no_fact_turns_another_one_around() -> None:
     assert "<bdi>\u05d0\u05d1 <span>\\</span>u202edata</bdi>" in html
 
 
+@pytest.mark.slow
 def test_chips_beside_names_have_the_colours_of_the_bars(handmade: Measurement) -> None:
     """What makes a list paler with `opacity` makes the chips in it paler as well."""
     rules = re.findall(r"([^{}]+)\{([^{}]*)\}", handmade._repr_html_())

@@ -87,6 +87,7 @@ def test_numbers_stay_in_one_line_whatever_the_names(monkeypatch: pytest.MonkeyP
     assert any("480 k" in line and "48.6 kHz" in line and "interrupted" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_bottleneck_that_another_version_found_is_marked(tmp_path: Path) -> None:
     path = Measurement(made_run([plan(1.0)] * 40, 2)).save(tmp_path, "one")
     written = json.loads((path / "metrics.json").read_text())

@@ -149,6 +149,7 @@ def statements(lines: list[str]) -> tuple[list[str], list[str]]:
     return [ast.unparse(statement) for statement in ast.parse("\n".join(taken)).body], taken
 
 
+@pytest.mark.slow
 def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
     run = LIMITED["missing data"]()
     first = shown(Measurement(run))
@@ -174,6 +175,7 @@ def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
     assert max(map(len, taken)) <= max(80, len(str(saved)) + 10)
 
 
+@pytest.mark.slow
 def test_the_rest_is_where_it_was_saved(tmp_path: Any) -> None:
     measurement = Measurement(healthy().run)
     assert any("print_summary(all=True)" in line for line in shown(healthy()))
@@ -280,6 +282,7 @@ def test_families_stand_out_from_black_and_white() -> None:
 # Names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "printed"), [("[red]x[/red]", "[red]x[/red]"), ("a\x1b[31mb", "a\\x1b[31mb"), ("two\nlines", "two lines")]
 )

@@ -111,6 +111,7 @@ def test_tables_of_a_folder_share_a_room(tmp_path: Path, monkeypatch: pytest.Mon
             read_parquet(path, SCHEMA, room)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     available = psutil.virtual_memory()._replace(available=1000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: available)

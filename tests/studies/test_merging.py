@@ -43,6 +43,7 @@ def ledgers(run: Run) -> dict[str, float]:
     return time | {f"bytes {name}": float(amount or 0) for name, amount in measured.byte_ledger.items()}
 
 
+@pytest.mark.slow
 def test_sums_are_those_of_the_jobs_and_both_ledgers_close() -> None:
     jobs = [job([1.0, 3.0, 2.0]), job([4.0], late=1.0), job([0.5] * 6, workers=3, late=100.0, host="node-2")]
     merged = Measurement(merged_run(jobs))
@@ -217,6 +218,7 @@ def summary_of(measurement: Measurement) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.slow
 def test_measurements_on_slow_storage_are_read_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {f"job-{number:02d}": job([1.0]) for number in range(12)}
     for name, run in runs.items():

@@ -181,6 +181,7 @@ def test_plots_of_0_1_2_are_there_and_all_are_found_everywhere() -> None:
     assert set(NAMES) <= set(plots.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plot_byte_ledger", "plot_chunk_phases", "plot_worker_count_timeline"])
 def test_run_measurement_collector_and_loaded_folder_look_alike(
     name: str, wanted: Callable[[str], list[Any]], measurement: Measurement, collector: SimpleNamespace
@@ -308,6 +309,7 @@ def test_a_folder_of_0_1_2(name: str, old: Measurement) -> None:
         assert re.search(r"0\.1\.2|not known|Dask counted no seconds", str(reason))  # noqa: PT017
 
 
+@pytest.mark.slow
 def test_metrics_of_a_run_are_drawn_as_the_run(run: Run) -> None:
     metrics = evaluate(run)
     for name in ("efficiency_summary", "resource_utilization", "data_access_percentage", "throughput_timeline"):
@@ -459,6 +461,7 @@ def colours_of(figure: Figure) -> set[str]:
     return {to_hex(colour).upper() for colour in found}
 
 
+@pytest.mark.slow
 def test_axes_in_a_dark_style_get_dark_colours(run: Run, pyplot: Any) -> None:
     with pyplot.style.context("dark_background"):
         _, ax = plots.plot_time_ledger(run, ax=Figure().add_subplot())

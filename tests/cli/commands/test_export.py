@@ -11,6 +11,7 @@ from roastcoffea.cli import main
 from roastcoffea.storage.store import save_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--out", "--output"])
 def test_what_is_written_goes_where_either_says(option: str, tmp_path: Path) -> None:
     folder = save_run(handmade_run(), tmp_path, "made")

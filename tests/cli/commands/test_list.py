@@ -71,6 +71,7 @@ def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
         assert "".join(line[2:].split("  ")[0].strip() for line in lines[1:]) == name
 
 
+@pytest.mark.slow
 def test_runs_are_sorted_and_filtered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(folder), "--sort", "rate"]) == 0
     found = names(capsys.readouterr().out)
@@ -90,6 +91,7 @@ def test_orders_and_outcomes_are_those_of_the_list() -> None:
     assert command.OUTCOMES == listed.OUTCOMES
 
 
+@pytest.mark.slow
 def test_a_measurement_that_lacks_its_chunks_is_unreadable(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_measurement_that_lacks_its_chunks_is_unreadable(
     assert "chunks.parquet is missing" in out
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_not_finished_is_unreadable(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

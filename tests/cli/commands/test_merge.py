@@ -19,6 +19,7 @@ def jobs(tmp_path: Path) -> Path:
     return tmp_path / "jobs"
 
 
+@pytest.mark.slow
 def test_the_command_names_what_it_wrote(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "runs"
     assert main(["merge", str(jobs), "-o", str(out), "--name", "campaign"]) == 0

@@ -30,6 +30,7 @@ def test_plot_writes_files_and_names_them(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lacking = "roastcoffea: plot_stragglers has nothing to draw: only 3 chunks: finding a slow one takes at least 8\n"
     assert main(["plot", str(drawable), "stragglers", "byte_ledger", "-o", str(tmp_path)]) == 1
@@ -40,6 +41,7 @@ def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys:
     assert "did you mean byte_ledger" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plot_draws_for_a_dark_background(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", str(drawable), "byte_ledger", "--dark", "-o", str(tmp_path)]) == 0
     corner = imread(capsys.readouterr().out.strip())[0, 0]
@@ -64,6 +66,7 @@ def test_a_plot_that_is_named_twice_is_drawn_once(
     assert capsys.readouterr().out == f"{tmp_path / 'sections.png'}\n"
 
 
+@pytest.mark.slow
 def test_plot_overwrites_nothing_unless_told_to(
     drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

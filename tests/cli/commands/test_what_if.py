@@ -33,6 +33,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.count("\n") == 2
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for repeat in (1, 2):
         save_run(made_run(FOUR, 2), tmp_path, f"made-{repeat}")

@@ -10,6 +10,7 @@ import roastcoffea
 from roastcoffea.recording.facility.index import index_of, save_ended
 
 
+@pytest.mark.slow
 def test_runs_that_ended_are_saved_once(observed: Observed, tmp_path: Path) -> None:
     recorder = recorded(observed, tmp_path / "journal")
     (path,) = save_ended(index_of(tmp_path / "journal"), tmp_path / "runs")

@@ -43,6 +43,7 @@ def test_no_dataframe_of_a_measurement_is_left_out(handmade: Measurement) -> Non
     assert set(frames) <= set(handmade.tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", FOLDER_AND_OTHERS)
 def test_every_table_comes_back(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     folder = handmade.export(tmp_path / "new" / "export", file_format)
@@ -104,6 +105,7 @@ def test_a_measurement_of_0_1_2_is_exported(older: Measurement, file_format: str
     assert older.export(tmp_path / "export", file_format).exists()
 
 
+@pytest.mark.slow
 def test_text_in_csv_is_never_a_formula_and_comes_back(hostile: Measurement, tmp_path: Path) -> None:
     folder = hostile.export(tmp_path / "export", "csv")
     with (folder / "chunks.csv").open(newline="", encoding="utf-8") as file:

@@ -34,6 +34,7 @@ def array(told: dict[str, Any]) -> Any:
     return np.frombuffer(content, told["dtype"]).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_areas_of_the_classes_sum_to_the_ledger(page: str, measurement: Measurement) -> None:
     told = drawn(page)
     (figure,) = [root for root in told["doc"]["roots"] if root["attributes"]["name"] == "classes"]

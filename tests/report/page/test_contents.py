@@ -55,6 +55,7 @@ def page(measurement: Measurement) -> str:
     return contents.page_of(measurement)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_metrics(page: str, measurement: Measurement) -> None:
     metrics, shown = measurement.metrics, values(page)
     expected = {name: metrics[name] for name in metrics if metrics.unit[name] is not STRUCTURE}
@@ -126,6 +127,7 @@ def test_the_tab_and_previews_have_the_name_of_the_run(page: str, measurement: M
     assert elapsed in picture
 
 
+@pytest.mark.slow
 def test_names_of_any_kind_are_text() -> None:
     run = dataclasses.replace(hostile_run(NAMES), reported=None, reported_by=None)
     page = contents.page_of(Measurement(run))
@@ -136,6 +138,7 @@ def test_names_of_any_kind_are_text() -> None:
     assert f"This run failed: {NAMES[3]}" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["dask", "local"])
 def test_what_was_not_measured_says_why(backend: str) -> None:
     run = run_without_tables(backend=backend) if backend == "dask" else dataclasses.replace(synthetic_run(), tasks=None)

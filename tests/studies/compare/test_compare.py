@@ -258,6 +258,7 @@ def test_each_run_has_a_label(labels: list[str]) -> None:
         compare(run, run, labels=labels)
 
 
+@pytest.mark.slow
 def test_runs_that_are_no_repeats_are_remarked() -> None:
     runs = [handmade_run(id=str(number)) for number in range(3)]
     larger = tuple(replace(call, options=call.options | {"chunksize": 7}) for call in runs[0].calls)

@@ -34,6 +34,7 @@ def test_the_verdict_comes_first() -> None:
     assert first.notes[-1].startswith("B: wall time +50 %")
 
 
+@pytest.mark.slow
 def test_a_run_that_lacks_events_is_said_to_be_incomplete_before_anything_is_made_of_it() -> None:
     whole, part = made_run(FAST, 2, name="whole"), missing_data()
     notes = compare(part, whole).sheets()[0].notes
@@ -54,6 +55,7 @@ def test_a_comparison_can_be_pickled() -> None:
     assert again.rows[0].metric is found.rows[0].metric
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_are_told_apart() -> None:
     runs = [made_run(FAST, 2, name="dijets", id=letter * 32) for letter in "ab"]
     found = compare(*runs)

@@ -38,6 +38,7 @@ def test_one_run_each_is_clear_over_chunks() -> None:
     assert change.text.endswith(", over chunks)")
 
 
+@pytest.mark.slow
 def test_what_chunks_or_repeats_differ_as_much_is_not_clear() -> None:
     assert [*clear_changes(runs([1.0], scatter=0.2), runs([1.05], scatter=0.2))] == []
     assert [*clear_changes(runs([1.0]), runs([1.0]))] == []
@@ -45,6 +46,7 @@ def test_what_chunks_or_repeats_differ_as_much_is_not_clear() -> None:
     assert [*clear_changes(runs(scattered), runs(scattered[::-1]))] == []
 
 
+@pytest.mark.slow
 def test_repeats_tell() -> None:
     (change,) = clear_changes(runs([1.0, 1.01, 0.99, 1.02, 0.98]), runs([1.5, 1.51, 1.49, 1.52, 1.48]))
     assert change.over == "runs"
@@ -52,6 +54,7 @@ def test_repeats_tell() -> None:
     assert "over chunks" not in change.text
 
 
+@pytest.mark.slow
 def test_the_headline_says_what_is_clear_where_wall_time_is_not() -> None:
     old, new = runs([1.0, 1.01, 0.99, 1.02, 0.98], 5.0), runs([1.5, 1.51, 1.49, 1.52, 1.48], 4.5)
     unknown = speed(old, new)

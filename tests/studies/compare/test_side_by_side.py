@@ -129,6 +129,7 @@ A_FIFTH_SLOWER = (1.269, 1.313, 1.270, 1.255, 1.257, 1.388, 1.281, 1.264, 1.258,
 """The same with a sleep that makes them a fifth slower."""
 
 
+@pytest.mark.slow
 def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
     same, slower = (with_metric(WALL, *seconds) for seconds in (SAME, A_FIFTH_SLOWER))
     drawn, draws = np.random.default_rng(1), 300

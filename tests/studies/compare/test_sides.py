@@ -59,6 +59,7 @@ def test_what_is_nowhere_is_refused(folder: Path) -> None:
         paths_of(folder / "empty")
 
 
+@pytest.mark.slow
 def test_repeats_failed_runs_and_labels(folder: Path) -> None:
     failed = Measurement(handmade_run(outcome="failed", error="OSError: gone", name="broken"))
     side = side_of("B", [folder / "again", failed], "new")

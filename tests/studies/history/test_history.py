@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_analyses_are_kept_apart_and_bad_folders_are_named(folder: Path) -> None:
     found = history(folder)
     names = {one.title: [each.name for each in one.entries] for one in found.analyses}

@@ -72,6 +72,7 @@ def test_a_comparison_tells_what_changed(page: Path) -> None:
     assert "CPU per event +44 %" in fold.partition("</details>")[0]
 
 
+@pytest.mark.slow
 def test_a_page_is_not_overwritten_unasked(page: Path) -> None:
     found = history(page.parent.parent / "runs")
     with pytest.raises(MeasurementError, match="exists"):

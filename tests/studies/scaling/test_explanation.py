@@ -62,6 +62,7 @@ def small(**changes: Any) -> list[Any]:
     return [simulated(made, workers, seed=5, first=workers == 2, place=workers) for workers in (2, 4, 8)]
 
 
+@pytest.mark.slow
 def test_saturated_storage_and_its_limit() -> None:
     study = scaling(small(storage_rate=60e6), rate="4.8 Gbit/s")
     main = study.explanation.main
@@ -76,6 +77,7 @@ def test_saturated_storage_and_its_limit() -> None:
     assert "Storage bandwidth limits these runs" in str(study)
 
 
+@pytest.mark.slow
 def test_a_limit_of_connections_is_latency() -> None:
     study = scaling(small(connections=2, latency=0.05))
     main = study.explanation.main
@@ -92,6 +94,7 @@ def test_requests_that_always_take_most_of_the_time_are_latency() -> None:
     assert (main.name, main.turning.value) == ("storage latency", 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "said"), [(0.9, ""), (0.2, " The scheduler's core was mostly free: ")])
 def test_the_scheduler_s_own_time_is_told_where_it_limits(share: float, said: str) -> None:
     runs = []
@@ -111,6 +114,7 @@ def test_the_scheduler_s_own_time_is_told_where_it_limits(share: float, said: st
     assert bool(said) == ("mostly free" in main.advice)
 
 
+@pytest.mark.slow
 def test_a_cold_cache() -> None:
     main = scaling(small(cold_rate=8e6)).explanation.main
     assert main is not None
@@ -132,6 +136,7 @@ def test_useful_and_lost_workers_are_all_workers() -> None:
         assert useful + lost == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_costs_add_up_to_the_most_workers_for_the_whole_run() -> None:
     for run in small(late_after=4, late_seconds=5.0, slow_hosts={1: 3.0}):
         taken = ScaledRun("run", Measurement(run), by_threads=False)

@@ -64,6 +64,7 @@ def test_the_class_that_eats_the_loss() -> None:
     assert "runs with 3 different numbers" in found.missing["Amdahl"]
 
 
+@pytest.mark.slow
 def test_more_workers_that_slow_each_other_down() -> None:
     found = scaling([gunther(workers, 0.05, 0.01) for workers in (1, 2, 4, 8, 16)])
     law = found.laws["USL"]
@@ -87,6 +88,7 @@ def repeats(workers: int, factors: Sequence[float]) -> list[Run]:
     return [made_run([plan(factor)] * 64, workers) for factor in factors]
 
 
+@pytest.mark.slow
 def test_intervals_of_repeats() -> None:
     found = scaling([*repeats(1, [0.9, 1.0, 1.1]), *repeats(4, [0.95, 1.0, 1.05])])
     assert found.basis == "repeats"
@@ -101,6 +103,7 @@ def test_intervals_of_repeats() -> None:
     assert scaling([*repeats(1, [0.9, 1.0, 1.1, 1.0, 1.0]), amdahl(4)]).doubts == []
 
 
+@pytest.mark.slow
 def test_a_table_with_intervals_is_whole_in_80_columns() -> None:
     found = scaling([run for workers in (1, 2, 13) for run in repeats(workers, [0.912, 1.0, 1.113])])
     told = str(found)
@@ -111,6 +114,7 @@ def test_a_table_with_intervals_is_whole_in_80_columns() -> None:
     assert "\u2026" not in told
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_told() -> None:
     with pytest.raises(NotMeasuredError, match="all these runs have 2 workers"):
         scaling([amdahl(2), amdahl(2)])
@@ -173,6 +177,7 @@ def test_the_threads_of_a_worker_are_a_mean() -> None:
     assert scaling(runs).unit == "workers"
 
 
+@pytest.mark.slow
 def test_no_law_where_more_workers_are_slower() -> None:
     found = scaling([gunther(workers, 1.2, 0.0) for workers in (1, 2, 4, 8)])
     assert found.laws == {}

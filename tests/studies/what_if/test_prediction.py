@@ -50,6 +50,7 @@ def test_repeats_are_replayed_and_their_median_taken() -> None:
     assert several.of_cluster(AS_RECORDED, 8, 1).seconds == pytest.approx(1.0 + 6.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_busy_scheduler_is_told() -> None:
     found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)
     quiet, busy = (one for one in found.predictions if one.scenario == "as recorded")
@@ -184,6 +185,7 @@ def from_storage(workers: int, seconds: float, number: int = 48) -> Run:
     )
 
 
+@pytest.mark.slow
 def test_storage_that_is_saturated_gives_no_more() -> None:
     """Two streams get all that storage has: from one worker to four, chunks take 1, 1, and 2 s."""
     runs = from_storage(2, 1.0), from_storage(1, 1.0), from_storage(4, 2.0)
@@ -254,6 +256,7 @@ def on_model_cluster(workers: int) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_saturated_storage_of_a_model_cluster_is_predicted() -> None:
     found = what_if(on_model_cluster(2), on_model_cluster(4), workers=[1, 2, 4, 8, 16])
     for one in (each for each in found.predictions if each.scenario == AS_RECORDED):
@@ -263,6 +266,7 @@ def test_saturated_storage_of_a_model_cluster_is_predicted() -> None:
         assert one.low < measured < one.high
 
 
+@pytest.mark.slow
 def test_one_run_on_a_model_cluster_does_not_tell_how_much_storage_serves() -> None:
     """Neither one worker, whose rate is unknown if storage was saturated, nor eight, whose share is."""
     found = what_if(on_model_cluster(2), workers=[1, 2, 8])

@@ -142,6 +142,7 @@ def test_the_recorded_chunk_size_is_another_prediction() -> None:
 # Several runs
 
 
+@pytest.mark.slow
 def test_what_cannot_be_replayed_is_refused() -> None:
     with pytest.raises(NotMeasuredError, match="pass runs of one analysis"):
         what_if(made_run(FOUR, 2), made_run(FOUR[:8], 2))
