@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from stand_ins import Observed, recorded
 
 import roastcoffea
