@@ -559,7 +559,7 @@ class Deployment(LoggedPeriod):
 
     def _record(self, make: Callable[[Answer], Plugins]) -> None:
         """Install the plugins, and drain the log about once a second."""
-        while not self.was_open:
+        while not self.was_open and not self._ended.is_set():
             try:
                 self._begin(make)
             except NoAnswerError as problem:
