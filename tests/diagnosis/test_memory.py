@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import handmade
 import numpy as np
 import pytest
 import uproot
@@ -18,7 +19,7 @@ from planted_work import Hungry
 
 from roastcoffea import MetricsCollector
 from roastcoffea.diagnosis.completeness import TARGET, Fit, MemoryEvidence
-from roastcoffea.diagnosis.finding import Finding
+from roastcoffea.diagnosis.finding import CAUSES, Finding
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.memory import BY_NANNY
 
@@ -33,8 +34,8 @@ def evidence_of(measurement: Measurement) -> MemoryEvidence:
 
 
 def said(measurement: Measurement) -> Finding:
-    """What is said of it."""
-    (one,) = (each for each in measurement.verdict if each.cause == "memory")
+    """What is said of it, also where it costs too little to be a finding."""
+    (one,) = CAUSES["memory"].findings(handmade.evidence_of(measurement.run))
     return one
 
 

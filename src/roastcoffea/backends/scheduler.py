@@ -591,7 +591,7 @@ class States:
         self._whole = False
 
 
-SHOWN_BY = "roastcoffea.recording.facility.page"
+SHOWN_BY = "roastcoffea.recording.facility.display"
 """Module that shows runs, in the package of the scheduler: it is above this one, and may be missing there."""
 
 

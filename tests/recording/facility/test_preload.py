@@ -20,7 +20,7 @@ import roastcoffea
 from roastcoffea.facility import dask_setup, dask_teardown
 from roastcoffea.log.journal import Journal, journals_in
 from roastcoffea.measurement import Measurement
-from roastcoffea.recording.facility import page as display
+from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.index import WHY_CUT_OFF, index_of, is_cluster, recorded_in, run_of
 
 PROCESSORS = """

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stand_ins import Observed
 
 import roastcoffea
-from roastcoffea.recording.facility.page import EXPOSED, Exposed
+from roastcoffea.recording.facility.display import EXPOSED, Exposed
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "facility" / "grafana.json"
 

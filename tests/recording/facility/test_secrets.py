@@ -12,7 +12,8 @@ from stand_ins import Observed, Task
 from roastcoffea.cli import main
 from roastcoffea.log.journal import journals_in
 from roastcoffea.log.marks import ANNOTATION
-from roastcoffea.recording.facility.page import EXPOSED, page_of
+from roastcoffea.recording.facility.display import EXPOSED
+from roastcoffea.recording.facility.page import page_of
 from roastcoffea.recording.facility.recorder import NAME, FacilityPlugin
 
 SECRET = "ghp_Plant1Plant2Plant3Plant4Plant5Plant6"

@@ -31,7 +31,7 @@ from roastcoffea.log.journal import LOG, MOST_BYTES, JournalWriter
 from roastcoffea.log.kinds import LogWriter
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.recording.assembly import remove_old
-from roastcoffea.recording.facility import page as display
+from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.observer import ObservedRun, Observer, Runs
 from roastcoffea.records.workers import PREPROCESSING, PROCESSOR
 from roastcoffea.redaction import redacted
