@@ -35,7 +35,8 @@ def evidence_of(measurement: Measurement) -> MemoryEvidence:
 
 def said(measurement: Measurement) -> Finding:
     """What is said of it, also where it costs too little to be a finding."""
-    (one,) = CAUSES["memory"].findings(handmade.evidence_of(measurement.run))
+    evidence = handmade.evidence_of(measurement.run, memory=evidence_of(measurement))
+    (one,) = CAUSES["memory"].findings(evidence)
     return one
 
 

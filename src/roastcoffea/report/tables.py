@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 import roastcoffea
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.diagnosis.stragglers import BALANCE_COLUMNS, STRAGGLER_COLUMNS
+from roastcoffea.diagnosis.slowness import BALANCE_COLUMNS, STRAGGLER_COLUMNS
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics

@@ -23,8 +23,7 @@ from distributed.dashboard.scheduler import template_variables
 from markupsafe import Markup
 
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, IDLING
-from roastcoffea.recording.facility.observer import BIN, RUNNING, UNMETERED, Observer
-from roastcoffea.recording.facility.runs import ObservedRun, short
+from roastcoffea.recording.facility.observer import BIN, RUNNING, UNMETERED, ObservedRun, Observer, short
 from roastcoffea.report.live import IDLE, Rates, clock
 from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import BYTE, GIGABIT_PER_SECOND, KILOHERTZ, counted, duration, number
