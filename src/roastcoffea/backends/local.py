@@ -300,7 +300,7 @@ class LocalMetricsBackend(Recorder):
     ) -> Iterator[tuple[float, float, int | None, float]]:
         """Start, stop, threads and CPU time of a process as a worker.
 
-        Those of this process are one after the other, with the threads that it had for steps.
+        This process has one for each step, in sequence, with the number of threads during that step.
         """
         if not (self._learned and process.pid == self._process):
             starts, stops = self._busy(self._name(process.pid))

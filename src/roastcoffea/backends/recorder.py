@@ -370,7 +370,7 @@ class AskedJobs:
 
 @dataclass(eq=False)
 class LoggedPeriod(Period):
-    """A period of which a scheduler's plugin keeps a log.
+    """A period that a scheduler's plugin logs.
 
     Attributes
     ----------

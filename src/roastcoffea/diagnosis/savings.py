@@ -153,7 +153,7 @@ class Taken:
     rows
         Thread seconds of the finding's rows, by class of the time ledger.
     inside
-        Of somebody slow: thread seconds by class of the time ledger in which they lie.
+        For a slow worker, host, file or chunk: its thread seconds by class of the time ledger.
     last
         Whether it comes after all others: a chunk size, as other changes are those of the recorded chunks.
     at_most
@@ -329,7 +329,7 @@ class Savings:
 
 
 def counted_twice(every: Iterable[Taken]) -> float:
-    """Thread time of somebody slow that lies in classes of time which are taken out as well."""
+    """Thread time of a slow culprit in classes of time that are removed as well."""
     inside, twice = Counter[str](), 0.0
     for taken in every:
         inside.update(taken.inside)

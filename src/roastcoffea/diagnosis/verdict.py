@@ -105,7 +105,7 @@ def _chosen(evidence: Evidence, candidates: list[Finding]) -> list[Finding]:
 def _culprit_of(
     evidence: Evidence, chosen: list[Finding], candidates: list[Finding], waiting: dict[int, float], best: int
 ) -> int:
-    """The culprit with a name of which the best candidate is a consequence; else the best itself."""
+    """The named culprit that causes the best candidate, or the best candidate itself."""
     named = [place for place in waiting if candidates[place].outranks and waiting[place] >= HALF * waiting[best]]
     culprit = max(named, key=lambda place: waiting[place], default=best)
     if candidates[best].outranks or culprit == best:

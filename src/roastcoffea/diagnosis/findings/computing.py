@@ -554,7 +554,7 @@ def start_up(evidence: Evidence) -> Finding | None:
     - Without Dask: `FuturesExecutor` makes a new pool for preprocessing, and one for the chunks. Give it one that
       stays: `FuturesExecutor(pool=loky.get_reusable_executor(max_workers=4))`.
     - Put the environment on a local disk of the worker nodes: imports from a network file system are slow.
-    - Compile with `numba.njit(cache=True)`, so that the next process loads what this one compiled.
+    - Compile with `numba.njit(cache=True)`, so that later processes load the compiled code.
 
     **When it is not a problem.** Each process pays it once. It is a large share of a one-minute test, and of a run of
     an hour a small one: look at the seconds, not at the share.

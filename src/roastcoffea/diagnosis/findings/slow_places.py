@@ -139,7 +139,7 @@ def slow_worker(evidence: Evidence) -> Finding | None:
     - If all workers of a host are slow, the finding is [slow host](slow-host.md).
 
     **When it is not a problem.** Clusters of mixed hardware have slower nodes, which still help. Use smaller chunks
-    there, so that the last one does not hold up the end. A worker is named only if chance does not explain it: the
+    there, so that the last one ends sooner. A worker is named only if chance does not explain it: the
     lower bound of its factor must be above 1.3.
     """
     found = _of_kind(evidence, WORKER)
