@@ -33,7 +33,7 @@ TOP: Final = "(top)"
 
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 35_700,
-    "studies": 33_000,
+    "studies": 33_100,
     "diagnosis": 27_000,
     "instrument": 26_400,
     "report": 25_100,

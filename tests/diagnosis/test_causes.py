@@ -103,7 +103,7 @@ def test_what_the_result_lacks_comes_first_however_little_it_is() -> None:
     first = findings["missing data"]
     assert (first.seconds, first.severity, first.saving) == (None, "incomplete result", "")
     assert first.remedy is not None
-    assert first.text.endswith(f"{first.remedy}.")
+    assert first.text.endswith(first.remedy)
     _, without = found(run)
     assert together == without  # it saves nothing, and hides nothing
     run = made_run([plan(1.0)] * 4, 2)
@@ -192,7 +192,7 @@ def test_no_verdict_contradicts_itself(seed: int) -> None:
         assert not (re.search(one, said) and re.search(other, said)), texts
     for finding in findings:
         parts = [part for part in (finding.what, finding.saving, finding.advice) if part]
-        assert finding.remedy is None or finding.text.endswith(f": {finding.remedy}.")
+        assert finding.remedy is None or finding.text.endswith(f": {finding.remedy}")
         assert all(part[0].isupper() or part[0].isdigit() or part.startswith("chunksize=") for part in parts), parts
         assert finding.what.endswith(".")
         assert str(finding) == repr(finding) == f"{finding.cause}: {finding.text}"

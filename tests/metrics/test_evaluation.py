@@ -289,3 +289,12 @@ def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkey
 def test_a_measurement_is_shown_in_a_line_without_computing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roastcoffea.measurement.evaluate", raising)
     assert repr(Measurement(handmade_run())).startswith("<Measurement ")
+
+
+def test_once_all_is_computed_tables_of_no_user_are_let_go() -> None:
+    metrics = evaluate(handmade_run())
+    table = metrics.evaluator.value("counted_chunks")
+    assert metrics.problems == []
+    again = metrics.evaluator.value("counted_chunks")
+    assert again is not table
+    assert again.equals(table)

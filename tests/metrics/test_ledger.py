@@ -53,6 +53,12 @@ def test_a_name_that_is_none_has_those_that_are_near() -> None:
     assert metrics.missing.get("total_events") is None
 
 
+def test_classes_that_were_not_measured_are_named_by_their_reason() -> None:
+    (sheet,) = Measurement(handmade_run(tasks=None, pauses=None)).time_ledger.sheets()
+    assert sheet.notes[-2].startswith('Not measured: "merge", "transfer"')
+    assert sheet.notes[-2].endswith("not recorded without a scheduler.")
+
+
 def test_the_byte_ledger_shows_all_classes_and_advice() -> None:
     sheet, advice = ledger_of().sheets()
     assert texts(sheet)[-3:] == [

@@ -86,6 +86,16 @@ def test_the_law_of_chunks_that_vary() -> None:
     assert found.factor.tolist() == [1.0] * 16
 
 
+def test_larger_chunks_scatter_as_all_recorded_ones_do_and_not_as_the_first() -> None:
+    varied = chunks(*[100, 300] * 20)
+    law = law_of([varied])
+    assert not isinstance(law, str)
+    late = np.where(np.arange(40) < 20, 1.0, np.tile([0.5, 1.5], 20))
+    found = by_law(varied.with_parts(cpu=late * varied.parts.cpu), law, 800)
+    assert len(found) == 10
+    assert found.parts.total.std() > 0
+
+
 def test_runs_of_two_sizes_make_a_law() -> None:
     assert not isinstance(law_of([chunks(100, 100), chunks(300, 300)]), str)
 

@@ -34,6 +34,11 @@ def test_workers_of_all_hosts_take_part() -> None:
     assert replayed(waiting, Cluster(threads=2, hosts=[(3, 4.0)]), Costs()).seconds == pytest.approx(2.0)
 
 
+def test_a_sample_of_hosts_has_whole_ones() -> None:
+    part = Cluster(threads=1, hosts=[*[(8, 8.0)] * 9, (1, 8.0)], streams=73.0).sample(9)
+    assert (part.workers, part.streams) == (8, 8.0)
+
+
 def test_few_chunks_are_handed_out_at_once() -> None:
     """With as many as two for each thread a worker that is slow keeps its own, unless another steals them."""
     ones = np.ones(4)

@@ -76,6 +76,16 @@ def test_gaps_between_jobs_are_in_no_saving_no_average_and_no_rate() -> None:
     assert sum(one.seconds or 0.0 for one in merged.verdict) <= ran
 
 
+@pytest.mark.parametrize("days", [1, 60, 400])
+def test_jobs_of_a_long_campaign_have_the_idle_time_that_each_has(days: int) -> None:
+    alone = Measurement(job([1.0, 1.0, 10.0])).time_ledger
+    jobs = [job([1.0, 1.0, 10.0], late=late) for late in (0.0, 100.0, days * 86_400.0)]
+    together = Measurement(merged_run(jobs)).time_ledger
+    for name in ("idle: tail", "idle: client", "compute"):
+        assert together[name] == pytest.approx(3 * alone[name], abs=1e-4), name
+    assert abs(together.residual or 0.0) < 1e-4
+
+
 def test_a_free_worker_of_one_job_does_not_wait_for_the_chunks_of_another() -> None:
     """Both run at the same time: one has nothing to do for 3 s while the other one is busy."""
     short, long = job([1.0], workers=1), job([4.0], workers=1)

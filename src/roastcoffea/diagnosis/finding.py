@@ -123,7 +123,7 @@ class Finding:
     @property
     def text(self) -> str:
         """What is slow and where, what it costs, and what to do, with the remedy."""
-        advice = f"{self.advice.removesuffix('.')}: {self.remedy}." if self.remedy else self.advice
+        advice = f"{self.advice.removesuffix('.')}: {self.remedy}" if self.remedy else self.advice
         return " ".join(filter(None, (self.what, self.saving, advice)))
 
     @property

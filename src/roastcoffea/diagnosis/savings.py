@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Final, NamedTuple
 
@@ -66,9 +66,18 @@ class Calibrated:
     """
 
     def __init__(self, run: Recorded) -> None:
-        self._run, self.stages, self.measured, self.workers = run, run.stages, run.seconds, run.workers
+        self._run, self.measured, self.workers = run, run.seconds, run.workers
         self.chunks: list[Chunks] = [stage.chunks for stage in run.stages if stage.chunks is not None]
         self._slots = run.workers * run.threads
+        self.stages = [self._within_its_time(stage) for stage in run.stages]
+
+    def _within_its_time(self, stage: Stage) -> Stage:
+        """A scheduler's time for each task is assumed: it cannot have been the limit if threads were busy."""
+        if stage.chunks is None:
+            return stage
+        busy = float(stage.chunks.parts.total.sum()) / (self._slots * stage.seconds)
+        most = (1.0 if busy < 0.8 else 0.5) * stage.seconds / len(stage.chunks)
+        return replace(stage, costs=stage.costs._replace(scheduler=min(stage.costs.scheduler, most)))
 
     @cached_property
     def repeats(self) -> int:
@@ -90,14 +99,6 @@ class Calibrated:
         """Wall time saved by a change."""
         found = (self.base - self._seconds(removal)) / (1 + self.error)
         return Saved(self._expected(found), float(np.std(found, ddof=1)), abs(self.error) * self.measured)
-
-    def negligible(self, change: Callable[[Chunks], Chunks]) -> bool:
-        """Whether a change of chunks saves next to nothing under any schedule."""
-        most = 0.0
-        for chunks in self.chunks:
-            less = np.abs(chunks.parts.total - change(chunks).parts.total)
-            most += float(less.sum()) / self._slots + float(less.max(initial=0.0))
-        return most < 0.005 * self.measured
 
     def saves_nothing(self, removal: Removal) -> bool:
         """Whether the threads would be busy for as long as the run is, whatever the schedule."""

@@ -121,6 +121,14 @@ class Evaluator:
         self._values[name] = found
         return found
 
+    def release(self) -> None:
+        """Forget tables that users do not see: they are computed again on request."""
+        for name, entry in self.catalogue.entries.items():
+            if not entry.kept and isinstance(self._values.get(name), pa.Table):
+                del self._values[name]
+        if self._below is not None:
+            self._below.release()
+
     def reason(self, name: str) -> str | None:
         """Why an entry is not available, or None; an entry built on request is not built for this."""
         entry = self.catalogue.entries.get(name)
@@ -253,6 +261,7 @@ class Metrics(Presented, Mapping[str, Any]):
         """Internal errors that prevented something from being computed; computes everything to find out."""
         for mapping in (self, self.tables):
             len(mapping)
+        self.evaluator.release()
         return self.evaluator.problems
 
     def computing(self, what: str) -> AbstractContextManager[None]:

@@ -167,8 +167,9 @@ def _fill(
     in excess of threads."""
     times: list[tuple[Integers, Any]] = [(attempts.worker, moments) for moments in attempts[2:8]]
     times += [(spans.worker, moments) for spans in of_workers for moments in (spans.start, spans.stop)]
-    # 42 bits of microseconds are 50 days, and three bits are for the kind of change
-    edges = [of << 42 | axes.microseconds(moments) for of, moments in times]
+    # a worker, a time of the run in as many bits as it needs, and three bits for the kind of change
+    bits = int(axes.edges[-1]).bit_length()
+    edges = [of << bits | axes.microseconds(moments) for of, moments in times]
     keys = np.concatenate([edge << 3 | min(kind, 6) for kind, edge in enumerate(edges)])
     keys.sort()
     kind, places = keys & 7, keys >> 3
@@ -180,7 +181,7 @@ def _fill(
         threads = of_workers[number // 2].threads
         np.add.at(levels[number // 2], np.searchsorted(places, edge), -threads if number % 2 else threads)
     threads, paused, starting, unrecorded = np.cumsum(levels, axis=1)
-    worker, time = places >> 42, places & (1 << 42) - 1
+    worker, time = places >> bits, places & (1 << bits) - 1
 
     def changes(amounts: Numbers | Integers) -> _Changes:
         # an amount is 0 at the end of each worker, so that the next one starts from 0

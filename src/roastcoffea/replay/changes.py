@@ -375,8 +375,9 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
         return np.asarray(laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None])
 
     events = (pieces.stop - pieces.start).astype(np.float64)
-    scatter = ratio(chunks.parts.total, expected(chunks.dataset, chunks.events).sum(axis=1))
-    scatter = np.random.default_rng(0).permutation(np.resize(scatter / scatter.mean(), len(events)))
+    usual, total = expected(chunks.dataset, chunks.events).sum(axis=1), chunks.parts.total
+    scatter = np.divide(total, usual, out=np.ones_like(usual), where=usual > 0)
+    scatter = np.resize(np.random.default_rng(0).permutation(scatter / scatter.mean()), len(events))
     # larger chunks scatter less, because their variations average out
     factor = np.maximum(1 + (scatter - 1) * np.sqrt(chunks.events.mean() / events.mean()), 0.1)
     seconds = expected(chunks.dataset[pieces.row], events) * (factor / factor.mean())[:, None]

@@ -93,7 +93,7 @@ class Cluster:
 
     def sample(self, times: float) -> Cluster:
         """About one of so many workers: some of the hosts, or a part of each, with as much of storage."""
-        hosts = self.hosts[-round(len(self.hosts) / times) :]
+        hosts = self.hosts[: round(len(self.hosts) / times)]
         if len(self.hosts) < times:
             some = [(max(round(workers / times), 1), workers, cores) for workers, cores in self.hosts]
             hosts = [(left, cores * left / workers) for left, workers, cores in some]

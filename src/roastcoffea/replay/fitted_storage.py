@@ -306,7 +306,7 @@ def _slope(doublings: Numbers, relative: Numbers) -> float:
     together = scipy.stats.kendalltau(doublings, relative)
     if not (together.statistic > 0 and together.pvalue < 0.05):
         return 0.0
-    slope, alone, *_ = scipy.stats.theilslopes(relative, doublings)
+    slope, alone, *_ = scipy.stats.theilslopes(relative, doublings, method="joint")
     return float(slope / alone) if slope > 0 and alone > 0 else 0.0
 
 

@@ -116,7 +116,7 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
     first = FirstTasks(events, alike, leaders)
     if len(later) >= FEWEST:
         # whether first tasks took longer than expected by chance: two standard deviations
-        spread = np.mean([np.std(seconds[some]) for _, some in alike])
+        spread = np.average([np.std(seconds[some]) for _, some in alike], weights=[len(own) for own, _ in alike])
         if first.excess(seconds) > 2 * spread / len(leaders) ** 0.5:
             return first
     return FirstTasks(events)

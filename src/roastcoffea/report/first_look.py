@@ -505,13 +505,13 @@ class Screen:
     def _at_the_edge(self, line: Text, end: str) -> list[Text]:
         """Lines with something at the right edge of the first, if there is anything."""
         room = self.width - len(end)
-        first, *others = line.wrap(self.console, room - len(GAP) if end else room, overflow="fold")
-        first.rstrip()
+        lines = list(line.wrap(self.console, room - len(GAP) if end else room, overflow="fold"))
+        for one in lines:
+            one.rstrip()
         if end:
-            first.pad_right(room - first.cell_len)
-            first.append(end, "bold")
-        rest = Text().join(others)
-        return [first, *(self._broken(rest) if others else [])]
+            lines[0].pad_right(room - lines[0].cell_len)
+            lines[0].append(end, "bold")
+        return lines
 
     def _lacking(self, places: Places) -> Iterator[Text]:
         """What is missing, and the line to copy."""

@@ -187,12 +187,15 @@ class Comparison(Presented):
         MeasurementError
             If there is a file already.
         """
-        text = self.text(form, everything=everything)
         if path is not None:
+            text = self.text(form, everything=everything)
             with whole_file(Path(path), overwrite=overwrite) as file:
                 file.write(text.encode())
             return
-        text = for_terminal(self.sheets(everything=everything)) if form == "text" else text
+        in_terminal = form == "text"
+        text = (
+            for_terminal(self.sheets(everything=everything)) if in_terminal else self.text(form, everything=everything)
+        )
         print(text, end="", flush=True)  # noqa: T201
 
     def text(self, form: str, *, everything: bool = False) -> str:

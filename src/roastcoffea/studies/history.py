@@ -151,7 +151,8 @@ def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
             entry = replace(entry, reason=f"it is the same run as {known[entry.id]}")
         known.setdefault(entry.id, entry.name)
         entries.append(entry)
-    others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in {one.path for one in runs})
+    known_paths = {one.path for one in runs}
+    others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in known_paths)
     skipped += [f"{path.name}: it is no measurement" for path in others if not path.name.startswith(".")]
     return entries, skipped
 

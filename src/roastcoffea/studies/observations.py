@@ -567,10 +567,11 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     if count < 2:
         return Judgement(reason="how far repeats of a single run differ is not known", needed=FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
-    low, high = _welch_interval(old, new, confidence)
     if left_out:  # of the ordered differences of pairs at either end
         differences = np.sort(np.subtract.outer(new, old), axis=None)
         low, high = float(differences[left_out - 1]), float(differences[-left_out])
+    else:
+        low, high = _welch_interval(old, new, confidence)
     needed = _needed(old, new, moved, confidence, ratios)
     if count < FEWEST and not left_out:
         return Judgement(reason=f"{len(old)} and {len(new)} runs are too few", needed=needed)

@@ -71,11 +71,11 @@ def needs_of(text: str, found: Limits, groups: Groups, unit: str) -> list[str]:
         events *= sum(run.events for run in runs) / (8 * size)
     rates = [one.rate for one in found.causes if one.rate and one.share.value >= MATTERS]
     factors = [(events * rate.each / rate.value.value, rate) for rate in rates]
-    lines = [
-        f"{text} needs {number(three_digits(factor))} times {rate.thing}: "
-        f"{rate.unit.text(three_digits(events * rate.each))} instead of {rate.text()}."
-        for factor, rate in sorted(factors, key=lambda pair: -pair[0])
-    ]
+    lines = []
+    for factor, rate in sorted(factors, key=lambda pair: -pair[0]):
+        amount, times = rate.unit.text(three_digits(events * rate.each)), number(three_digits(factor))
+        short = f"{text} needs {times} times {rate.thing}: {amount} instead of {rate.text()}."
+        lines.append(short if factor > 1 else f"For {text} {rate.thing} is enough: {amount} of {rate.text()}.")
     needed = events * found.ideal * (1.0 if unit == "thread" else largest.workers / largest.threads)
     reached = FRACTION.text(min(max(run.rate for run in runs) / events, 9.99))
     words = f"Without any limit {text} would take {counted(three_digits(needed), f'such {unit}')}"

@@ -616,7 +616,8 @@ def _words(name: str, shares: Shares, groups: Groups, *, at: int, rate: Rate | N
     slow = sorted(run.slow.items(), key=lambda pair: -pair[1])
     named = [f"{worker} ({number(three_digits(factor))} times)" for worker, factor in slow[:3]]
     ratio = float(shares.work[at, 0] / max(shares.work[0, 0], 1e-300))
-    pair = (first, min(later, key=_waiting)) if name == COLD else (groups[shares.least][0], run)
+    warm = min((one for one in later if one.reading is not None), key=_waiting, default=first)
+    pair = (first, warm) if name == COLD else (groups[shares.least][0], run)
     waits = [
         f"{SECOND.text(_waiting(one))} with {counted(one.workers, unit)}"
         for one in dict.fromkeys(pair)

@@ -248,7 +248,7 @@ def test_a_pool_that_the_executor_was_given_has_its_own_number_of_workers(option
     run = dataclasses.replace(made_run([plan(1.0, core_wait=1.0)] * 20, 2, cores=1), tasks=None)
     finding = only(with_call(run, executor="FuturesExecutor", options=options), "contention")
     assert finding.remedy == line
-    assert finding.text.endswith(f"Use 1 worker: {line}.")
+    assert finding.text.endswith(f"Use 1 worker: {line}")
 
 
 PROCESS, SMEAR = Place("P.process", "/my.py", 3), Place("smear", "/my.py", 7)

@@ -437,7 +437,7 @@ def decompression(evidence: Evidence) -> Finding | None:
         return None
     seconds = by_part(evidence.counted, "dataset", phases.COLUMNS_OF[phases.DECOMPRESS])
     found = most_of("dataset", seconds)
-    most = f", most of it in dataset {found[0].name}" if len(seconds) > 1 else ""
+    most = f", most of it in dataset {found[0].name}" if found and len(seconds) > 1 else ""
     # zstd or lz4 need 30 % of the CPU time of LZMA
     change = of_chunks(lambda old: with_computing(old, decompress=0.3 * old.parts.decompress))
     return Finding(

@@ -41,6 +41,16 @@ def _phase(one: Slow) -> str:
     return (one.phase or "").removesuffix("_seconds")
 
 
+def _inside(evidence: Evidence, phase: str, seconds: float) -> dict[str, float]:
+    """Thread seconds of a slow phase by class of time; of all classes of chunks where the phase is not known."""
+    if phase in CLASS_OF:
+        return {CLASS_OF[phase]: seconds}
+    classes = dict.fromkeys(CLASS_OF.values())
+    busy = {name: value or 0.0 for name, value in evidence.ledger.items() if name in classes}
+    total = sum(busy.values()) or 1.0
+    return {name: seconds * amount / total for name, amount in busy.items()}
+
+
 def _slow(evidence: Evidence, found: Sequence[Slow], what: str, advice: str, remedy: str | None = None) -> Finding:
     """Who is slow, with what its chunks took beyond the others taken out."""
     kind, factors, phases = found[0].kind, None, list[str | None]()
@@ -54,7 +64,7 @@ def _slow(evidence: Evidence, found: Sequence[Slow], what: str, advice: str, rem
         phases = [_phase(slow[name]) or None if name in slow else None for name in names]
     inside = Counter[str]()
     for one in found:
-        inside[CLASS_OF.get(_phase(one), "")] += one.seconds  # type: ignore[assignment]
+        inside.update(_inside(evidence, _phase(one), one.seconds))
     return Finding(
         what=what,
         advice=advice,
@@ -420,5 +430,5 @@ def slow_chunk(evidence: Evidence) -> Finding | None:
         advice=f"Check what {line.place if line else 'process()'} does with these events.",
         culprits=(culprit, *functions),
         rows={f"chunk of {entries_of(worst)}": excess},
-        taken=Taken(removal, inside={CLASS_OF.get(phase or "", ""): excess}),
+        taken=Taken(removal, inside=_inside(evidence, phase or "", excess)),
     )

@@ -280,7 +280,8 @@ def worker_map(context: Context) -> Chart:
 
 def _busy(stream: Stream, workers: Sequence[str], context: Context) -> Numbers:
     """Share of the threads of each worker that had a task."""
-    of_lane = np.array([workers.index(worker) for worker in stream.lanes])
+    place = {worker: number for number, worker in enumerate(workers)}
+    of_lane = np.array([place[worker] for worker in stream.lanes])
     edges = np.linspace(context.start, context.stop, COLUMNS + 1)
     seconds = busy_in_pixels(of_lane[stream.lane], stream.start, stream.stop, (len(workers), COLUMNS), edges)
     return np.asarray(seconds / (np.bincount(of_lane)[:, None] * (edges[1] - edges[0])))
@@ -292,6 +293,7 @@ def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
     if samples is None:
         return {}
     frame = samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"]).to_pandas()
+    frame = frame[frame["time"].notna()]
     bins = (COLUMNS * (frame["time"] - context.start) / (context.stop - context.start)).astype(int)
     frame["bin"] = bins.clip(upper=COLUMNS - 1)  # the last report comes at the end
     threads = context.inputs.value("worker_lifetimes").to_pandas().drop_duplicates("worker", keep="last")
