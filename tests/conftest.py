@@ -40,7 +40,7 @@ PRELOADED = ["distributed", "coffea.processor", "coffea.nanoevents", "pytest", "
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run all tests in two processes, or three where some wait; single files, and what is debugged, in one.
+    """Run all tests in two processes, or four where many wait; single files, and what is debugged, in one.
 
     This is no option in pyproject.toml, as `-p no:xdist` could not be given there.
     """
@@ -48,7 +48,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     options = config.option
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
     if whole and getattr(options, "numprocesses", 0) is None and not options.usepdb:
-        options.numprocesses, options.dist = 2 if "not cluster" in options.markexpr else 3, "loadfile"
+        options.numprocesses, options.dist = 2 if "not cluster" in options.markexpr else 4, "worksteal"
 
 
 def keep_compiled_modules(config: pytest.Config) -> None:

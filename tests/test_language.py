@@ -130,6 +130,7 @@ def commands(command: click.Command) -> Iterator[click.Command]:
             yield from commands(each)
 
 
+@pytest.mark.slow
 def test_texts_and_comments_of_the_package() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         texts = [*literals(tree_of(path)), *comments(path.read_text(encoding="utf-8"))]
