@@ -1,4 +1,4 @@
-"""Each layer imports only layers below it, and what travels to workers needs next to nothing."""
+"""Each part of the package imports only parts before it, and what travels to workers needs next to nothing."""
 
 import ast
 import sys
@@ -19,44 +19,14 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-BELOW: dict[str, tuple[str, ...]] = {
-    "units": (),
-    "redaction": (),
-    "interrupts": (),
-    "errors": ("redaction", "interrupts"),
-    "sheets": ("units", "redaction"),
-    "records": ("units", "errors"),
-    "storage.folders": ("errors",),
-    "log": ("records", "storage.folders"),
-    "generations": ("records",),
-    "instrument": ("log", "generations"),
-    "backends": ("log", "compat", "generations"),
-    "storage.reading": ("errors",),
-    "storage": ("compat", "storage.folders"),
-    "compat": ("records", "storage.reading"),
-    "metrics": ("generations", "compat", "sheets", "storage.folders"),
-    "replay": ("metrics",),
-    "diagnosis": ("replay",),
-    "visualization": ("diagnosis", "storage"),
-    "report": ("visualization", "log"),
-    "measurement": ("report", "storage", "log"),
-    "compat.measurements": ("measurement", "report"),
-    "export": ("compat.measurements",),
-    "legacy": ("compat",),
-    "recording.assembly": ("instrument", "backends", "storage"),
-    "collector": ("measurement", "recording.assembly"),
-    "studies": ("collector",),
-    "monitor": ("measurement", "instrument", "backends"),
-    "recording": ("collector",),
-    "auto": ("recording",),
-    "facility": ("recording",),
-    "importers": ("recording",),
-    "cli": ("recording", "monitor", "studies"),
-    "demo": ("cli",),
-    "__main__": ("cli",),
-    "__init__": (),
-}
-"""The layers right below each part of the package; what is below those may be imported as well."""
+ORDER = (
+    *("__init__", "units", "redaction", "interrupts", "errors", "sheets", "records"),
+    *("storage.folders", "storage.reading", "log", "generations", "instrument"),
+    *("compat", "legacy", "storage", "backends", "metrics", "replay", "diagnosis", "visualization", "report"),
+    *("measurement", "compat.measurements", "export", "recording.assembly", "collector"),
+    *("studies", "monitor", "recording", "auto", "facility", "importers", "cli", "demo", "__main__"),
+)
+"""The parts of the package: each imports only parts before it."""
 
 TRAVELLING = (
     "roastcoffea.instrument.probe",
@@ -81,15 +51,9 @@ MOST_AT_THE_TOP = 9
 
 
 def part(module: str) -> str:
-    """The part of the package that a module belongs to: the longest name of BELOW that its own begins with."""
+    """The part of the package that a module belongs to: the longest name of ORDER that its own begins with."""
     names = module.split(".")[1:] or ["__init__"]
-    return next((name for end in range(len(names), 0, -1) if (name := ".".join(names[:end])) in BELOW), names[0])
-
-
-@cache
-def all_below(layer: str) -> set[str]:
-    """The layer itself and everything under it."""
-    return {layer}.union(*(all_below(lower) for lower in BELOW[layer]))
+    return next((name for end in range(len(names), 0, -1) if (name := ".".join(names[:end])) in ORDER), names[0])
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -126,21 +90,21 @@ def module_of(package: str, name: str) -> str:
     return full if full in MODULES or f"{full}.__init__" in MODULES else package
 
 
-def test_each_module_has_a_layer() -> None:
-    assert [module for module in MODULES if part(module) not in BELOW] == [], "give them one in BELOW"
+def test_each_module_has_a_place() -> None:
+    assert [module for module in MODULES if part(module) not in ORDER] == [], "give them a place in ORDER"
 
 
-def test_a_module_imports_only_layers_below_its_own() -> None:
+def test_a_module_imports_only_what_stands_before_it() -> None:
     above = {
-        module: sorted(name for name in imported(module, deep=True) if is_above(name, part(module)))
+        module: sorted(name for name in imported(module, deep=True) if comes_after(name, part(module)))
         for module in MODULES
     }
     assert {module: names for module, names in above.items() if names} == {}
 
 
-def is_above(name: str, layer: str) -> bool:
-    """Whether a module is one of ours that the layer may not import."""
-    return name.startswith("roastcoffea.") and part(name) not in all_below(layer)
+def comes_after(name: str, own: str) -> bool:
+    """Whether a module is one of ours that stands behind a part of the package."""
+    return name.startswith("roastcoffea.") and ORDER.index(part(name)) > ORDER.index(own)
 
 
 def test_the_package_itself_is_imported_for_its_version_alone() -> None:
