@@ -13,7 +13,7 @@ from distributed import Client
 
 from roastcoffea import MetricsCollector
 from roastcoffea.instrument.hook import recorded_steps
-from roastcoffea.metrics.scheduler_and_client import CLASSES
+from roastcoffea.metrics.scheduler_and_client import TABLE
 
 FRAMES = SimpleNamespace(frames=[b"12345", bytearray(5), memoryview(b"12")])
 
@@ -132,7 +132,7 @@ def test_a_run_on_dask_has_steps_graphs_and_merges(client: Client, sample: Any) 
     ours = tasks["kind"].isin({"processor", "merge"})
     assert sent["tasks"].sum() - ours.sum() in {0, 1}  # the function itself, if coffea sends it as a task
     assert (submits["graph_bytes"] > 0).all()
-    assert sum(metrics[f"client_{name}_seconds"] for name in CLASSES) == pytest.approx(metrics["elapsed_time_seconds"])
+    assert sum(metrics[f"client_{name}_seconds"] for name in TABLE) == pytest.approx(metrics["elapsed_time_seconds"])
     # a binary tree merges each result of a chunk once, and each merged one but the last
     merges, chunks = measurement.merges, (tasks["kind"] == "processor").sum()
     levels = [-(-chunks // 2**level) for level in range(int(chunks - 1).bit_length() + 1)]

@@ -14,11 +14,3 @@ def test_seconds_are_spread_over_their_time() -> None:
     where = axes(0.0, 4.0, np.zeros(1, np.int64), 1, 4)
     # the last one ends beyond the bins
     assert spread(np.zeros(3, np.int64), begin, end, seconds, where).tolist() == [[1.0, 2.0 + 7.0, 1.0, 1.0]]
-
-
-def test_bins_are_of_about_equal_width_in_whole_microseconds() -> None:
-    where = axes(10.0, 10.00001, ONE, 1, 3)
-    assert where.edges.tolist() == [0, 3, 7, 10]
-    assert where.bins == 3
-    assert where.microseconds(np.array([9.0, 10.000004, 20.0])).tolist() == [0, 4, 10]
-    assert where.bin(np.array([0, 3, 10])).tolist() == [0, 1, 2]

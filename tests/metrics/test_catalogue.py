@@ -2,7 +2,6 @@ import pytest
 
 from roastcoffea.metrics import CATALOGUE, GROUPS
 from roastcoffea.metrics.catalogue import RAW, Catalogue, Fact, metric
-from roastcoffea.metrics.workflow import data_rate_gbps
 from roastcoffea.units import COUNT
 
 METRICS = list(CATALOGUE.metrics())
@@ -28,31 +27,9 @@ def test_every_metric_says_what_it_is(entry):
     assert (entry.unit.symbol == "structure") == (entry.group == RAW or entry.name in STRUCTURES)
 
 
-def test_metrics_come_group_by_group():
-    positions = [GROUPS.index(entry.group) for entry in METRICS]
-    assert positions == sorted(positions)
-
-
 def test_formula_is_the_functions_own_arithmetic():
     entry = CATALOGUE.entries["core_efficiency"]
     assert entry.formula == "total_cpu_time / (elapsed_time_seconds * total_cores)"
-
-
-def test_a_metric_stays_a_function():
-    assert data_rate_gbps(1e9, 8.0) == pytest.approx(1.0)
-
-
-def test_aliases_of_older_versions():
-    assert CATALOGUE.aliases == {
-        "wall_time": "elapsed_time_seconds",
-        "processor_io_wait_time_seconds": "processor_noncpu_time_seconds",
-        "processor_cpu_percent": "processor_cpu_percentage",
-        "processor_io_wait_percent": "processor_noncpu_percentage",
-        "overhead_io_wait_time_seconds": "overhead_noncpu_time_seconds",
-        "time_worker_seconds": "time_worker_overhead_seconds",
-        "time_on_the_way_seconds": "time_in_flight_seconds",
-        "time_idle_placement_seconds": "time_idle_misplaced_seconds",
-    }
 
 
 def test_an_input_must_be_defined_before_it_is_used():

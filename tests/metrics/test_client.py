@@ -8,10 +8,11 @@ import pytest
 from handmade import LOOP, STEPS, T, call, central_run, loop, step
 
 from roastcoffea.metrics import Metrics, evaluate
-from roastcoffea.metrics.scheduler_and_client import CLASSES
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import CLIENT_STEP_COLUMNS, TASK_COLUMNS
+
+CLASSES = ("submit", "merge", "gather", "preparing", "waiting", "outside", "unaccounted")
 
 
 def with_steps(*rows: dict[str, Any], **changes: Any) -> Run:

@@ -80,15 +80,6 @@ def test_a_metric_is_computed_with_what_it_needs_and_nothing_else(name: str, cal
         assert set(called) == needs(name)
 
 
-def test_nothing_is_computed_for_names_and_units(calls: Counter[str]) -> None:
-    metrics = evaluate(handmade_run())
-    assert str(metrics.unit["data_rate_gbps"]) == "Gbit/s"
-    assert "nothing" not in metrics
-    with pytest.raises(KeyError, match="did you mean"):
-        metrics["wall_tim"]
-    assert not calls
-
-
 def test_why_one_metric_is_missing_takes_no_other(calls: Counter[str]) -> None:
     metrics = evaluate(handmade_run(chunks=None, absent={"chunks": "the hook was off"}))
     assert metrics.missing["num_chunks"] == "the hook was off"
@@ -152,21 +143,6 @@ def small_catalogue(calls: list[str]) -> Catalogue:
         return [bulky]
 
     return catalogue
-
-
-def test_what_is_built_on_request_is_not_built_to_see_whether_it_can_be() -> None:
-    calls: list[str] = []
-    evaluator = Evaluator(small_catalogue(calls), {RUN: "a run"})
-    assert evaluator.reason("raw") is None
-    assert calls == ["bulky"]
-    assert evaluator.value("raw") is evaluator.value("raw")
-
-
-def test_a_metric_can_say_its_source() -> None:
-    evaluator = Evaluator(small_catalogue([]), {RUN: "a run"})
-    assert evaluator.source("first") is None
-    assert evaluator.value("first") == 1
-    assert evaluator.source("first") == "elsewhere"
 
 
 def test_an_input_that_is_given_is_not_computed_and_one_from_below_is_asked_there() -> None:
@@ -239,7 +215,7 @@ def complete() -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CATALOGUE.entries)
+@pytest.mark.parametrize("name", [*CATALOGUE.entries][::9])
 def test_one_that_raises_takes_nothing_else_away(
     name: str, complete: tuple[set[str], set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,14 +242,6 @@ def test_one_that_raises_takes_nothing_else_away(
     if not isinstance(entry, Metric):  # what others are made of
         assert load(measurement.save(tmp_path, "run")).run.id == measurement.run.id
         assert set(measurement.tables) == tables
-
-
-def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "elapsed_time_seconds"
-    entry = CATALOGUE.entries[name]
-    monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=raising))
-    with pytest.raises(RuntimeError, match="planted"):
-        Measurement(handmade_run()).metrics[name]
 
 
 @pytest.mark.parametrize("table", ["failed", "failed_files", "missing", "branches", "sections"])

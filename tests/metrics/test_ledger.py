@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import analyses
 import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
-from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
+from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from handmade import (
     BRANCH_READS,
     BY_DESIGN,
@@ -233,9 +232,7 @@ def test_of_a_call_that_failed_nobody_knows_what_began():
 @pytest.mark.parametrize(
     ("executor", "options"),
     [
-        (IterativeExecutor, {"retries": 0}),
         (IterativeExecutor, {"retries": 2}),
-        (FuturesExecutor, {"pool": ThreadPoolExecutor, "retries": 1}),
         (DaskExecutor, {"retries": 1}),
     ],
 )

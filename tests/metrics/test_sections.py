@@ -1,15 +1,16 @@
 """Sections, summed by name and dataset."""
 
 import pytest
-from handmade import CHUNKS, SECTIONS
+from handmade import SECTIONS, handmade_run
 
-from roastcoffea.metrics.profile import totals_of
+from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.chunks import SECTION_COLUMNS
 
 
 def totals(sections):
-    table = totals_of(table_of_rows(CHUNK_COLUMNS, CHUNKS), table_of_rows(SECTION_COLUMNS, sections))
+    run = handmade_run(sections=table_of_rows(SECTION_COLUMNS, sections))
+    table = Measurement(run).metrics.evaluator.value("section_totals")
     return {(row["name"], row["dataset"]): row for row in table.to_pylist()}
 
 

@@ -15,12 +15,6 @@ def test_stacks_of_several_calls_are_summed() -> None:
     assert len(once) == len(ROWS)
 
 
-def test_seconds_of_no_state_are_unknown() -> None:
-    stacks = {stack.places[-1].function: stack for stack in stacks_of(profile_table())}
-    assert stacks["helper"].states == {"core": 0.0, "contention": 0.0, "blocked": 1.0, "unknown": 1.0}
-    assert stacks["spin"].states["unknown"] == 0.0
-
-
 def test_the_tree_sums_what_is_called() -> None:
     root = Profile(stacks_of(profile_table())).tree()
     assert (root.seconds, root.self_seconds, root.samples) == (20.0, 0.0, 200)
@@ -32,4 +26,3 @@ def test_the_tree_sums_what_is_called() -> None:
     recursive = process.children[0]
     assert (recursive.seconds, recursive.self_seconds) == (12.0, 10.0)
     assert recursive.states["core"] == 11.0
-    assert recursive.self_states["core"] == 9.0

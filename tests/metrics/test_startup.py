@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 from handmade import T
 from limited_runs import edited
 from made_runs import Plan, made_run, plan, waiting_in
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.thread_activity import _median
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -258,9 +256,3 @@ def test_processes_of_a_pool_after_preprocessing_have_start_up() -> None:
     assert found["start-up"] == pytest.approx(4.0)
     assert found["preprocessing"] == pytest.approx(3.0)
     assert abs(found.residual or 0.0) < 1e-6
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 10, 11])
-def test_a_median_is_that_of_numpy(number: int) -> None:
-    values = np.random.default_rng(number).normal(size=number)
-    assert _median(values) == np.median(values)

@@ -119,15 +119,6 @@ def test_a_run_of_no_duration():
     assert "elapsed_time_seconds" in metrics.missing["avg_workers"]
 
 
-def test_metrics_are_found_by_their_older_names(metrics):
-    assert metrics["wall_time"] == 100
-    assert "processor_io_wait_percent" in metrics
-    assert metrics.get("overhead_io_wait_time_seconds") == 0.25
-    assert str(metrics.unit["wall_time"]) == "s"
-    assert metrics.source["wall_time"] == "wall clock"
-    assert "wall_time" not in list(metrics)
-
-
 def test_an_unknown_name_has_close_matches(metrics):
     with pytest.raises(KeyError, match="did you mean") as caught:
         metrics["data_rate_gbs"]
@@ -189,12 +180,6 @@ def test_an_odd_report_is_passed_over(field, report):
     )
 
 
-def test_a_partial_report_gives_what_it_has():
-    metrics = evaluate(handmade_run(coffea_report={"entries": 900}))
-    assert (metrics["total_events"], metrics["total_bytes_read"]) == (900, 4500)
-    assert metrics.source["total_bytes_read"] == "coffea report (from the Runner call)"
-
-
 def test_a_call_without_report_makes_chunks_count():
     calls = (CALLS[0], call("c2", T, T + 1, None))
     assert events_and_bytes(handmade_run(calls=calls)) == (450, 4500, "chunk records")
@@ -228,11 +213,6 @@ def test_bytes_of_checkpoints_were_not_read():
 
 
 # -- which attempts count
-
-
-def test_order_of_rows_does_not_decide_which_attempt_counts():
-    backwards = evaluate(with_chunks(*reversed(CHUNKS)))
-    assert backwards["per_dataset"] == evaluate(handmade_run())["per_dataset"]
 
 
 def test_the_same_task_in_two_calls_counts_twice():
@@ -272,11 +252,6 @@ def test_unknown_worker_cpu_is_counted_in_the_reason():
     metrics = evaluate(with_lifetimes(LIFETIMES[0], LIFETIMES[1] | {"cpu_seconds": None}))
     assert metrics.missing["worker_cpu_time_seconds"] == "unknown for 1 of 2 workers"
     assert "total_cores" in metrics
-
-
-def test_unknown_threads():
-    metrics = evaluate(with_lifetimes(LIFETIMES[0] | {"threads": None}))
-    assert metrics.missing["core_efficiency"] == "threads unknown for 1 of 1 workers"
 
 
 def test_peak_memory_without_samples_and_without_chunks():
@@ -330,12 +305,6 @@ def test_reported_run_without_records():
     metrics = evaluate(run)
     assert metrics.missing["raw_chunk_metrics"] == "it kept none"
     assert set(metrics.missing) | set(metrics) == {*NAMES, "a_name_of_theirs"}
-
-
-def test_reported_raw_structures_win_and_say_so():
-    metrics = evaluate(handmade_run(reported={"raw_chunk_metrics": [{"a": 1}]}, reported_by="it"))
-    assert metrics["raw_chunk_metrics"] == [{"a": 1}]
-    assert metrics.source["raw_chunk_metrics"] == "reported by it"
 
 
 def test_a_reported_present_name_wins_over_the_older_one():

@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
 from roastcoffea.metrics.statistics import Flags, Integers, integers, places
 from roastcoffea.records.arrow import arrow_schema, row_codes
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Column, bytes_column, picked
 from roastcoffea.records.run import Run
 
 SAME_LOOP: Final = "chunks of a file"
@@ -31,7 +32,7 @@ BASKETS_AT_ONCE: Final = 500_000
 class Reads:
     """Reads of branches by attempts that counted; the arrays have one element per row of `table`."""
 
-    table: pa.Table
+    table: Table
     attempt: Integers
     """Row of the attempt in the table of chunks."""
     payload: Integers
@@ -49,12 +50,12 @@ class Reads:
         return np.asarray(np.sum(list(self.reread.values()), axis=0), dtype=np.int64)
 
 
-def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
+def codes(table: Table, columns: Sequence[str]) -> Integers:
     """A number for each row, from 0 without gaps; rows with equal values in all these columns share it."""
     return np.asarray(np.unique(row_codes(table.select([*columns])), return_inverse=True)[1])
 
 
-def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Reads:
+def split_reads(chunks: Table, counted: Flags, branch_reads: Table) -> Reads:
     """Reads of the attempts that counted, with first reads separated from repeated ones.
 
     A basket is identified by file, uuid, tree, branch and number. If attempts read different parts of one, the largest
@@ -165,7 +166,7 @@ def _follows(place: Integers, group: Integers, time: Integers) -> Flags:
     return found
 
 
-def embedded_in_tree(reads: pa.Table) -> Flags:
+def embedded_in_tree(reads: Table) -> Flags:
     """Whether baskets of a read are embedded in the tree: their size is 0.
 
     A basket in between that was not read has no size either, even if all others from first to last have one.
@@ -180,8 +181,8 @@ def embedded_in_tree(reads: pa.Table) -> Flags:
 
 BRANCH_COLUMNS: Final = (
     *picked((*CHUNK_COLUMNS, *BRANCH_READ_COLUMNS), "dataset", "file", "branch"),
-    Column("bytes_payload", "integer", "B", "of baskets read for the first time in this run"),
-    Column("bytes_reread", "integer", "B", "of baskets already read in this run"),
+    bytes_column("bytes_payload", "of baskets read for the first time in this run"),
+    bytes_column("bytes_reread", "of baskets already read in this run"),
     *picked(BRANCH_READ_COLUMNS, "bytes_uncompressed"),
     Column("baskets", "integer", "baskets", "baskets read for the first time in this run"),
     Column("chunks", "integer", "chunks", "chunks that read the branch"),
@@ -193,7 +194,7 @@ KEYS: Final = ("dataset", "file", "branch")
 AMOUNTS: Final = tuple(column.name for column in BRANCH_COLUMNS if column.name not in KEYS)
 
 
-def tree_branches_of(chunks: pa.Table, reads: Reads) -> pa.Table:
+def tree_branches_of(chunks: Table, reads: Reads) -> Table:
     """Branches by dataset, file and tree: keys, amounts, and whether their baskets are embedded in the tree."""
     seconds = [column.name for column in BRANCH_COLUMNS if column.kind == "number"]
     table = pa.table(
@@ -210,24 +211,24 @@ def tree_branches_of(chunks: pa.Table, reads: Reads) -> pa.Table:
     return _summed(table, (*KEYS, "tree"), {"embedded": "any"})
 
 
-def over_trees(tree_branches: pa.Table) -> pa.Table:
+def over_trees(tree_branches: Table) -> Table:
     """Branches by dataset and file, with BRANCH_COLUMNS, from branches by tree."""
     return _summed(tree_branches, KEYS, {})
 
 
-def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> pa.Table:
+def _summed(table: Table, keys: tuple[str, ...], others: dict[str, str]) -> Table:
     """Sums of the amounts by these keys; other columns are combined in other ways."""
     steps = {name: (name, step) for name, step in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 
-NO_TREE_BRANCHES: Final = pa.Table.from_batches(
+NO_TREE_BRANCHES: Final = Table.from_batches(
     [], pa.schema([*arrow_schema(BRANCH_COLUMNS), pa.field("tree", pa.string()), pa.field("embedded", pa.bool_())])
 )
 """Made without `empty_table`, which imports pandas."""
 
 
-def branches_of(run: Run) -> pa.Table | None:
+def branches_of(run: Run) -> Table | None:
     """Branches by dataset and file, with BRANCH_COLUMNS; None if not measured."""
     if run.chunks is None or run.branch_reads is None or run.chunks["id"].null_count:
         return None

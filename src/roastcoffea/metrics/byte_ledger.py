@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.generations import reads_on
 from roastcoffea.metrics import facts, phases
@@ -36,9 +37,10 @@ from roastcoffea.metrics.facts import (
     rows_where,
     rows_with,
 )
-from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger, attempts_of_calls, compared
+from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger, amount_of, attempts_of_calls, compared
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
+from roastcoffea.records.columns import Row
 from roastcoffea.records.run import FINISHED, OF_TASKS, OUTSIDE, Run
 from roastcoffea.records.workers import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.sheets.sheet import BYTE_LEDGER, TRANSFERRED, Cell, Sheet
@@ -55,7 +57,7 @@ PLACES: Final = ("dataset", "file", "endpoint")
 AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
 UNCOMPRESSED: Final = "uncompressed"
 
-MEANINGS: Final[Mapping[str, str]] = {
+MEANINGS: Final = {
     **{one.name: one.meaning for one in phases.BYTE_CLASSES},
     phases.TOTAL: "Bytes requested from storage, of all classes.",
     UNCOMPRESSED: "Size of what was read after decompression.",
@@ -116,11 +118,11 @@ class ByteLedger(Ledger["int | None"]):
     name: ClassVar[str] = "byte ledger"
     title: ClassVar[str] = BYTE_LEDGER
     unit: ClassVar[Unit] = BYTE
-    _advisers: ClassVar[list[Adviser]] = []
+    _adviser: ClassVar[Adviser]
 
-    requests: pa.Table
+    requests: Table
     """One row per attempt: dataset, file, bytes of each class, total."""
-    tree_branches: pa.Table
+    tree_branches: Table
     """As `branches`, but by `tree` as well; `embedded`: whether baskets are stored in the tree, without a size."""
     certificate: Certificate
     _: KW_ONLY
@@ -136,7 +138,7 @@ class ByteLedger(Ledger["int | None"]):
     unmetered: int | None = None
     """Bytes that threads of chunks read in process() by other means than uproot; None if the system does not tell."""
     absent: str | None = None
-    asked: pa.Table | None = None
+    asked: Table | None = None
     """Files that were asked for, with their sites."""
 
     def __post_init__(self) -> None:
@@ -161,15 +163,13 @@ class ByteLedger(Ledger["int | None"]):
     @classmethod
     def advised_by(cls, adviser: Adviser) -> Adviser:
         """Register the function that recommends how to save bytes; recommendations live above the metrics."""
-        cls._advisers.append(adviser)
+        cls._adviser = adviser
         return adviser
 
     @property
     def advice(self) -> list[Saving]:
         """Changes that save bytes, largest saving first."""
-        if self.repeated is None:
-            return []
-        return [saving for adviser in self._advisers for saving in adviser(self.repeated, self.total or 0)]
+        return [] if self.repeated is None else [*type(self)._adviser(self.repeated, self.total or 0)]
 
     def sheets(self) -> list[Sheet]:
         """Classes with amounts and shares of the total, missing records, and changes that save bytes."""
@@ -211,7 +211,7 @@ class ByteLedger(Ledger["int | None"]):
             frame.attrs["absent"] = self.absent
         return frame
 
-    def _by_branch(self) -> pa.Table:
+    def _by_branch(self) -> Table:
         columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
         sums = aggregated(self.branches, ["branch"], columns | {UNCOMPRESSED: ("bytes_uncompressed", "sum")})
         rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
@@ -219,7 +219,7 @@ class ByteLedger(Ledger["int | None"]):
         rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
         amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
         filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
-        return pa.Table.from_pylist(filled, schema=amounts.append(pa.field(UNCOMPRESSED, pa.float64())))
+        return Table.from_pylist(filled, schema=amounts.append(pa.field(UNCOMPRESSED, pa.float64())))
 
 
 def _sum(column: pa.ChunkedArray) -> int:
@@ -232,7 +232,7 @@ def _sum(column: pa.ChunkedArray) -> int:
     source=LEDGER_RECORDS,
     formula="classes of bytes_requested, summed over all attempts and preprocessing",
 )
-def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
+def byte_ledger(run: Run, counted_chunks: Table | None = None) -> ByteLedger:
     """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
 
     Classes are "payload" (baskets read for the first time), "re-read", "metadata" and "other files" (which process()
@@ -267,13 +267,13 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     )
 
 
-def _requests(parts: list[pa.Table]) -> pa.Table:
+def _requests(parts: list[Table]) -> Table:
     """One row per attempt: dataset, file, endpoint, bytes of each class, total."""
     columns = [(name, pa.string()) for name in PLACES] + [(name, pa.int64()) for name in AMOUNTS]
     return pa.concat_tables([pa.schema(columns).empty_table(), *parts])
 
 
-def _requests_of(places: pa.Table, total: Integers, counted: Flags, classes: Mapping[str, Integers | None]) -> pa.Table:
+def _requests_of(places: Table, total: Integers, counted: Flags, classes: Mapping[str, Integers | None]) -> Table:
     """Rows of requests of these attempts: what those that counted read by class (None: all), and the residual."""
     found = {name: np.where(counted, total if amounts is None else amounts, 0) for name, amounts in classes.items()}
     found[phases.FAILED] = np.where(counted, 0, total)
@@ -286,7 +286,7 @@ def _requests_of(places: pa.Table, total: Integers, counted: Flags, classes: Map
 class _Metered(NamedTuple):
     """Attempts of chunks, whether their source counted bytes and their result was used, and the branches they read."""
 
-    table: pa.Table
+    table: Table
     known: Flags
     counted: Flags
     reads: Reads
@@ -295,7 +295,7 @@ class _Metered(NamedTuple):
         """Sums over the reads of each attempt."""
         return np.rint(np.bincount(self.reads.attempt, amounts, len(self.table))).astype(np.int64)
 
-    def requests(self) -> pa.Table:
+    def requests(self) -> Table:
         """Rows of requests, one for each attempt with a byte count."""
         known, table = self.known, self.table
         classes = {
@@ -306,7 +306,7 @@ class _Metered(NamedTuple):
         total = integers(table["bytes_requested"])[known]
         return _requests_of(rows_where(table.select(PLACES), known), total, self.counted[known], classes)
 
-    def requests_of_others(self) -> pa.Table:
+    def requests_of_others(self) -> Table:
         """Rows of requests of files that process() opened itself, one for each file and attempt."""
         opened = self.table["other_requested"].is_valid()
         table = rows_where(self.table.select(["dataset", *OF_OTHERS]), opened)
@@ -321,7 +321,7 @@ class _Metered(NamedTuple):
         classes = {phases.OTHER_FILES: integers(payload) + integers(metadata)}
         return _requests_of(pa.table(places), integers(total), counted, classes)
 
-    def openings_of_others(self) -> pa.Table:
+    def openings_of_others(self) -> Table:
         """What each attempt that opened files itself requested and received of them."""
         table = rows_where(self.table, self.table["other_requested"].is_valid())
         own = {"bytes_requested": "bytes_other", "bytes_transferred": "bytes_other_transferred"}
@@ -356,7 +356,7 @@ OF_OPENINGS: Final = ("bytes_requested", "bytes_transferred", "source", "outcome
 OF_OTHERS: Final = ("other_files", "other_requested", "other_payload", "other_metadata", "other_baskets")
 
 
-def _metered(run: Run, counted: pa.Table | None) -> _Metered:
+def _metered(run: Run, counted: Table | None) -> _Metered:
     """Attempts of a run's chunks.
 
     Raises
@@ -364,7 +364,7 @@ def _metered(run: Run, counted: pa.Table | None) -> _Metered:
     NotMeasuredError
         If too few of them have a byte count.
     """
-    table: pa.Table = run.chunks
+    table: Table = run.chunks
     loaded = pc.equal(table["outcome"], CHECKPOINT)
     for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
         # one that loaded a checkpoint requested nothing
@@ -380,7 +380,7 @@ def _metered(run: Run, counted: pa.Table | None) -> _Metered:
     return _Metered(table, known, used, split_reads(table, used, run.branch_reads))
 
 
-def _again(reads: pa.Table, which: str, amount: str) -> dict[str, int]:
+def _again(reads: Table, which: str, amount: str) -> dict[str, int]:
     """Bytes by file that were read before, where what is read of it is the same if `which` is equal."""
     each = aggregated(reads, ["other_files", which], {"all": (amount, "sum"), "largest": (amount, "max")}, None)
     found = Counter[str]()
@@ -389,7 +389,7 @@ def _again(reads: pa.Table, which: str, amount: str) -> dict[str, int]:
     return {name: size for name, size in found.items() if size}
 
 
-def _transferred(openings: list[pa.Table]) -> tuple[dict[str, Any], int]:
+def _transferred(openings: list[Table]) -> tuple[Row, int]:
     """Bytes received from storage by all attempts, or why that is unknown; and bytes that attempts which did not fail
     requested and did not receive.
 
@@ -409,7 +409,7 @@ def _transferred(openings: list[pa.Table]) -> tuple[dict[str, Any], int]:
     return {"transferred": _sum(table["bytes_transferred"]), "gaps": gaps}, max(-of_good, 0)
 
 
-def _certificate(run: Run, chunks: _Metered, requests: pa.Table, lacking: int) -> Certificate:
+def _certificate(run: Run, chunks: _Metered, requests: Table, lacking: int) -> Certificate:
     """Missing parts of the byte ledger."""
     table, reads = chunks.table, chunks.reads
     if run.tasks is None:
@@ -469,7 +469,7 @@ def _missing_preprocessing(run: Run) -> list[str]:
     return reasons + compared(sum(submitted.values()), finished, "files of preprocessing", len(seen))[1]
 
 
-def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:
+def _against_tasks(tasks: Table, kind: str, records: Table, what: str) -> tuple[Attempts, list[str]]:
     """Tasks of a kind; how many left no record, by outcome, or more than one."""
     ours = rows_with(tasks.select(["key", "run_id", "outcome", "kind"]), "kind", [kind])
     known, attempts = facts.identities(ours, records)
@@ -495,23 +495,20 @@ of_ledger = partial(metric, group=BYTES, source=ByteLedger.name)
 of_clock = partial(metric, GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger.name}, wall clock")
 
 
-@of_ledger(BYTE, label=phases.TOTAL, formula="bytes_requested, summed over attempts and preprocessing")
+@of_ledger(BYTE, phases.TOTAL, "bytes_requested, summed over attempts and preprocessing")
 def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
     """Bytes requested from storage by all attempts of chunks and by preprocessing."""
     return byte_ledger.sourced(byte_ledger.total or 0)
 
 
-def _bytes_of(name: str, byte_ledger: ByteLedger) -> Sourced:
-    return byte_ledger.sourced(byte_ledger.measured(name))
-
-
 for one in phases.BYTE_CLASSES:
     label = LABELS_OF.get(one.name, one.name)
     of_class = partial(of_ledger, name=one.metric_name, label=label, meaning=one.meaning)
-    of_class(BYTE, formula=f'byte_ledger["{one.name}"]')(partial(_bytes_of, one.name))
+    formula = f'byte_ledger["{one.name}"]'
+    of_class(BYTE, formula=formula, inputs=("byte_ledger",))(partial(amount_of, one.name))
 
 
-@of_ledger(BYTE, label=TRANSFERRED, formula="sum of bytes_transferred")
+@of_ledger(BYTE, TRANSFERRED, "sum of bytes_transferred")
 def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
     """Bytes received from storage: requested bytes plus gaps between merged ranges.
 
@@ -522,37 +519,37 @@ def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
     return byte_ledger.sourced(byte_ledger.transferred)
 
 
-@of_clock(label="data rate (all requests)")
+@of_clock("data rate (all requests)")
 def data_rate_requested_gbps(bytes_requested: float, elapsed_time_seconds: float) -> float:
     """Rate of all requested bytes, including preprocessing and failed attempts."""
     return 8e-9 * bytes_requested / elapsed_time_seconds
 
 
-@of_clock(label="data rate (payload)")
+@of_clock("data rate (payload)")
 def data_rate_payload_gbps(bytes_payload: float, elapsed_time_seconds: float) -> float:
     """Rate of payload bytes, each basket counted once."""
     return 8e-9 * bytes_payload / elapsed_time_seconds
 
 
-@of_ledger(FRACTION, label="useful fraction")
+@of_ledger(FRACTION, "useful fraction")
 def useful_fraction(bytes_payload: float, bytes_requested: float, bytes_other_files: float | None = None) -> float:
     """Payload, each basket counted once, as a share of the bytes requested from the chunks' own files."""
     return bytes_payload / (bytes_requested - (bytes_other_files or 0))
 
 
-@of_ledger(RATIO, label="read amplification")
+@of_ledger(RATIO, "read amplification")
 def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
     """Times an average payload byte was read; 1 if each basket was read once."""
     return (bytes_payload + bytes_reread) / bytes_payload
 
 
-@of_ledger(BYTE, label=UNCOMPRESSED, formula="sum of bytes_uncompressed over branches")
+@of_ledger(BYTE, UNCOMPRESSED, "sum of bytes_uncompressed over branches")
 def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
     """Size after decompression of everything chunks read; baskets read by two chunks count twice."""
     return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))
 
 
-@of_ledger(RATIO, label="compression factor", formula="uncompressed / compressed bytes of branches with payload")
+@of_ledger(RATIO, "compression factor", "uncompressed / compressed bytes of branches with payload")
 def compression_ratio(byte_ledger: ByteLedger) -> float:
     """Uncompressed size divided by compressed size of the payload.
 
@@ -569,7 +566,7 @@ of_files = partial(metric, group=BYTES, source=LEDGER_RECORDS)
 
 
 @of_files(STRUCTURE, formula="branches and payload of each file, relative to its branches and size")
-def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict[str, dict[str, Any]]:
+def file_read_metrics(counted_chunks: Table, byte_ledger: ByteLedger) -> dict[str, Row]:
     """What was read from each file: {file: {name: amount}}.
 
     `branches_read` of `total_branches`, and `branches_read_percent`; `bytes_read` (payload, each basket once) of
@@ -595,33 +592,33 @@ def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict
     return found
 
 
-def _mean_share(files: Mapping[str, dict[str, Any]], name: str) -> float:
+def _mean_share(files: Mapping[str, Row], name: str) -> float:
     shares = [share for file in files.values() if (share := file[name]) is not None]
     refuse_if(not files, "no file was read")
     refuse_if(len(shares) < len(files), f"unknown for {len(files) - len(shares)} of {len(files)} files")
     return float(np.mean(shares))
 
 
-@of_files(PERCENT, label="share of the files read", formula="mean over files")
-def avg_bytes_read_percent(file_read_metrics: dict[str, dict[str, Any]]) -> float:
+@of_files(PERCENT, "share of the files read", "mean over files")
+def avg_bytes_read_percent(file_read_metrics: dict[str, Row]) -> float:
     """Share of a file's bytes read as payload, each basket counted once; averaged over files."""
     return _mean_share(file_read_metrics, "bytes_read_percent")
 
 
-@of_files(PERCENT, label="share of branches read", formula="mean over files")
-def avg_branches_read_percent(file_read_metrics: dict[str, dict[str, Any]]) -> float:
+@of_files(PERCENT, "share of branches read", "mean over files")
+def avg_branches_read_percent(file_read_metrics: dict[str, Row]) -> float:
     """Share of a file's branches that were read; averaged over files."""
     return _mean_share(file_read_metrics, "branches_read_percent")
 
 
-@of_files(COUNT, label="branches read", formula="distinct branch names")
+@of_files(COUNT, "branches read", "distinct branch names")
 def total_branches_read(byte_ledger: ByteLedger) -> int:
     """Number of distinct branches read, over all files."""
     return len(byte_ledger.branches["branch"].unique())
 
 
 @fact
-def branches(run: Run, byte_ledger: ByteLedger | None = None) -> pa.Table:
+def branches(run: Run, byte_ledger: ByteLedger | None = None) -> Table:
     """Branches by dataset and file, with BRANCH_COLUMNS, as counted by the ledger if there is one."""
     found = branches_of(run) if byte_ledger is None else byte_ledger.branches
     refuse_if(found is None, reason_of_absence(run, "chunks" if run.chunks is None else "branch_reads"))

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self, SupportsIndex, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.units import Unit
@@ -76,17 +76,12 @@ class Fact:
     kept: bool = False
 
     @classmethod
-    def of(cls, function: Callable[..., Any], **described: Any) -> Self:
-        """Entry of a function whose parameters name its inputs; a default of None makes one optional."""
+    def of(cls, function: Callable[..., Any], inputs: tuple[str, ...] | None = None, **described: Any) -> Self:
+        """Entry of a function whose parameters name its inputs, if these are not given; a default of None makes one
+        optional."""
         needs = Needs.of(function)
         described.setdefault("name", getattr(function, "__name__", ""))
-        return cls(function=function, inputs=needs.inputs, optional=needs.optional, **described)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        # a decorated function is not found by its name: an entry of the catalogue is found there
-        if CATALOGUE.entries.get(self.name) is self:
-            return _entry, (self.name,)
-        return super(Fact, self).__reduce_ex__(protocol)
+        return cls(function=function, inputs=inputs or needs.inputs, optional=needs.optional, **described)
 
     @property
     def on_request(self) -> bool:
@@ -172,11 +167,6 @@ class Catalogue:
 CATALOGUE: Final = Catalogue()
 
 
-def _entry(name: str) -> Fact:
-    """Entry of the catalogue, as pickles name it."""
-    return CATALOGUE.entries[name]
-
-
 def fact(function: AnyFunction) -> AnyFunction:
     """Decorate a function as a fact; it remains an ordinary function."""
     CATALOGUE.add(Fact.of(function))
@@ -191,16 +181,13 @@ def table(function: AnyFunction) -> AnyFunction:
 
 def metric(
     unit: Unit,
-    *,
-    group: str,
-    source: str,
     label: str | None = None,
-    alias: str | None = None,
-    statistic: str | None = None,
     formula: str | None = None,
+    *,
     name: str | None = None,
     meaning: str | None = None,
     catalogue: Catalogue = CATALOGUE,
+    **described: Any,
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Decorate a function as a metric; it remains an ordinary function.
 
@@ -214,23 +201,15 @@ def metric(
         Required if the function is more than arithmetic on its inputs.
     name, meaning
         Override the function's own if one function serves several metrics.
+    **described
+        `group`, `source`, `alias` and `statistic`; `inputs` where the function's parameters do not name them.
     """
 
     def register(function: AnyFunction) -> AnyFunction:
         own = name or function.__name__
-        entry = Metric.of(
-            function,
-            name=own,
-            unit=unit,
-            group=group,
-            source=source,
-            meaning=meaning or inspect.cleandoc(function.__doc__ or ""),
-            label=label or own.replace("_", " "),
-            statistic=statistic,
-            alias=alias,
-            written_formula=formula,
-        )
-        catalogue.add(entry)
+        described.setdefault("meaning", meaning or inspect.cleandoc(function.__doc__ or ""))
+        described.setdefault("label", label or own.replace("_", " "))
+        catalogue.add(Metric.of(function, name=own, unit=unit, written_formula=formula, **described))
         return function
 
     return register
@@ -238,8 +217,5 @@ def metric(
 
 def returned_expression(function: Callable[..., Any]) -> str:
     """Source text of a function's return expression, from its last statement."""
-    definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    if not isinstance(definition, ast.FunctionDef) or not isinstance(definition.body[-1], ast.Return):
-        raise ValueError(f"{function} returns no single expression; give it a formula")
-    value = definition.body[-1].value
-    return ast.unparse(value) if value else ""
+    last = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body[-1]  # type: ignore[attr-defined]
+    return ast.unparse(last.value)

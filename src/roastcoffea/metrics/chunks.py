@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import partial, wraps
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.compat import shapes
 from roastcoffea.compat.shapes import MIB, ChunkDict
@@ -28,25 +29,25 @@ from roastcoffea.metrics.facts import (
     rows_with,
     with_outcome,
 )
-from roastcoffea.metrics.statistics import Numbers, measured_values, sample_deviation
+from roastcoffea.metrics.statistics import measured_values
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import OK
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, Row, text_column
 from roastcoffea.records.run import Run, SpanMetrics
-from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
+from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE
 
 CHUNK_RECORDS: Final = "chunk records"
 of_chunks: Final = partial(metric, group=CHUNKS, source=CHUNK_RECORDS)
 
 
-@of_chunks(COUNT, label="with a result", formula="attempts that counted")
-def num_successful_chunks(counted_chunks: pa.Table) -> int:
+@of_chunks(COUNT, "with a result", "attempts that counted")
+def num_successful_chunks(counted_chunks: Table) -> int:
     """Number of chunks with a result, computed or loaded from a checkpoint; same as `num_chunks`."""
     return len(counted_chunks)
 
 
-@of_chunks(COUNT, label="attempts that raised", formula='attempts with outcome "error" or "skipped"')
-def num_failed_chunks(chunks: pa.Table) -> int:
+@of_chunks(COUNT, "attempts that raised", 'attempts with outcome "error" or "skipped"')
+def num_failed_chunks(chunks: Table) -> int:
     """Number of attempts that raised an error or skipped a bad file.
 
     Attempts, not chunks: a chunk that fails twice and then succeeds counts twice here, and as a successful chunk too.
@@ -54,78 +55,58 @@ def num_failed_chunks(chunks: pa.Table) -> int:
     return len(with_outcome(chunks, FAILED))
 
 
-@of_chunks(COUNT, label="events in chunks", formula="sum of events over attempts that counted")
-def total_events_from_chunks(counted_chunks: pa.Table) -> int:
+@of_chunks(COUNT, "events in chunks", "sum of events over attempts that counted")
+def total_events_from_chunks(counted_chunks: Table) -> int:
     """Events in chunks with a result, from their own records; a cross-check of `total_events`."""
     return int(complete_sum(counted_chunks, "events", "chunks"))
 
 
-STATISTICS: Final[Mapping[str, tuple[str, Callable[[Numbers], Any]]]] = {
-    "mean": ("Mean", np.mean),
-    "min": ("Smallest", np.min),
-    "max": ("Largest", np.max),
-    "std": ("Standard deviation (sample, n - 1) of the", sample_deviation),
+STATISTICS: Final = {
+    "mean": "Mean",
+    "min": "Smallest",
+    "max": "Largest",
+    "std": "Standard deviation (sample, n - 1) of the",
 }
+# fmt: off
+DISTRIBUTIONS: Final = (
+    ("chunk_duration_{}", SECOND, lambda rows: rows["wall_seconds"], "successful_chunks", "duration", "wall_seconds",
+     "wall time of a completed attempt."),
+    ("chunk_mem_delta_{}_mb", MEBIBYTE,
+     lambda rows: pc.multiply(pc.subtract(rows["memory_after"], rows["memory_before"]), 1 / MIB),
+     "successful_chunks", "memory growth",
+     "(memory_after - memory_before) / 2**20",
+     ("growth in resident memory of the process during a completed attempt, in MiB (1048576 B) despite the name. "
+      "Includes chunks that ran in the process at the same time.")),
+    ("chunk_events_{}", COUNT, lambda rows: rows["events"], "counted_chunks", "events", "events",
+     "number of events in a chunk with a result."),
+)
+# fmt: on
+"""Quantities of chunks with a metric for each statistic: name, unit, values, what has them, label, formula, meaning."""
 
-Quantity = Callable[[pa.Table], Numbers]
+
+def _statistic(values: Callable[[Table], pa.ChunkedArray], statistic: str, attempts: Table) -> float:
+    measured = measured_values(values(attempts))
+    refuse_if(not len(measured), "not measured for any chunk" if len(attempts) else "no chunk has a result")
+    refuse_if(len(measured) == 1 and statistic == "std", "a deviation needs two chunks")
+    return float(np.std(measured, ddof=1) if statistic == "std" else getattr(np, statistic)(measured))
 
 
-def distribution(
-    name: str, unit: Unit, *, label: str, formula: str, statistics: Iterable[str] = STATISTICS
-) -> Callable[[Quantity], Quantity]:
-    """Decorate a chunk quantity: each statistic becomes a metric, described by its words and the quantity's
-    docstring."""
-
-    def register(quantity: Quantity) -> Quantity:
-        for statistic in statistics:
-            words, compute = STATISTICS[statistic]
-
-            @of_chunks(
+for name, unit, values, table, label, formula, meaning in DISTRIBUTIONS:
+    for statistic, words in STATISTICS.items():
+        if unit is not COUNT or statistic != "std":
+            of_chunks(
                 unit,
                 name=name.format(statistic),
                 label=label,
                 statistic=statistic,
-                meaning=f"{words} {' '.join(str(quantity.__doc__).split())}",
+                meaning=f"{words} {meaning}",
                 formula=f"{statistic}({formula})",
-            )
-            @wraps(quantity)
-            def computed(attempts: pa.Table, compute: Callable[[Numbers], Any] = compute) -> float:
-                measured = quantity(attempts)
-                refuse_if(not len(measured), "not measured for any chunk" if len(attempts) else "no chunk has a result")
-                refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation needs two chunks")
-                return float(compute(measured))
-
-        return quantity
-
-    return register
+                inputs=(table,),
+            )(partial(_statistic, values, statistic))
 
 
-@distribution("chunk_duration_{}", SECOND, label="duration", formula="wall_seconds")
-def durations(successful_chunks: pa.Table) -> Numbers:
-    """wall time of a completed attempt."""
-    return measured_values(successful_chunks["wall_seconds"])
-
-
-@distribution(
-    "chunk_mem_delta_{}_mb", MEBIBYTE, label="memory growth", formula="(memory_after - memory_before) / 2**20"
-)
-def memory_growths(successful_chunks: pa.Table) -> Numbers:
-    """growth in resident memory of the process during a completed attempt, in MiB (1048576 B) despite the name.
-    Includes chunks that ran in the process at the same time.
-    """
-    return measured_values(pc.subtract(successful_chunks["memory_after"], successful_chunks["memory_before"])) / MIB
-
-
-@distribution("chunk_events_{}", COUNT, label="events", formula="events", statistics=("mean", "min", "max"))
-def events(counted_chunks: pa.Table) -> Numbers:
-    """number of events in a chunk with a result."""
-    return measured_values(counted_chunks["events"])
-
-
-@of_chunks(STRUCTURE, label="datasets", formula="sums over each dataset's attempts")
-def per_dataset(
-    chunks: pa.Table, counted_chunks: pa.Table, byte_ledger: ByteLedger | None = None
-) -> dict[str, dict[str, Any]]:
+@of_chunks(STRUCTURE, "datasets", "sums over each dataset's attempts")
+def per_dataset(chunks: Table, counted_chunks: Table, byte_ledger: ByteLedger | None = None) -> dict[str, Row]:
     """Breakdown by dataset: {dataset: {name: amount}}.
 
     `num_chunks`, `total_events`, `total_duration` [s], `mean_duration` [s] and `mean_events_per_chunk` cover chunks
@@ -143,7 +124,7 @@ def per_dataset(
     }
 
 
-def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
+def _breakdown(attempts: Table, counted: Table) -> Row:
     duration, events, cpu = (
         None if table[name].null_count else known_sum(table[name])
         for table, name in ((counted, "wall_seconds"), (counted, "events"), (attempts, "cpu_seconds"))
@@ -170,7 +151,7 @@ def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
     }
 
 
-def _phase(column: str, chunks: pa.Table) -> float:
+def _phase(column: str, chunks: Table) -> float:
     columns = [column]
     refuse_if(column == phases.BUILD and phases.is_opening_whole(chunks), UNMARKED)
     if column == phases.UNSPLIT:
@@ -190,17 +171,17 @@ for phase in phases.PHASES:
 
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
 def tracking_data(
-    samples: pa.Table,
-    lifetimes: pa.Table,
-    sampling: pa.Table | None = None,
-    worker_states: pa.Table | None = None,
+    samples: Table,
+    lifetimes: Table,
+    sampling: Table | None = None,
+    worker_states: Table | None = None,
 ) -> shapes.TrackingData:
     """Worker counts and nine series per worker in the format of version 0.1.2; times are naive and local."""
     return shapes.tracking_data(samples, lifetimes, sampling, worker_states)
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
-def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[ChunkDict]:
+def raw_chunk_metrics(counted_chunks: Table, run: Run) -> list[ChunkDict]:
     """Chunks with a result, one dictionary each."""
     return shapes.chunk_dicts(counted_chunks, run.branch_reads, run.sections)
 
@@ -214,8 +195,8 @@ def raw_span_metrics(cumulative_metrics: SpanMetrics) -> dict[tuple[Hashable, ..
 MOST_TEXTS: Final = 20
 
 CUSTOM_TOTALS: Final = (
-    Column("name", "text", None, "name of the value (roastcoffea.record)"),
-    Column("dataset", "text", None, "dataset in the fileset"),
+    text_column("name", "name of the value (roastcoffea.record)"),
+    text_column("dataset", "dataset in the fileset"),
     Column("chunks", "integer", "chunks", "chunks that recorded a value"),
     Column("sum", "number", None, "sum of its numbers; for bools, how many are True"),
     Column("mean", "number", None, "mean of its numbers over chunks"),
@@ -227,7 +208,7 @@ CUSTOM_TOTALS: Final = (
 
 
 @fact
-def custom_totals(counted_chunks: pa.Table) -> pa.Table:
+def custom_totals(counted_chunks: Table) -> Table:
     """Values by name and dataset, with CUSTOM_TOTALS."""
     found: dict[tuple[str, str], list[Any]] = defaultdict(list)
     known = counted_chunks.select(["dataset", "custom"])
@@ -239,27 +220,27 @@ def custom_totals(counted_chunks: pa.Table) -> pa.Table:
     return table_of_rows(CUSTOM_TOTALS, rows)
 
 
-def _total(values: list[Any]) -> dict[str, Any]:
+def _total(values: list[Any]) -> Row:
     texts = list(dict.fromkeys(value for value in values if isinstance(value, str)))
     amounts = [float(value) for value in values if isinstance(value, int | float) and not math.isnan(value)]
     number = len(amounts) + sum(isinstance(value, str) for value in values)
-    row: dict[str, Any] = {"chunks": number, "texts": texts[:MOST_TEXTS] or None}
+    row: Row = {"chunks": number, "texts": texts[:MOST_TEXTS] or None}
     if amounts:
         total = sum(amounts)
         row |= {"sum": total, "mean": total / len(amounts), "min": min(amounts), "max": max(amounts)}
     return row
 
 
-def by_name_and_dataset(totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+def by_name_and_dataset(totals: Table) -> dict[str, dict[str, Row]]:
     """Rows of a table by their name and dataset."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, Row]] = {}
     for row in totals.to_pylist():
         found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
     return found
 
 
 @metric(STRUCTURE, group=CHUNKS, source=CHUNK_RECORDS, formula="sums, means and limits over attempts that counted")
-def custom(custom_totals: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+def custom(custom_totals: Table) -> dict[str, dict[str, Row]]:
     """Values that the processor recorded, by name and dataset: {name: {dataset: {column: amount}}}.
 
     Columns are `chunks`, `sum`, `mean`, `min`, `max` and `texts`; empty if nothing was recorded.
@@ -280,7 +261,7 @@ def chunk_info(run: Run, raw_chunk_metrics: list[ChunkDict]) -> shapes.ChunkInfo
 
 
 @of_raw(formula="for each file sum of bytes_payload / sum of bytes_uncompressed")
-def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
+def file_metadata(counted_chunks: Table) -> dict[str, Row]:
     """Files: {file: {name: value}}, with `filename`, `total_branches` and `compression_ratio`.
 
     The last is compressed over uncompressed size of what was read from the file; None if unknown. Version 0.1.2 had
@@ -306,13 +287,13 @@ def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 @of_raw(formula="compression_ratio of file_metadata, if known")
-def compression_ratios(file_metadata: dict[str, dict[str, Any]]) -> list[float]:
+def compression_ratios(file_metadata: dict[str, Row]) -> list[float]:
     """Compressed over uncompressed size of what was read from each file, if both are known."""
     return [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
 
 
 @of_raw(formula="bytes_read_percent of file_read_metrics, if known")
-def bytes_read_percent_per_file(file_read_metrics: dict[str, dict[str, Any]]) -> list[float]:
+def bytes_read_percent_per_file(file_read_metrics: dict[str, Row]) -> list[float]:
     """Share of each file's bytes that were read, if the file's size is known."""
     return [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import refuse_if, table
 from roastcoffea.metrics.facts import FAILED
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Column, Row, bytes_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
 
 
-def with_sites(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
+def with_sites(attempts: Table, asked: Table | None) -> Table:
     """Attempts with the site of each file, as it was asked for; None where that is not known."""
     sites = pa.nulls(len(attempts), pa.string())
     if asked is not None and "site" in asked.column_names and asked["site"].null_count < len(asked):
@@ -28,7 +29,7 @@ def with_sites(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
     return attempts.append_column("site", sites)
 
 
-def _places(table: pa.Table) -> pa.ChunkedArray:
+def _places(table: Table) -> pa.ChunkedArray:
     """Dataset and file as one text."""
     return pc.binary_join_element_wise(table["dataset"], table["file"], "\0", null_handling="replace")
 
@@ -40,26 +41,26 @@ XCACHE: Final = "XCache"
 SERVICEX: Final = "ServiceX"
 
 SERVER_COLUMNS: Final = (
-    Column("endpoint", "text", None, "server that the data came from"),
-    Column("redirector", "text", None, "host of the URLs, where it is another one"),
-    Column("service", "text", None, f'"{XCACHE}" or "{SERVICEX}", where URLs are of one by their names'),
-    Column("origin", "text", None, "server that a cache has its files from, as URLs name it"),
-    Column("sites", "text", None, "sites that hold the files, where the fileset tells"),
+    text_column("endpoint", "server that the data came from"),
+    text_column("redirector", "host of the URLs, where it is another one"),
+    text_column("service", f'"{XCACHE}" or "{SERVICEX}", where URLs are of one by their names'),
+    text_column("origin", "server that a cache has its files from, as URLs name it"),
+    text_column("sites", "sites that hold the files, where the fileset tells"),
     Column("files", "integer", "files", "files that were opened there"),
     Column("attempts", "integer", "attempts", "attempts that read there, of chunks and of preprocessing"),
     Column("errors", "integer", "attempts", "of these, those that failed"),
     Column("retries", "integer", "attempts", "of these, those of a task that was tried before"),
     Column("losses", "integer", "attempts", "attempts that began there and that another server took over (XRootD)"),
     Column("opens", "integer", "opens", "how often files were opened there"),
-    Column("seconds_per_open", "number", "s", "mean time to open a file, with connection and redirection"),
+    seconds_column("seconds_per_open", "mean time to open a file, with connection and redirection"),
     Column("requests", "integer", "requests", "requests to read that it answered"),
     Column("vector_reads", "integer", "requests", "of these, vector reads"),
-    Column("bytes_requested", "integer", "B", "requested from it"),
-    Column("bytes_transferred", "integer", "B", "received from it"),
+    bytes_column("bytes_requested", "requested from it"),
+    bytes_column("bytes_transferred", "received from it"),
     Column("bytes_per_request", "number", "B", "mean size of a request"),
-    Column("latency", "number", "s", "mean time from sending a request to its whole answer"),
-    Column("metadata_latency", "number", "s", "the same of requests of chunks before process()"),
-    Column("shortest_latency", "number", "s", "shortest latency of any request: hardly more than a round trip"),
+    seconds_column("latency", "mean time from sending a request to its whole answer"),
+    seconds_column("metadata_latency", "the same of requests of chunks before process()"),
+    seconds_column("shortest_latency", "shortest latency of any request: hardly more than a round trip"),
     Column("rate", "number", "B/s", "bytes per second of latency: what one request at a time receives"),
     Column("metadata_rate", "number", "B/s", "the same before process(), beyond round trips: mostly repeated reads"),
     Column("payload_rate", "number", "B/s", "the same in process(), beyond round trips: mostly first reads"),
@@ -128,7 +129,7 @@ def _host(url: str) -> str:
     return (place.removesuffix(":1094") if "root" in url.partition(":")[0] else place) or LOCAL
 
 
-def hosts_of_urls(attempts: pa.Table) -> pa.Array:
+def hosts_of_urls(attempts: Table) -> pa.Array:
     """Host of the URL of each attempt."""
     files = attempts["file"].combine_chunks().dictionary_encode()
     # without the path behind the host
@@ -140,13 +141,13 @@ def hosts_of_urls(attempts: pa.Table) -> pa.Array:
     return hosts.take(begin.indices).take(files.indices)
 
 
-def _by_file(attempts: pa.Table, function: Callable[[str | None], str | None]) -> pa.Array:
+def _by_file(attempts: Table, function: Callable[[str | None], str | None]) -> pa.Array:
     """What a function makes of the file of each attempt."""
     files = attempts["file"].combine_chunks().dictionary_encode()
     return pa.array([function(file) for file in files.dictionary.to_pylist()], pa.string()).take(files.indices)
 
 
-def with_endpoints(attempts: pa.Table) -> pa.Table:
+def with_endpoints(attempts: Table) -> Table:
     """Attempts with the server that each read from: the one that XRootD told, else the host of the URL."""
     hosts = hosts_of_urls(attempts)
     if "endpoint" not in attempts.column_names:
@@ -156,7 +157,7 @@ def with_endpoints(attempts: pa.Table) -> pa.Table:
 
 
 @table
-def endpoints(run: Run, chunks: pa.Table) -> pa.Table:
+def endpoints(run: Run, chunks: Table) -> Table:
     """Servers with SERVER_COLUMNS, the one with the most attempts first."""
     tables = [chunks] if run.preprocessing is None else [chunks, run.preprocessing]
     every = pa.concat_tables([_openings(each, run.asked) for each in tables])
@@ -176,7 +177,7 @@ def endpoints(run: Run, chunks: pa.Table) -> pa.Table:
     return table_of_rows(SERVER_COLUMNS, rows)
 
 
-def _openings(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
+def _openings(attempts: Table, asked: Table | None) -> Table:
     """Attempts with what is needed of them."""
     hosts = hosts_of_urls(attempts)
     whole = with_endpoints(attempts)
@@ -201,7 +202,7 @@ def _openings(attempts: pa.Table, asked: pa.Table | None) -> pa.Table:
     )
 
 
-def _row(row: dict[str, Any], losses: int) -> dict[str, Any]:
+def _row(row: Row, losses: int) -> Row:
     """Row of a server, of what its openings sum up to."""
     of = {name: row[f"{name}_sum"] for name in ALL_SUMMED}
     requests, seconds, shortest = of["requests"], of["request_seconds"], row[f"{SHORTEST}_min"]

@@ -12,7 +12,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, Final, Generic, TypeVar
 
-import pyarrow as pa
+from pyarrow import Table
 
 from roastcoffea.errors import MissingMetricError, error_text, unknown
 from roastcoffea.interrupts import raise_if_interrupted
@@ -28,6 +28,7 @@ from roastcoffea.metrics.catalogue import (
     Sourced,
     refuse_if,
 )
+from roastcoffea.records.columns import Row
 from roastcoffea.records.run import Run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Amount, Column, Sheet
@@ -43,7 +44,7 @@ def _with_reported(run: Run) -> Catalogue:
     It sits on top of our own, which computes tables and other facts from the records as usual. Values reported under
     other names follow the metrics.
     """
-    reported: dict[str, Any] = {}
+    reported: Row = {}
     # present names take precedence over older ones; clock readings and settings of older measurements are no metrics
     for name, value in (run.reported or {}).items():
         if value is not None and name not in {"t0", "t1", "config"}:
@@ -51,7 +52,7 @@ def _with_reported(run: Run) -> Catalogue:
             reported[present] = value if name == present else reported.get(present, value)
     metrics = {metric.name: metric for metric in CATALOGUE.metrics() if metric.name in reported or metric.group != RAW}
     metrics |= {name: UNKNOWN for name in reported if name not in CATALOGUE.entries}
-    changes: dict[str, Any] = {
+    changes: Row = {
         "inputs": (RUN,),
         "optional": frozenset(),
         "source": f"reported by {run.reported_by}",
@@ -124,7 +125,7 @@ class Evaluator:
     def release(self) -> None:
         """Forget tables that users do not see: they are computed again on request."""
         for name, entry in self.catalogue.entries.items():
-            if not entry.kept and isinstance(self._values.get(name), pa.Table):
+            if not entry.kept and isinstance(self._values.get(name), Table):
                 del self._values[name]
         if self._below is not None:
             self._below.release()
@@ -248,7 +249,7 @@ class Metrics(Presented, Mapping[str, Any]):
         self.source: Mapping[str, str] = ByName(
             lambda name: None if evaluator.reason(name) else evaluator.source(name) or metrics[name].source, metrics
         )
-        self.tables: Mapping[str, pa.Table | str] = ByName(
+        self.tables: Mapping[str, Table | str] = ByName(
             lambda name: evaluator.reason(name) or evaluator.value(name), evaluator.catalogue.tables(), "table"
         )
         """Tables derived from the records, by name; raises the reason for one that is not available."""
@@ -278,7 +279,7 @@ class Metrics(Presented, Mapping[str, Any]):
         except NotMeasuredError as reason:
             raise MissingMetricError(f"{name} is missing: {reason}") from None
 
-    def built(self) -> dict[str, Any]:
+    def built(self) -> Row:
         """Everything that can be computed, including structures of group "raw"."""
         values = {name: self.get(name) for name in list(self)}
         return {name: values[name] for name in self}
@@ -300,10 +301,10 @@ class Metrics(Presented, Mapping[str, Any]):
                 value = self[metric.name]
                 amount = Amount(None, metric.unit, value) if isinstance(value, str) else Amount(value, metric.unit)
                 groups.setdefault(metric.group, []).append((metric.name, amount, self.source[metric.name]))
-        columns = (Column(name=""), Column(name="value", unit=COUNT), Column(name="source"))
+        columns = (Column(""), Column("value", COUNT), Column("source"))
         sheets = [Sheet(title=group, columns=columns, rows=rows, things="metrics") for group, rows in groups.items()]
         if rows := [*self.missing.items()]:
-            reasons = (Column(name=""), Column(name="reason"))
+            reasons = (Column(""), Column("reason"))
             title = f"{len(rows)} missing"
             sheets.append(Sheet(title=title, columns=reasons, rows=rows, things="metrics", folded=True))
         return sheets

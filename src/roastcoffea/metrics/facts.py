@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, Fact, NotMeasuredError, fact, refuse_if
 from roastcoffea.metrics.statistics import (
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 WITH_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
 FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
-NO_WORK = ("N/A", "idle or other spans")
-"""Dask's names for time of worker threads that no task of the span accounts for."""
 
 
 def recorded(run: Run, name: str) -> Any:
@@ -65,14 +64,14 @@ def reason_of_absence(run: Run, name: str) -> str:
     return run.absent.get(name, f"{name.replace('_', ' ')} were not recorded")
 
 
-def complete_sum(table: pa.Table, column: str, things: str) -> Any:
+def complete_sum(table: Table, column: str, things: str) -> Any:
     """Sum of a column, refused if a row lacks it: the sum would be too small without showing it."""
     unknown = table[column].null_count
     refuse_if(unknown, f"unknown for {unknown} of {len(table)} {things}")
     return pc.sum(table[column], min_count=0).as_py()
 
 
-def some(table: pa.Table, otherwise: str) -> pa.Table:
+def some(table: Table, otherwise: str) -> Table:
     """The table, refused for this reason if it has no rows."""
     refuse_if(not len(table), otherwise)
     return table
@@ -90,30 +89,30 @@ Steps = Mapping[str, tuple[str, str]]
 """Columns of an aggregate, each defined by a column of the rows and an operation."""
 
 
-def aggregated(table: pa.Table, keys: Sequence[str], steps: Steps, options: Any = NULL_IF_ANY, **how: Any) -> pa.Table:
+def aggregated(table: Table, keys: Sequence[str], steps: Steps, options: Any = NULL_IF_ANY, **how: Any) -> Table:
     """Aggregate of the rows of each key."""
     found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
     return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
 
-def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
+def with_outcome(table: Table, outcomes: tuple[str, ...]) -> Table:
     """Rows that ended in one of these ways."""
     return rows_with(table, "outcome", outcomes)
 
 
-def rows_with(table: pa.Table, column: str, values: Iterable[str | None]) -> pa.Table:
+def rows_with(table: Table, column: str, values: Iterable[str | None]) -> Table:
     """Rows with one of these texts in a column."""
     return rows_where(table, pc.is_in(table[column], value_set=pa.array([*values], pa.string())))
 
 
-def rows_where(table: pa.Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> pa.Table:
+def rows_where(table: Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> Table:
     """These rows; the table itself if they are all, because copying a million rows is expensive."""
     wanted = pa.array(wanted) if isinstance(wanted, np.ndarray) else wanted
     every = pc.all(wanted, skip_nulls=False, min_count=0).as_py()
     return table if every else table.filter(wanted)
 
 
-def of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
+def of_finished_calls(run: Run, table: Table) -> Table:
     """Rows of Runner calls that returned their output: the results of all others were lost."""
     finished = [call.id for call in run.calls if call.outcome == FINISHED]
     return rows_with(table, "call", finished)
@@ -150,7 +149,7 @@ for name in ("chunks", "tasks", "samples", "sampling"):
 
 
 @fact
-def worker_states(run: Run) -> pa.Table:
+def worker_states(run: Run) -> Table:
     """State of each worker in those samples, as known to the scheduler."""
     lost = run.dropped.get("sampling")
     refuse_if(lost, f"{lost} rows of sampling were lost")
@@ -158,7 +157,7 @@ def worker_states(run: Run) -> pa.Table:
 
 
 @fact
-def lifetimes(run: Run) -> pa.Table:
+def lifetimes(run: Run) -> Table:
     """Workers with their arrival and departure."""
     table = recorded(run, "lifetimes")
     for column in ("threads", "start", "stop"):
@@ -183,11 +182,12 @@ def task_metrics(cumulative_metrics: SpanMetrics) -> SpanMetrics:
 
 def in_tasks(span_metrics: SpanMetrics) -> SpanMetrics:
     """Metrics of tasks, by prefix, activity and unit."""
-    return {key[1:]: value for key, value in span_metrics.items() if key[0] == "execute" and key[1:3] != NO_WORK}
+    no_work = ("N/A", "idle or other spans")  # time of worker threads that no task of the span accounts for
+    return {key[1:]: value for key, value in span_metrics.items() if key[0] == "execute" and key[1:3] != no_work}
 
 
 @fact
-def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
+def processor_prefixes(tasks: Table) -> frozenset[str]:
     """Prefixes of the tasks that ran the processor."""
     own = rows_with(tasks.select(["prefix", "kind"]), "kind", (task_records.PROCESSOR,))
     prefixes = frozenset(filter(None, own["prefix"].unique().to_pylist()))
@@ -196,13 +196,13 @@ def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
 
 
 @fact
-def present(run: Run, lifetimes: pa.Table) -> tuple[Numbers, Numbers]:
+def present(run: Run, lifetimes: Table) -> tuple[Numbers, Numbers]:
     """Arrivals and departures of workers, within the run."""
     return clipped(measured_values(lifetimes["start"]), measured_values(lifetimes["stop"]), run.start, run.stop)
 
 
 @fact
-def counted_chunks(chunks: pa.Table) -> pa.Table:
+def counted_chunks(chunks: Table) -> Table:
     """Attempts whose result was used, one row each: the last successful one of each task.
 
     A result that was lost with its worker and computed again counts once. An attempt without a task counts separately,
@@ -222,7 +222,7 @@ def counted_chunks(chunks: pa.Table) -> pa.Table:
 
 
 @fact
-def successful_chunks(chunks: pa.Table) -> pa.Table:
+def successful_chunks(chunks: Table) -> Table:
     """Completed attempts."""
     return with_outcome(chunks, (chunk_records.OK,))
 
@@ -237,14 +237,14 @@ def lost_rows(run: Run, *names: str) -> list[str]:
     return [*dropped, f"nothing was recorded for {SECOND.text(unknown)}"] if unknown else dropped
 
 
-def among(chunks: pa.Table, counted: pa.Table) -> Flags:
+def among(chunks: Table, counted: Table) -> Flags:
     """Whether attempts of chunks are among those that counted."""
     if len(counted) == len(chunks):
         return np.ones(len(chunks), np.bool_)
     return one_of(chunks["id"], counted["id"].combine_chunks())
 
 
-def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
+def identities(tasks: Table, records: Table) -> tuple[Integers, Integers]:
     """A number for each key and run id in records, and the same for tasks; -1 for none, and for those not in records.
 
     A scheduler never repeats a run id, so that it alone identifies the key. This is verified, because comparing many
@@ -267,7 +267,6 @@ def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
 ADDRESS: Final = re.compile(r"(?:\w+://)?(?P<host>\[[^]]*\]|[^/:]+)[:/](?P<place>[\d/:.]+)")
 """tcp://host:40000, tcp://[::1]:40000 and, for workers in the client's process, inproc://host/12/1."""
 
-NUMERIC: Final = re.compile(r"[\d.]+|\[.*\]")
 LOOPBACK: Final = re.compile(r"127\.[\d.]+|\[::1\]|localhost")
 OF_WORKERS: Final = ("lifetimes", "samples", "chunks", "tasks")
 """Tables with worker names."""
@@ -352,8 +351,8 @@ def place_names(run: Run) -> Names:
     arrivals: dict[str, float] = {}
     here, hosts = run.environment.client_host, dict[str, str]()
     if run.lifetimes is not None:
-        for life in run.lifetimes.select(["worker", "start"]).drop_null().to_pylist():
-            arrivals[life["worker"]] = min(life["start"], arrivals.get(life["worker"], life["start"]))
+        known = run.lifetimes.select(["worker", "start"]).drop_null().sort_by([("start", "descending")])
+        arrivals = dict(zip(*(column.to_pylist() for column in known.columns), strict=True))
         hosts = {host: _host(host, here) for host in run.lifetimes["host"].drop_null().to_pylist()}
     addresses = filter(None, map(ADDRESS.fullmatch, seen))
     labels = _without_domains({_host(address["host"], here) for address in addresses} | {*hosts.values()})
@@ -392,6 +391,6 @@ def _host(host: str, this_host: str | None) -> str:
 
 def _without_domains(hosts: set[str]) -> dict[str, str]:
     """Hosts by their first label, if it is unique."""
-    first = {host: host if NUMERIC.fullmatch(host) else host.partition(".")[0] for host in hosts}
+    first = {host: host if re.fullmatch(r"[\d.]+|\[.*\]", host) else host.partition(".")[0] for host in hosts}
     hosts_of = Counter(first.values())
     return {host: label if hosts_of[label] == 1 else host for host, label in first.items()}

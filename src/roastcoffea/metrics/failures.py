@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.errors import MeasurementError, reported
 from roastcoffea.metrics.branches import codes
@@ -30,41 +31,37 @@ from roastcoffea.metrics.thread_activity import REPEATED, Records, estimated_int
 from roastcoffea.metrics.workflow import disagreements
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import ASKED_COLUMNS, FINISHED, Run
 from roastcoffea.records.workers import CANCELLED, LOST, OK, OTHER, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.redaction import redacted
 from roastcoffea.units import COUNT, are, counted, were
 
 FAILED_COLUMNS: Final = (
-    Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
+    text_column("kind", '"processor", "merge" or "preprocessing"'),
     *picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
-    Column("worker", "text", None, "address of the worker"),
-    Column("start", "number", "s", "when the attempt began (Unix time)"),
-    Column(
+    text_column("worker", "address of the worker"),
+    seconds_column("start", "when the attempt began (Unix time)"),
+    seconds_column(
         "seconds",
-        "number",
-        "s",
         "how long it occupied its thread: estimated if its worker was lost (0 if it was queued there), until the end "
         "of the run if it was unfinished; none if unknown",
     ),
-    Column("bytes", "integer", "B", "requested from storage by it; none if it left no record"),
-    Column(
+    bytes_column("bytes", "requested from storage by it; none if it left no record"),
+    text_column(
         "reason",
-        "text",
-        None,
         '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
     ),
     *picked(CHUNK_COLUMNS, "error", "key"),
-    Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
+    integer_column("attempt", "which attempt of its task it was, from 1"),
 )
 """One row for each failed attempt, in order of time."""
 
 FAILED_FILE_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset", "file"),
-    Column("attempts", "integer", None, "attempts that failed"),
-    Column("error", "text", None, "text of the last error"),
-    Column("missing", "integer", None, "its chunks without a result; none if their number is unknown"),
+    integer_column("attempts", "attempts that failed"),
+    text_column("error", "text of the last error"),
+    integer_column("missing", "its chunks without a result; none if their number is unknown"),
 )
 """One row for each file with a failed attempt."""
 
@@ -73,7 +70,7 @@ RANGE: Final = ("entry_start", "entry_stop")
 
 
 @fact
-def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> pa.Table:
+def failed_work(run: Run, chunks: Table, counted_chunks: Table, lifetimes: Table | None = None) -> Table:
     """Failed attempts, with FAILED_COLUMNS."""
     # copying some rows of these columns costs less than copying whole rows
     own = ("dataset", "file", *RANGE, "worker", "start", "error", "key", "run_id", "attempt", "outcome", "wall_seconds")
@@ -92,9 +89,7 @@ def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table, lifetimes:
     return table_of_rows(FAILED_COLUMNS, rows)
 
 
-def _failed_tasks(
-    run: Run, chunks: pa.Table, counted: pa.Table, lifetimes: pa.Table | None
-) -> Iterator[dict[str, Any]]:
+def _failed_tasks(run: Run, chunks: Table, counted: Table, lifetimes: Table | None) -> Iterator[Row]:
     """Attempts of tasks that did not succeed; their chunk comes from the scheduler, or from another attempt at it."""
     tasks = run.tasks
     if tasks is None:
@@ -120,7 +115,7 @@ def _failed_tasks(
 
 
 @fact
-def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
+def missing_work(run: Run, counted_chunks: Table) -> Table:
     """Requested chunks without a result, and files without chunks, with ASKED_COLUMNS.
 
     The outcome of chunks without records is unknown."""
@@ -131,12 +126,16 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
     done = _in_output(run, counted_chunks)
     lacking = _without(_with_processor(run, wanted), _with_processor(run, done), ["processor", *PLACE, *RANGE])
+    opened = wanted.select(PLACE)
+    if run.preprocessing is not None:
+        good = _outside_failed_calls(run, with_outcome(run.preprocessing, (OK,)))
+        opened = pa.concat_tables([opened, good.select(PLACE)])
     names = [column.name for column in ASKED_COLUMNS]
-    return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
+    return pa.concat_tables([lacking.select(names), _without(files, opened, [*PLACE]).select(names)])
 
 
 @fact
-def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None = None) -> pa.Table:
+def failed_files(run: Run, failed_work: Table, missing_work: Table | None = None) -> Table:
     """Files with a failed attempt, with FAILED_FILE_COLUMNS."""
     if missing_work is None and run.asked is not None:
         recorded(run, "asked")  # the requested chunks are not all known, so neither are a file's missing ones
@@ -152,13 +151,13 @@ def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None 
     return table_of_rows(FAILED_FILE_COLUMNS, rows)
 
 
-def _in_output(run: Run, counted_chunks: pa.Table) -> pa.Table:
+def _in_output(run: Run, counted_chunks: Table) -> Table:
     """Chunks in the output of Runner calls that finished, and in the partial output of those that failed."""
     names = ["call", *PLACE, *RANGE]
     return pa.concat_tables([of_finished_calls(run, counted_chunks).select(names), partial_output(run).select(names)])
 
 
-def partial_output(run: Run) -> pa.Table:
+def partial_output(run: Run) -> Table:
     """Chunks in the partial output of Runner calls that failed, with ASKED_COLUMNS."""
     asked = recorded(run, "asked")
     parts = [asked.slice(0, 0)]
@@ -171,7 +170,7 @@ def partial_output(run: Run) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _without(wanted: pa.Table, done: pa.Table, keys: list[str]) -> pa.Table:
+def _without(wanted: Table, done: Table, keys: list[str]) -> Table:
     """First row of `wanted` for each key missing from `done`, sorted by key.
 
     Unknown keys (Parquet has no trees) are equal to each other here; an Arrow join would treat them as different.
@@ -182,20 +181,11 @@ def _without(wanted: pa.Table, done: pa.Table, keys: list[str]) -> pa.Table:
     return wanted.take(pa.array(first)).sort_by([(key, "ascending") for key in keys])
 
 
-def _with_processor(run: Run, table: pa.Table) -> pa.Table:
+def _with_processor(run: Run, table: Table) -> Table:
     """Rows with the processor of their call: results of one processor do not count for another."""
     calls = pa.array([call.id for call in run.calls], pa.string())
     names = pa.array([call.processor for call in run.calls], pa.string())
     return table.append_column("processor", names.take(pc.index_in(table["call"], value_set=calls)))
-
-
-def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Table:
-    """Requested files that could not be opened, and of which no chunk was requested."""
-    opened = wanted.select(PLACE)
-    if run.preprocessing is not None:
-        good = _outside_failed_calls(run, with_outcome(run.preprocessing, (OK,)))
-        opened = pa.concat_tables([opened, good.select(PLACE)])
-    return _without(files, opened, [*PLACE])
 
 
 def skipped_data(run: Run) -> Iterator[str]:
@@ -217,7 +207,7 @@ def skipped_data(run: Run) -> Iterator[str]:
         yield f"{unopened} and {are(len(files))} missing from the output: {_named(files)}"
 
 
-def _unread_files(run: Run) -> pa.Table:
+def _unread_files(run: Run) -> Table:
     """Files that preprocessing could not open, in a Runner call that continued without them or outside any call."""
     keys = ["processor", *PLACE]
     if run.preprocessing is None:
@@ -227,13 +217,13 @@ def _unread_files(run: Run) -> pa.Table:
     return _without(_with_processor(run, erred), _with_processor(run, opened), keys)
 
 
-def _outside_failed_calls(run: Run, table: pa.Table) -> pa.Table:
+def _outside_failed_calls(run: Run, table: Table) -> Table:
     """Rows of Runner calls that returned their output, and rows outside any call."""
     failed = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
     return rows_where(table, pc.invert(pc.is_in(table["call"], value_set=failed)))
 
 
-def _named(rows: pa.Table) -> str:
+def _named(rows: Table) -> str:
     """Names of the first few files in these rows."""
     files = [str(file) for file in rows["file"].unique().to_pylist()]
     more = [f"and {len(files) - 3} more files"] if len(files) > 3 else []
@@ -253,13 +243,13 @@ def files_in(rows: Iterable[Mapping[str, Any]]) -> MissingFiles:
 
 
 @fact
-def unopened_files(missing_work: pa.Table) -> MissingFiles:
+def unopened_files(missing_work: Table) -> MissingFiles:
     """Files that preprocessing could not open: their chunks are unknown."""
     return files_in(row for row in missing_work.to_pylist() if row["entry_start"] is None)
 
 
 @fact
-def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> MissingFiles:
+def files_to_repeat(run: Run, counted_chunks: Table, missing_work: Table) -> MissingFiles:
     """Files without any result."""
     if not len(missing_work):
         return files_in(())
@@ -272,11 +262,9 @@ of_chunks = partial(metric, COUNT, group=CHUNKS)
 
 
 @of_chunks(
-    source="chunks that coffea requested, chunk records",
-    label="missing",
-    formula="requested chunks without a successful attempt",
+    "missing", "requested chunks without a successful attempt", source="chunks that coffea requested, chunk records"
 )
-def num_missing_chunks(missing_work: pa.Table) -> int:
+def num_missing_chunks(missing_work: Table) -> int:
     """Requested chunks without a result, including all chunks of a Runner call that raised and so returned no output.
 
     Chunks of files that were never opened are not included.
@@ -284,8 +272,8 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
-@of_chunks(source="chunk records, tasks", label="failed attempts", formula="rows of `failed`")
-def num_failed_attempts(failed_work: pa.Table) -> int:
+@of_chunks("failed attempts", "rows of `failed`", source="chunk records, tasks")
+def num_failed_attempts(failed_work: Table) -> int:
     """Failed attempts of chunks: errors, bad files, lost workers, unfinished or repeated work.
 
     Attempts that were cancelled, or only queued on a lost worker, are not included.
@@ -295,19 +283,19 @@ def num_failed_attempts(failed_work: pa.Table) -> int:
     return int(np.count_nonzero(attempts & ~queued & ~having(reason, CANCELLED)))
 
 
-@of_chunks(source="tasks", label="unfinished attempts", formula="rows of `failed`")
-def num_unfinished_attempts(failed_work: pa.Table) -> int:
+@of_chunks("unfinished attempts", "rows of `failed`", source="tasks")
+def num_unfinished_attempts(failed_work: Table) -> int:
     """Attempts of chunks that ran when the run stopped; they are among the failed attempts."""
     unfinished = having(failed_work["reason"], UNFINISHED)
     return int(np.count_nonzero(unfinished & having(failed_work["kind"], PROCESSOR)))
 
 
 @of_chunks(
+    "files not opened",
+    "requested files that preprocessing could not open",
     source="files that coffea requested, records of preprocessing",
-    label="files not opened",
-    formula="requested files that preprocessing could not open",
 )
-def num_missing_files(missing_work: pa.Table) -> int:
+def num_missing_files(missing_work: Table) -> int:
     """Files that preprocessing could not open; their chunks are unknown."""
     return int(missing_work["entry_start"].null_count)
 
@@ -335,7 +323,7 @@ def _found(run: Run) -> list[str]:
     return found
 
 
-def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
+def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) -> Row:
     """Fileset of the files without any result; given the run's fileset, in its form and with its names."""
     if fileset is None:
         return {dataset: {"files": files} for dataset, files in lacking.items()}
@@ -344,7 +332,7 @@ def missing_fileset(lacking: MissingFiles, fileset: Mapping[str, Any] | None) ->
     return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
 
-def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[Any]:
+def missing_items(missing: Table, fileset: Mapping[str, Any] | None) -> list[Any]:
     """Chunks without a result, as work items; given the run's fileset, with its names and metadata."""
     from coffea.processor.executor import WorkItem
 
@@ -378,7 +366,7 @@ def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
     return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
 
 
-def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
+def _by_recorded_name(files: Iterable[Any]) -> Row:
     """Files of a dataset by the names under which they were recorded.
 
     Raises
@@ -386,7 +374,7 @@ def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
     MeasurementError
         If several share a recorded name: which of them is missing is then unknown.
     """
-    found: dict[str, Any] = {}
+    found: Row = {}
     for file in files:
         recorded = redacted(str(file))
         if recorded in found and str(found[recorded]) != str(file):

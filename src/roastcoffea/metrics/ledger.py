@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
@@ -80,7 +81,7 @@ class Certificate:
         return f"{complete}; {recorded}.{estimated if self.estimated else ''}{outside}"
 
 
-def attempts_of_calls(run: Run, chunks: pa.Table, counted: pa.Table) -> tuple[Attempts, list[str]]:
+def attempts_of_calls(run: Run, chunks: Table, counted: Table) -> tuple[Attempts, list[str]]:
     """Chunks that ended, of those that Runner calls submitted, and what is wrong if the numbers differ.
 
     A chunk that coffea skips ends without a result. Functions without a Runner submit nothing: each of them leaves its
@@ -158,7 +159,7 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         """Classes with amounts and shares of the total, and a note on completeness."""
         if self.absent is not None:
             return [Sheet(title=self.title, lead=[absence(self.absent)])]
-        columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
+        columns = LABELS, Column("amount", self.unit), Column("share", FRACTION, bars=True)
         total: float | None = self.total
         bars = [bar_of(self, self.unit, f"{self.unit.text(total)} in all", total)] if total else []
         return [
@@ -192,6 +193,11 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         small = ", ".join(LABELS_OF.get(name, name) for name in self._small())
         beginning = f"Less than {FRACTION.text(SMALLEST_SHARE)}" if self.total else "Zero"
         return [str(self.certificate), *([f"{beginning}: {small}."] if small else [])]
+
+
+def amount_of(name: str, ledger: Ledger[Any]) -> Sourced:
+    """Amount of a class as a metric."""
+    return ledger.sourced(ledger.measured(name))
 
 
 def bar_of(classes: Mapping[str, Any], unit: Unit, title: str, total: float, longest: float | None = None) -> Drawn:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.metrics.catalogue import RESOURCES, TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import aggregated, complete_sum, rows_where, rows_with, some, with_outcome
@@ -20,7 +19,7 @@ from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments
 from roastcoffea.metrics.thread_activity import REPEATED
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OK
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Column, Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, LOST, PROCESSOR
 from roastcoffea.units import COUNT, FRACTION, SECOND
@@ -30,27 +29,27 @@ BY_SAMPLE: Final = "last sample"
 
 WORKER_MEMORY_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "worker", "host", "threads", "memory_limit"),
-    Column("memory_peak", "integer", "B", "highest resident memory, from chunks, samples and its nanny"),
-    Column("memory_before", "integer", "B", "resident memory before its first chunk, otherwise in the lowest sample"),
-    Column("results", "integer", "B", "most bytes of results held"),
-    Column("paused_seconds", "number", "s", "time paused by Dask"),
-    Column("spilled", "integer", "B", "most bytes of spilled results (their size in memory)"),
-    Column("spill_seconds", "number", "s", "writing results to disk and reading them back (Dask)"),
-    Column("killed_memory", "integer", "B", "resident memory when it was killed for memory; none if it was not"),
-    Column("killed_by", "text", None, f'source of this: "{BY_NANNY}", or "{BY_SAMPLE}" before it was lost'),
-    Column("lost_attempts", "integer", None, "attempts lost, or whose results were lost, when it was killed"),
-    Column("lost_seconds", "number", "s", "thread time of these attempts"),
+    bytes_column("memory_peak", "highest resident memory, from chunks, samples and its nanny"),
+    bytes_column("memory_before", "resident memory before its first chunk, otherwise in the lowest sample"),
+    bytes_column("results", "most bytes of results held"),
+    seconds_column("paused_seconds", "time paused by Dask"),
+    bytes_column("spilled", "most bytes of spilled results (their size in memory)"),
+    seconds_column("spill_seconds", "writing results to disk and reading them back (Dask)"),
+    bytes_column("killed_memory", "resident memory when it was killed for memory; none if it was not"),
+    text_column("killed_by", f'source of this: "{BY_NANNY}", or "{BY_SAMPLE}" before it was lost'),
+    integer_column("lost_attempts", "attempts lost, or whose results were lost, when it was killed"),
+    seconds_column("lost_seconds", "thread time of these attempts"),
 )
 """One row for each worker."""
 
 DATASET_MEMORY_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset"),
-    Column("chunks", "integer", None, "chunks that this is based on"),
+    integer_column("chunks", "chunks that this is based on"),
     Column("bytes_per_event", "number", "B", "growth of resident memory per event, relative to before the first chunk"),
     Column("least_bytes_per_event", "number", "B", "growth per event within later chunks of a process: a lower bound"),
     Column("fixed_bytes", "number", "B", "growth independent of events; none if it cannot be separated"),
-    Column("at_least", "integer", None, "1 if only killed attempts are known, which needed more"),
-    Column("reason", "text", None, "why it is unknown"),
+    integer_column("at_least", "1 if only killed attempts are known, which needed more"),
+    text_column("reason", "why it is unknown"),
 )
 """One row for each dataset."""
 
@@ -61,12 +60,12 @@ DATASET_MEMORY_COLUMNS: Final = (
 @table
 def worker_memory(  # noqa: PLR0917
     run: Run,
-    lifetimes: pa.Table,
-    chunks: pa.Table | None = None,
-    samples: pa.Table | None = None,
-    failed_work: pa.Table | None = None,
+    lifetimes: Table,
+    chunks: Table | None = None,
+    samples: Table | None = None,
+    failed_work: Table | None = None,
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
-) -> pa.Table:
+) -> Table:
     """Workers with WORKER_MEMORY_COLUMNS."""
     in_chunks, sampled, spilled, results = (
         _of_workers(*of)
@@ -74,8 +73,15 @@ def worker_memory(  # noqa: PLR0917
     )
     last = _of_workers(samples, "memory", "last", "time")
     before = _of_workers(samples, "memory", "min") | _of_workers(chunks, "memory_before", "first", "start")
-    paused, lost = _paused(run.pauses), _lost(failed_work)
-    rows: dict[str, dict[str, Any]] = {}
+    # attempts lost with each worker, and those repeated because their results were
+    pauses, lost = run.pauses, defaultdict[str, list[Row]](list)
+    for row in [] if failed_work is None else failed_work.select(["worker", "reason", "seconds"]).to_pylist():
+        if row["reason"] in {LOST, REPEATED} and row["seconds"] != 0:
+            lost[row["worker"]].append(row)
+    if pauses is not None:
+        pauses = pauses.append_column("seconds", pc.subtract(pauses["stop"], pauses["start"]))
+    paused = _of_workers(pauses, "seconds", "sum")
+    rows: dict[str, Row] = {}
     for life in lifetimes.select(["worker", "host", "threads", "memory_limit", "killed_memory"]).to_pylist():
         worker, killed, by = life["worker"], life["killed_memory"], BY_NANNY
         if killed is None and any(row["reason"] == LOST for row in lost[worker]):
@@ -99,7 +105,7 @@ def worker_memory(  # noqa: PLR0917
     return table_of_rows(WORKER_MEMORY_COLUMNS, rows.values())
 
 
-def _of_workers(rows: pa.Table | None, column: str, step: str = "max", *order: str) -> dict[str, Any]:
+def _of_workers(rows: Table | None, column: str, step: str = "max", *order: str) -> Row:
     """Largest, lowest, first or last value of a column, or their sum, for each worker with any."""
     if rows is None:
         return {}
@@ -110,35 +116,17 @@ def _of_workers(rows: pa.Table | None, column: str, step: str = "max", *order: s
     return dict(zip(found["worker"].to_pylist(), found["value"].to_pylist(), strict=True))
 
 
-def _paused(pauses: pa.Table | None) -> dict[str, float]:
-    """Seconds for which each worker was paused."""
-    if pauses is None:
-        return {}
-    return _of_workers(pauses.append_column("seconds", pc.subtract(pauses["stop"], pauses["start"])), "seconds", "sum")
-
-
-def _lost(failed: pa.Table | None) -> dict[str, list[dict[str, Any]]]:
-    """Attempts lost with each worker, and attempts repeated because their results were lost."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in [] if failed is None else failed.select(["worker", "reason", "seconds"]).to_pylist():
-        if row["reason"] in {LOST, REPEATED} and row["seconds"] != 0:
-            found[row["worker"]].append(row)
-    return found
-
-
 # Datasets
 
 
-def typical_before(workers: pa.Table) -> float | None:
+def typical_before(workers: Table) -> float | None:
     """Resident memory of a typical worker before its first chunk, from chunks, otherwise from samples."""
     known = workers["memory_before"].drop_null().to_numpy()
     return float(np.median(known)) if len(known) else None
 
 
 @table
-def dataset_memory(
-    run: Run, chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Table | None = None
-) -> pa.Table:
+def dataset_memory(run: Run, chunks: Table, worker_memory: Table, failed_work: Table | None = None) -> Table:
     """Datasets with DATASET_MEMORY_COLUMNS.
 
     The memory of a chunk is the peak of its process relative to before the first chunk. That includes memory retained
@@ -162,8 +150,10 @@ def dataset_memory(
     return table_of_rows(DATASET_MEMORY_COLUMNS, rows)
 
 
-def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None], not_measured: str) -> dict[str, Any]:
+def _of_chunks(chunks: Table, before: Mapping[str, int | None], not_measured: str) -> Row:
     """Memory of a dataset from its chunks that ran alone in their processes."""
+    import pandas as pd
+
     done = with_outcome(chunks, (OK,))
     valid = [done[name].is_valid().to_numpy() for name in ("worker", "overlaps", "memory_peak", "events")]
     known = rows_where(done, np.logical_and.reduce(valid) & (amounts(done, "events") > 0))
@@ -176,24 +166,16 @@ def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None], not_measured:
     workers, peak, events = alone["worker"].to_pylist(), amounts(alone, "memory_peak"), amounts(alone, "events")
     floor = np.array([before.get(worker) or 0 for worker in workers], np.float64)
     growth, begun = np.maximum(peak - floor, 0.0), moments(alone, "memory_before")
-    largest, later = _earlier(workers, events)
+    # events of the largest earlier chunk of the same process
+    largest = pd.Series(events).groupby(workers).cummax().groupby(workers).shift(fill_value=0.0).to_numpy()
     # a process that kept what a larger chunk needed does not show the need of a smaller one after it
     informative = (events >= largest) | (begun - floor <= 0.1 * growth)
     fixed, each = _law(events, growth, informative)
-    within = np.maximum(peak - begun, 0.0)[later & np.isfinite(begun)] / events[later & np.isfinite(begun)]
+    later = (largest > 0) & np.isfinite(begun)
+    within = np.maximum(peak - begun, 0.0)[later] / events[later]
     least = None if fixed is not None or not len(within) else min(float(np.median(within)), each)
     found = {"bytes_per_event": each, "least_bytes_per_event": least, "fixed_bytes": fixed}
     return found | {"chunks": len(alone), "at_least": 0}
-
-
-def _earlier(workers: Sequence[str], events: Numbers) -> tuple[Numbers, Flags]:
-    """Events of the largest earlier chunk of the same process, and whether there was one."""
-    so_far: dict[str, float] = {}
-    largest = np.zeros(len(events))
-    for place, (worker, number) in enumerate(zip(workers, events.tolist(), strict=True)):
-        largest[place] = so_far.get(worker, 0.0)
-        so_far[worker] = max(largest[place], number)
-    return largest, largest > 0
 
 
 def _law(events: Numbers, growth: Numbers, informative: Flags) -> tuple[float | None, float]:
@@ -216,7 +198,7 @@ def _law(events: Numbers, growth: Numbers, informative: Flags) -> tuple[float | 
     return (fixed, each) if fixed >= 0 else (None, ratio)
 
 
-def _needs_of_killed(workers: pa.Table, failed: pa.Table | None) -> dict[str, list[float]]:
+def _needs_of_killed(workers: Table, failed: Table | None) -> dict[str, list[float]]:
     """Bytes per event that attempts needed at least, on workers that were killed for memory, by dataset."""
     floor = typical_before(workers) or 0.0
     known = workers.select(["worker", "threads", "killed_memory"]).drop_null().to_pylist()
@@ -233,7 +215,7 @@ def _needs_of_killed(workers: pa.Table, failed: pa.Table | None) -> dict[str, li
 
 JOBS: Final = "batch jobs, as workers report them; arrivals and departures of workers"
 
-CLASSES: Final[Mapping[str, str]] = {
+CLASSES: Final = {
     "before_run": "before the run",
     "startup": "start-up of jobs",
     "threads": "worker threads",
@@ -247,29 +229,27 @@ JOB_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "batch_system", "job", "queue", "node", "run"),
     Column("workers", "integer", "workers", "workers that ran in it"),
     *picked(LIFETIME_COLUMNS, "job_cores", "job_memory"),
-    Column("memory_peak", "integer", "B", "sum of its workers' highest resident memory, an upper bound of its own"),
+    bytes_column("memory_peak", "sum of its workers' highest resident memory, an upper bound of its own"),
     *picked(LIFETIME_COLUMNS, "job_limit", "job_queued", "job_start"),
-    Column("job_stop", "number", "s", "when its last worker left; the end of the run if the job went on"),
-    Column("ended", "integer", None, "1 if its last worker left before the end of the run"),
-    Column("queue_seconds", "number", "s", "from submission to start"),
-    Column("startup_seconds", "number", "s", "from start to its first worker, for jobs that started in the run"),
-    Column("shutdown_seconds", "number", "s", "from closing of the last worker to its departure"),
-    Column("charged", "number", "s", "cores x time from start to `job_stop`"),
-    Column("before_run", "number", "s", "charged before the run"),
-    Column("startup", "number", "s", "charged before its first worker"),
-    Column("threads", "number", "s", "charged for worker threads, closing ones excepted: at most one for each core"),
-    Column("threadless", "number", "s", "charged for cores without a worker thread"),
-    Column("replaced", "number", "s", "charged while a worker had left and its replacement had not arrived"),
-    Column("shutdown", "number", "s", "charged while its last worker closed"),
-    Column("residual", "number", "s", "charged, less all of these"),
+    seconds_column("job_stop", "when its last worker left; the end of the run if the job went on"),
+    integer_column("ended", "1 if its last worker left before the end of the run"),
+    seconds_column("queue_seconds", "from submission to start"),
+    seconds_column("startup_seconds", "from start to its first worker, for jobs that started in the run"),
+    seconds_column("shutdown_seconds", "from closing of the last worker to its departure"),
+    seconds_column("charged", "cores x time from start to `job_stop`"),
+    seconds_column("before_run", "charged before the run"),
+    seconds_column("startup", "charged before its first worker"),
+    seconds_column("threads", "charged for worker threads, closing ones excepted: at most one for each core"),
+    seconds_column("threadless", "charged for cores without a worker thread"),
+    seconds_column("replaced", "charged while a worker had left and its replacement had not arrived"),
+    seconds_column("shutdown", "charged while its last worker closed"),
+    seconds_column("residual", "charged, less all of these"),
 )
 """One row for each batch job. Charged time is core time."""
 
-Row = dict[str, Any]
-
 
 @table
-def jobs(run: Run, lifetimes: pa.Table, worker_memory: pa.Table | None = None) -> pa.Table:
+def jobs(run: Run, lifetimes: Table, worker_memory: Table | None = None) -> Table:
     """Batch jobs with JOB_COLUMNS, in order of their start."""
     names = ("batch_system", "job", "run")
     spans = {part.id: (part.start, part.stop) for part in run.merged}
@@ -316,28 +296,24 @@ def _charged(job: Row, lives: Sequence[Row], first: float, begin: float) -> Row:
     # a job has no worker before its start: a clock may be ahead by a little
     start = min(start, first)
     closing = stop - (job["shutdown_seconds"] or 0.0)
-    spans = [*_present(lives, first, closing)]
+    starts, stops, threads = np.array([(life["start"], life["stop"], life["threads"]) for life in lives], np.float64).T
+    edges = np.unique(np.clip([first, closing, *starts, *stops], first, closing))
+    seconds, present = np.diff(edges), ((starts <= edges[:-1, None]) & (edges[1:, None] <= stops)) @ threads
+    used = np.minimum(present, cores)
     row = {
         "before_run": cores * max(min(begin, first) - start, 0.0),
         "startup": cores * max(first - max(start, begin), 0.0),
-        "threads": sum(seconds * min(present, cores) for seconds, present in spans),
-        "threadless": sum(seconds * (cores - min(present, cores)) for seconds, present in spans if present),
-        "replaced": sum(seconds * cores for seconds, present in spans if not present),
+        "threads": float(seconds @ used),
+        "threadless": float(seconds @ np.where(present > 0, cores - used, 0.0)),
+        "replaced": float(cores * seconds[present == 0].sum()),
         "shutdown": cores * (job["shutdown_seconds"] or 0.0),
     }
     charged = cores * (stop - start)
     return row | {"charged": charged, "residual": charged - math.fsum(row.values())}
 
 
-def _present(lives: Sequence[Row], begin: float, end: float) -> Iterator[tuple[float, float]]:
-    """Seconds, and the threads present for them."""
-    edges = {begin, end, *(moment for life in lives for moment in (life["start"], life["stop"]))}
-    for one, other in pairwise(sorted(edge for edge in edges if begin <= edge <= end)):
-        yield other - one, sum(life["threads"] for life in lives if life["start"] <= one and other <= life["stop"])
-
-
 @fact
-def some_jobs(jobs: pa.Table) -> pa.Table:
+def some_jobs(jobs: Table) -> Table:
     """Batch jobs, at least one."""
     return some(jobs, "no worker reported a batch job")
 
@@ -345,55 +321,53 @@ def some_jobs(jobs: pa.Table) -> pa.Table:
 of_jobs = partial(metric, source=JOBS)
 
 
-@of_jobs(COUNT, group=RESOURCES, label="batch jobs", formula="number of batch jobs with a worker in the run")
-def num_jobs(some_jobs: pa.Table) -> int:
+@of_jobs(COUNT, "batch jobs", "number of batch jobs with a worker in the run", group=RESOURCES)
+def num_jobs(some_jobs: Table) -> int:
     """Batch jobs with a worker in the run."""
     return len(some_jobs)
 
 
-@of_jobs(SECOND, group=RESOURCES, label="core time charged", formula="sum over jobs of cores x (end - start)")
-def core_seconds_charged(some_jobs: pa.Table) -> float:
+@of_jobs(SECOND, "core time charged", "sum over jobs of cores x (end - start)", group=RESOURCES)
+def core_seconds_charged(some_jobs: Table) -> float:
     """Cores of batch jobs times their time from start to end, or to the end of the run if they went on."""
     return float(complete_sum(some_jobs, "charged", "batch jobs"))
 
 
-@metric(FRACTION, group=RESOURCES, source=f"chunk records; {JOBS}", label="CPU of charged core time")
+@metric(FRACTION, "CPU of charged core time", group=RESOURCES, source=f"chunk records; {JOBS}")
 def charged_cpu_efficiency(total_cpu_time: float, core_seconds_charged: float) -> float:
     """Share of the charged core time in which a chunk used the CPU."""
     return total_cpu_time / core_seconds_charged
 
 
-def _mean(some_jobs: pa.Table, column: str, otherwise: str) -> float:
-    known = some_jobs[column].drop_null()
+# fmt: off
+MEANS: Final = (
+    ("queue", "queue time of jobs", "start - submission", "no job tells when it was submitted",
+     "Time from the submission of a batch job to its start, on average."),
+    ("startup", "start-up of jobs", "the first worker's arrival - start",
+     "no job with a known start started in the run",
+     "Time from the start of a batch job to its first worker's arrival, on average over jobs started in the run."),
+    ("shutdown", "shut-down of workers", "departure - closing", "no job ended in the run",
+     "Time from the closing of a batch job's last worker to its departure, on average over jobs ended in the run."),
+)
+# fmt: on
+"""Times of jobs with a metric for their mean: name, label, formula, reason for none, meaning."""
+
+
+def _mean(column: str, otherwise: str, jobs: Table) -> float:
+    known = jobs[column].drop_null()
     refuse_if(not len(known), otherwise)
     return float(pc.mean(known).as_py())
 
 
-@of_jobs(SECOND, group=TIMING, label="queue time of jobs (mean)", formula="mean of start - submission")
-def job_queue_seconds(some_jobs: pa.Table) -> float:
-    """Time from the submission of a batch job to its start, on average."""
-    return _mean(some_jobs, "queue_seconds", "no job tells when it was submitted")
+for name, label, formula, otherwise, meaning in MEANS:
+    of_times = partial(of_jobs, SECOND, group=TIMING, inputs=("some_jobs",), meaning=meaning)
+    of_times(name=f"job_{name}_seconds", label=f"{label} (mean)", formula=f"mean of {formula}")(
+        partial(_mean, f"{name}_seconds", otherwise)
+    )
 
 
-@of_jobs(SECOND, group=TIMING, label="start-up of jobs (mean)", formula="mean of the first worker's arrival - start")
-def job_startup_seconds(some_jobs: pa.Table) -> float:
-    """Time from the start of a batch job to its first worker's arrival, on average over jobs started in the run."""
-    return _mean(some_jobs, "startup_seconds", "no job with a known start started in the run")
-
-
-@of_jobs(SECOND, group=TIMING, label="shut-down of workers (mean)", formula="mean of departure - closing")
-def job_shutdown_seconds(some_jobs: pa.Table) -> float:
-    """Time from the closing of a batch job's last worker to its departure, on average over jobs ended in the run."""
-    return _mean(some_jobs, "shutdown_seconds", "no job ended in the run")
-
-
-@of_jobs(
-    FRACTION,
-    group=RESOURCES,
-    label="memory of jobs used (peak)",
-    formula="largest of memory_peak / job_memory over jobs",
-)
-def job_memory_used(some_jobs: pa.Table) -> float:
+@of_jobs(FRACTION, "memory of jobs used (peak)", "largest of memory_peak / job_memory over jobs", group=RESOURCES)
+def job_memory_used(some_jobs: Table) -> float:
     """Highest share of a batch job's memory that its workers used: at most this much, as peaks are added up."""
     shares = [
         row["memory_peak"] / row["job_memory"]

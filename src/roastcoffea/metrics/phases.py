@@ -7,12 +7,11 @@ entry here; a new phase is one in `records.chunks`, which this module re-exports
 # ruff: noqa: F403, F405
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 from typing import Final, Literal, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.records import workers as task_records
 from roastcoffea.records.chunks import *
@@ -219,7 +218,7 @@ OLDER_NAMES: Final = {
 }
 """Classes by their former name, or by that of their sum."""
 
-FAMILY_OF: Final[Mapping[str, Family]] = {one.name: one.family for one in (*TIME_CLASSES, *BYTE_CLASSES)}
+FAMILY_OF: Final = {one.name: one.family for one in (*TIME_CLASSES, *BYTE_CLASSES)}
 """Family of each class of both ledgers."""
 
 TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)
@@ -231,7 +230,7 @@ IDLE: Final = tuple(one.name for one in TIME_CLASSES if one.work == "idle")
 CLASS_OF_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
 """Classes that hold the entire time of tasks, by task kind."""
 
-COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+COLUMNS_OF: Final = {
     name: columns
     for name in BUSY
     if name != OVERHEAD and (columns := tuple(phase.column for phase in PHASES if phase.time_class == name))
@@ -239,7 +238,7 @@ COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """Columns of chunks that make up a class. Task overhead is the rest of a task's time, including its result."""
 
 
-def phases_of(chunks: pa.Table) -> tuple[Phase, ...]:
+def phases_of(chunks: Table) -> tuple[Phase, ...]:
     """Phases that these chunks have: waiting in process() as one, split, or both if platforms differ."""
     whole, parts = (any(chunks[name].null_count < len(chunks) for name in of) for of in ((UNSPLIT,), SPLIT))
     without = () if whole and parts else SPLIT if whole else (UNSPLIT,)
@@ -247,17 +246,15 @@ def phases_of(chunks: pa.Table) -> tuple[Phase, ...]:
     return tuple(phase for phase in PHASES if phase.column not in without)
 
 
-def is_opening_whole(chunks: pa.Table) -> bool:
+def is_opening_whole(chunks: Table) -> bool:
     """Whether opening the file and building events were recorded as one phase."""
     if chunks[BUILD].null_count < len(chunks):
         return False
     return bool(pc.any(pc.and_(chunks[OPENED].is_valid(), chunks["compute_seconds"].is_valid())).as_py())
 
 
-def with_sum_of_waits(chunks: pa.Table | None) -> pa.Table | None:
+def with_sum_of_waits(chunks: Table) -> Table:
     """Chunks with all waiting in process() as one column, whether or not its parts were measured."""
-    if chunks is None:
-        return None
     parts = reduce(pc.add, (chunks[name] for name in SPLIT))
     place = chunks.schema.get_field_index(UNSPLIT)
     return chunks.set_column(place, chunks.field(place), pc.coalesce(chunks[UNSPLIT], parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import takewhile
@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric, refuse_if, table
+from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric, table
 from roastcoffea.metrics.chunks import by_name_and_dataset
 from roastcoffea.metrics.evaluation import Metrics
 from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
@@ -25,7 +27,7 @@ from roastcoffea.metrics.phases import COMPUTING, DECODING, READING, TROUBLE, Fa
 from roastcoffea.metrics.statistics import Numbers, amounts, places
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import NOT_SAMPLED, OTHER, PHASES, PROFILE_COLUMNS, SECTION_COLUMNS, STATES
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Column, Row, bytes_column, integer_column, picked, seconds_column, text_column
 from roastcoffea.records.run import Run
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Cell, Sheet, absence
@@ -48,10 +50,6 @@ DECODERS: Final = (
     "uproot/models/RNTuple.py",
 )
 """Files of uproot that decompress and interpret."""
-
-
-CALLBACKS: Final = ("_gc_callback", "__del__")
-"""Functions that the interpreter calls in the middle of others: Dask's, when garbage is collected, and finalizers."""
 
 
 class Place(NamedTuple):
@@ -87,6 +85,11 @@ class Stack(NamedTuple):
     """Its attempt, if that is the longest of the dataset."""
 
     @property
+    def amounts(self) -> Row:
+        """Its amounts but seconds, by column of a table."""
+        return {"samples": self.samples} | {f"{state}_seconds": self.states[state] for state in STATES}
+
+    @property
     def runnable(self) -> float:
         """Seconds on a core or waiting for one: on a busy host, these are more exact shares of CPU time."""
         return self.seconds - self.states["blocked"]
@@ -120,8 +123,6 @@ class Node:
         Samples with a thread in it or in its calls.
     states : dict
         `seconds` by state: "core", "contention", "blocked", "unknown".
-    self_states : dict
-        `self_seconds` by state.
     datasets : dict
         `seconds` by dataset.
     families : dict
@@ -135,66 +136,51 @@ class Node:
     self_seconds: float = 0.0
     samples: int = 0
     states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
-    self_states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
     datasets: dict[str | None, float] = field(default_factory=partial(defaultdict, float))
     families: dict[Family, float] = field(default_factory=partial(defaultdict, float))
     children: list[Node] = field(default_factory=list)
 
-    def add(self, stack: Stack, *, itself: bool) -> None:
-        """Add a stack that passes through this frame, or ends in it."""
-        self.seconds += stack.seconds
-        self.samples += stack.samples
-        self.datasets[stack.dataset] += stack.seconds
-        for family, seconds in stack.families():
-            self.families[family] += seconds
-        for state, seconds in stack.states.items():
-            self.states[state] += seconds
-            self.self_states[state] += seconds * itself
-        self.self_seconds += stack.seconds * itself
 
-
-NO_DATASET: Final = "(no dataset)"
 ROOT: Final = Place("process()", "", 0)
 """First frame of all stacks."""
 
 
-def stacks_of(rows: pa.Table) -> Iterator[Stack]:
+def stacks_of(rows: Table) -> Iterator[Stack]:
     """Stacks with any time of a table with PROFILE_COLUMNS, summed over Runner calls.
 
-    What the interpreter calls in the middle of a function is time of that function.
+    What the interpreter calls in the middle of a function is time of that function: Dask's callback when garbage is
+    collected, and finalizers.
     """
-    sums: dict[tuple[Any, ...], list[float]] = {}
-    names = ("samples", "seconds", *STATE_SECONDS)
+    sums: dict[tuple[Any, ...], Numbers] = defaultdict(lambda: np.zeros(2 + len(STATES)))
     for row in rows.to_pylist():
         places = tuple(map(Place, row["functions"], row["files"], row["lines"]))
-        called = next((at for at, place in enumerate(places) if at and place.name in CALLBACKS), len(places))
-        known = sums.setdefault((row["dataset"], places[:called], row["chunk"]), [0.0] * len(names))
-        for at, name in enumerate(names):
-            known[at] += row[name]
-    for (dataset, places, chunk), (samples, seconds, *states) in sums.items():
-        if not seconds:
-            continue
-        unknown = max(seconds - sum(states), 0.0)
+        outer = takewhile(lambda place: place.name not in {"_gc_callback", "__del__"}, places[1:])
+        key = row["dataset"], (*places[:1], *outer), row["chunk"]
+        sums[key] += [row["samples"], row["seconds"], *(row[name] for name in STATE_SECONDS)]
+    for (dataset, places, chunk), known in sums.items():
+        samples, seconds, *states = known.tolist()
+        unknown = seconds - sum(states)
         # a rounding difference is no time in an unknown state
-        by_state = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
-        yield Stack(dataset, places, int(samples), seconds, by_state, chunk)
+        states.append(unknown if unknown > 1e-3 * max(samples, 1) else 0.0)
+        if seconds:
+            yield Stack(dataset, places, int(samples), seconds, dict(zip(ALL_STATES, states, strict=True)), chunk)
 
 
 PROFILE_FORMATS: Final = ("speedscope", "collapsed")
 _PLACE: Final = (
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("function", "text", None, "function, with its class"),
-    Column("file", "text", None, "its file; for installed packages relative to the directory of packages"),
-    Column("line", "integer", None, "line in the file"),
+    text_column("dataset", "dataset in the fileset"),
+    text_column("function", "function, with its class"),
+    text_column("file", "its file; for installed packages relative to the directory of packages"),
+    integer_column("line", "line in the file"),
 )
 PLACE: Final = tuple(column.name for column in _PLACE)
 FUNCTION_COLUMNS: Final = (
     *_PLACE,
-    Column("samples", "integer", None, "samples with a thread at this line itself"),
-    Column("self_seconds", "number", "s", "thread time at this line itself"),
-    Column("total_seconds", "number", "s", "thread time at this line or in its calls"),
+    integer_column("samples", "samples with a thread at this line itself"),
+    seconds_column("self_seconds", "thread time at this line itself"),
+    seconds_column("total_seconds", "thread time at this line or in its calls"),
     *(
-        Column(name, "number", "s", f"of self_seconds, {WORDS[state]}")
+        seconds_column(name, f"of self_seconds, {WORDS[state]}")
         for state, name in zip(STATES, STATE_SECONDS, strict=True)
     ),
 )
@@ -202,9 +188,9 @@ FUNCTION_COLUMNS: Final = (
 
 HOT_COLUMNS: Final = (
     *_PLACE,
-    Column("leaf", "text", None, "innermost function called there; none if the time was in the line itself"),
-    Column("leaf_file", "text", None, "its file"),
-    Column("leaf_line", "integer", None, "its line"),
+    text_column("leaf", "innermost function called there; none if the time was in the line itself"),
+    text_column("leaf_file", "its file"),
+    integer_column("leaf_line", "its line"),
     *picked(PROFILE_COLUMNS, "samples", "seconds", *STATE_SECONDS),
     Column("share", "number", None, "of all seconds of the dataset"),
 )
@@ -260,8 +246,7 @@ class Profile(Presented):
 
     def tree(self, dataset: str | None = None) -> Node:
         """Frames from process() down, for one dataset or all: the data of a flame graph."""
-        root = Node(place=ROOT)
-        nodes: dict[tuple[Place, ...], Node] = {(): root}
+        nodes: dict[tuple[Place, ...], Node] = {(): Node(place=ROOT)}
         for stack in self.stacks:
             if dataset not in (None, stack.dataset):
                 continue
@@ -270,10 +255,18 @@ class Profile(Presented):
                 if path not in nodes:
                     nodes[path] = Node(place=path[-1])
                     nodes[path[:-1]].children.append(nodes[path])
-                nodes[path].add(stack, itself=depth == len(stack.places))
+                node = nodes[path]
+                node.seconds += stack.seconds
+                node.samples += stack.samples
+                node.datasets[stack.dataset] += stack.seconds
+                for family, seconds in stack.families():
+                    node.families[family] += seconds
+                for state, seconds in stack.states.items():
+                    node.states[state] += seconds
+            node.self_seconds += stack.seconds
         for node in nodes.values():
             node.children.sort(key=lambda child: -child.seconds)
-        return root
+        return nodes[()]
 
     def collapsed(self) -> str:
         """Collapsed stacks for flamegraph.pl and similar tools: frames from the dataset down, and microseconds."""
@@ -283,15 +276,15 @@ class Profile(Presented):
 
         if self.absent is not None:
             return f"{word(absence(self.absent))} 0\n"
-        paths = ((stack, (stack.dataset or NO_DATASET, ROOT, *stack.places)) for stack in self.stacks)
+        paths = ((stack, (stack.dataset or "(no dataset)", ROOT, *stack.places)) for stack in self.stacks)
         return "".join(sorted(f"{';'.join(map(word, path))} {round(stack.seconds * 1e6)}\n" for stack, path in paths))
 
-    def speedscope(self) -> dict[str, Any]:
+    def speedscope(self) -> Row:
         """Content of a file for https://www.speedscope.app: for each dataset its time, total and by state."""
         frames: dict[Place, int] = {}
         found: dict[str, list[tuple[Stack, float]]] = {}
         for dataset in self.datasets:
-            name, of = dataset or NO_DATASET, [stack for stack in self.stacks if stack.dataset == dataset]
+            name, of = dataset or "(no dataset)", [stack for stack in self.stacks if stack.dataset == dataset]
             found[name] = [(stack, stack.seconds) for stack in of]
             for state in ALL_STATES:
                 if own := [(stack, stack.states[state]) for stack in of if stack.states[state] > 0]:
@@ -355,31 +348,28 @@ class Profile(Presented):
             raise MeasurementError(f"nothing was exported to {file}: {error}") from error
         return file
 
-    def functions(self) -> list[dict[str, Any]]:
+    def functions(self) -> list[Row]:
         """Rows with FUNCTION_COLUMNS, most time at the line itself first."""
-        totals: dict[tuple[Any, ...], float] = defaultdict(float)
+        rows: list[Row] = []
         for stack in self.stacks:
-            for place in dict.fromkeys(stack.places or (ROOT,)):
-                totals[stack.dataset, *place] += stack.seconds
-        own = (((stack.dataset, *(stack.places or (ROOT,))[-1]), stack) for stack in self.stacks)
-        sums = _summed([*((key, None) for key in totals), *own], PLACE, "self_seconds")
-        rows = [row | {"total_seconds": totals[key]} for key, row in sums.items()]
-        return sorted(rows, key=lambda row: (-row["self_seconds"], -row["total_seconds"]))
+            places, of = stack.places or (ROOT,), {"dataset": stack.dataset}
+            rows += [of | place._asdict() | {"total_seconds": stack.seconds} for place in dict.fromkeys(places)]
+            rows.append(of | places[-1]._asdict() | stack.amounts | {"self_seconds": stack.seconds})
+        return _summed(rows, FUNCTION_COLUMNS, ("self_seconds", "total_seconds"))
 
-    def hot_functions(self) -> list[dict[str, Any]]:
+    def hot_functions(self) -> list[Row]:
         """Rows with HOT_COLUMNS, most time first.
 
         The user's line is the innermost frame of a stack in user code, see `own_frame`.
         """
-        found: list[tuple[tuple[Any, ...], Stack]] = []
+        rows, of_dataset = [], self.tree().datasets
         for stack in self._known():
             own = own_frame(stack.places)
             leaf = stack.places[-1] if own < len(stack.places) - 1 else (None,) * 3
-            found.append(((stack.dataset, *stack.places[own], *leaf), stack))
-        rows = _summed(found, (*PLACE, "leaf", "leaf_file", "leaf_line"), "seconds").values()
-        of_dataset = self.tree().datasets
-        shared = [row | {"share": row["seconds"] / of_dataset[row["dataset"]]} for row in rows]
-        return sorted(shared, key=lambda row: -row["seconds"])
+            place = stack.places[own]._asdict() | dict(zip(("leaf", "leaf_file", "leaf_line"), leaf, strict=True))
+            times = {"seconds": stack.seconds, "share": stack.seconds / of_dataset[stack.dataset]}
+            rows.append({"dataset": stack.dataset} | place | stack.amounts | times)
+        return _summed(rows, HOT_COLUMNS, ("seconds",))
 
     def _known(self) -> Iterator[Stack]:
         """Stacks that end in a known function."""
@@ -406,44 +396,40 @@ class Profile(Presented):
             return [Sheet(title="profile", lead=[absence(self.absent)])]
         if not self.stacks:
             return [Sheet(title="profile", lead=["No chunk was in process() when its thread was sampled."])]
-        sums: dict[Place, Node] = {}
-        for stack in self.stacks:
-            place = stack.places[-1] if stack.places else ROOT
-            sums.setdefault(place, Node(place=place)).add(stack, itself=True)
+        import pandas as pd
+
+        lines = pd.DataFrame(self.functions()).groupby(["function", "file", "line"], sort=False).sum(numeric_only=True)
+        lines = lines[lines["samples"] > 0].sort_values("self_seconds", ascending=False, kind="stable")
+        # a rounding difference is no time, and has no sign
+        lines["unknown_seconds"] = (lines["self_seconds"] - lines[[*STATE_SECONDS]].sum(axis=1)).round(3) + 0.0
         states = [state for state in ALL_STATES if self.states[state] > 0]
         rows: list[tuple[Cell, ...]] = [
             (
-                node.place.function,
-                node.self_seconds,
-                node.self_seconds / self.seconds,
-                *(node.self_states[state] for state in states),
-                f"{node.place.file}:{node.place.line}" if node.place.file else "",
+                function,
+                own["self_seconds"],
+                own["self_seconds"] / self.seconds,
+                *(own[f"{state}_seconds"] for state in states),
+                f"{file}:{line}" if file else "",
             )
-            for node in sorted(sums.values(), key=lambda node: -node.self_seconds)[:15]
+            for (function, file, line), own in zip(lines.index[:15], lines.to_dict("records"), strict=False)
         ]
         heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
         of_states = [Head(WORDS[state], SECOND, dispensable=1) for state in states]
         columns = [*heads, *of_states, Head("file:line", dispensable=2)]
         shares = ", ".join(f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in states)
         notes = [f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {shares}."]
-        if len(sums) > len(rows):
-            notes.append(f"{number(len(rows))} of {number(len(sums))} lines.")
+        if len(lines) > len(rows):
+            notes.append(f"{number(len(rows))} of {number(len(lines))} lines.")
         return [Sheet(title="profile", columns=columns, rows=rows, notes=notes)]
 
 
-def _summed(
-    found: Iterable[tuple[tuple[Any, ...], Stack | None]], names: Sequence[str], seconds: str
-) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows with these names for each key, with samples, seconds, and seconds by state of its stacks."""
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for key, stack in found:
-        zeros = {"samples": 0} | dict.fromkeys((seconds, *STATE_SECONDS), 0.0)
-        row = rows.setdefault(key, dict(zip(names, key, strict=True)) | zeros)
-        if stack is not None:
-            amounts = (stack.samples, stack.seconds, *(stack.states[state] for state in STATES))
-            for name, amount in zip(zeros, amounts, strict=True):
-                row[name] += amount
-    return rows
+def _summed(rows: list[Row], columns: Sequence[Column], most: Sequence[str]) -> list[Row]:
+    """Rows with these columns, of each place the sums of what is in seconds and samples; largest sums first."""
+    keys = [one.name for one in columns if one.kind == "text" or one.name.endswith("line")]
+    steps = {one.name: (one.name, "sum") for one in columns if one.name not in keys}
+    zero_if_none = pc.ScalarAggregateOptions(min_count=0)
+    sums = aggregated(table_of_rows(columns, rows), keys, steps, zero_if_none, use_threads=False)
+    return sorted(sums.to_pylist(), key=lambda row: [-row[name] for name in most])
 
 
 def own_frame(places: Sequence[Place]) -> int:
@@ -471,22 +457,22 @@ def _is_absolute(file: str) -> bool:
     return file.startswith(("/", "\\")) or file[1:3] in (":\\", ":/")
 
 
-LOADERS: Final[Mapping[str, Collection[str]]] = {
-    "coffea": ("add_weight_sets", "load"),
-    "correctionlib": ("from_file", "from_string"),
-    "joblib": ("load",),
-    "json": ("load", "loads"),
-    "keras": ("load_model",),
-    "lightgbm": ("Booster.__init__",),
-    "numpy": ("genfromtxt", "load", "loadtxt"),
-    "onnxruntime": ("_create_inference_session",),
-    "pandas": ("read_csv", "read_hdf", "read_json", "read_parquet", "read_pickle", "read_table"),
-    "pickle": ("_load", "_loads"),
-    "tensorflow": ("load", "load_model"),
-    "torch": ("load",),
-    "uproot": ("open",),
-    "xgboost": ("load_model",),
-    "yaml": ("full_load", "load", "load_all", "safe_load", "unsafe_load"),
+LOADERS: Final = {
+    "coffea": (".add_weight_sets", ".load"),
+    "correctionlib": (".from_file", ".from_string"),
+    "joblib": (".load",),
+    "json": (".load", ".loads"),
+    "keras": (".load_model",),
+    "lightgbm": (".Booster.__init__",),
+    "numpy": (".genfromtxt", ".load", ".loadtxt"),
+    "onnxruntime": ("._create_inference_session",),
+    "pandas": (".read_csv", ".read_hdf", ".read_json", ".read_parquet", ".read_pickle", ".read_table"),
+    "pickle": ("._load", "._loads"),
+    "tensorflow": (".load", ".load_model"),
+    "torch": (".load",),
+    "uproot": (".open",),
+    "xgboost": (".load_model",),
+    "yaml": (".full_load", ".load", ".load_all", ".safe_load", ".unsafe_load"),
 }
 """Functions that load files, corrections and models, by package. Those in C have no frame."""
 
@@ -519,21 +505,11 @@ def call_of(stack: Stack) -> Call:
     """Call from user code that a stack passes through."""
     places, own = stack.places, own_frame(stack.places)
     below = places[own + 1 :]
-    loader = next((one for one in below if _ends_with(one, LOADERS.get(one.package, ()))), None)
+    loader = next((one for one in below if f".{one.function}".endswith(LOADERS.get(one.package, ("no loader",)))), None)
     first = loader or next(iter(below), None)
-    name = first and f"{first.package}.{first.function}"
-    return Call(
-        places[own],
-        name,
-        first and first.package,
-        loader is not None,
-        stack.decodes,
-        own == 0 or places[own].name == "process",
-    )
-
-
-def _ends_with(place: Place, names: Iterable[str]) -> bool:
-    return any(f".{place.function}".endswith(f".{name}") for name in names)
+    name, package = (f"{first.package}.{first.function}", first.package) if first else (None, None)
+    is_process = own == 0 or places[own].name == "process"
+    return Call(places[own], name, package, loader is not None, stack.decodes, is_process)
 
 
 class UserLine(NamedTuple):
@@ -548,7 +524,7 @@ class UserLine(NamedTuple):
     """CPU seconds of a chunk; None if unknown."""
 
 
-def process_cpu(chunks: pa.Table | None) -> Numbers | None:
+def process_cpu(chunks: Table | None) -> Numbers | None:
     """CPU seconds of each chunk in process(); None if unknown."""
     columns = [phase.column for phase in PHASES if phase.part == "CPU"]
     if chunks is None or not len(chunks) or any(chunks[name].null_count == len(chunks) for name in columns):
@@ -563,7 +539,7 @@ def profile(run: Run) -> Profile:
 
 
 @fact
-def user_lines(profile: Profile, counted_chunks: pa.Table | None = None) -> list[UserLine]:
+def user_lines(profile: Profile, counted_chunks: Table | None = None) -> list[UserLine]:
     """Lines of user code by CPU time, including what they call, largest first."""
     cpu = process_cpu(counted_chunks)
     sums: dict[Place, float] = defaultdict(float)
@@ -588,13 +564,13 @@ def profile_of(metrics: Metrics) -> Profile:
 
 
 @table
-def functions(profile: Profile) -> pa.Table:
+def functions(profile: Profile) -> Table:
     """Lines of functions by dataset, with FUNCTION_COLUMNS."""
     return table_of_rows(FUNCTION_COLUMNS, profile.functions())
 
 
 @table
-def hot_functions(profile: Profile) -> pa.Table:
+def hot_functions(profile: Profile) -> Table:
     """Lines of user code by dataset and what they call, with HOT_COLUMNS."""
     return table_of_rows(HOT_COLUMNS, profile.hot_functions())
 
@@ -603,41 +579,41 @@ def hot_functions(profile: Profile) -> pa.Table:
 
 SECTION_TOTALS: Final = (
     *picked(SECTION_COLUMNS, "name"),
-    Column("dataset", "text", None, "dataset in the fileset"),
+    text_column("dataset", "dataset in the fileset"),
     *picked(SECTION_COLUMNS, "count", "wall_seconds", "self_seconds"),
-    Column("cpu_seconds", "number", "s", "CPU time of the threads in it"),
+    seconds_column("cpu_seconds", "CPU time of the threads in it"),
     *picked(SECTION_COLUMNS, "max_seconds", "bytes"),
-    Column("memory_peak", "integer", "B", "highest resident memory of a process in it (track_memory)"),
-    Column("errors", "integer", None, "passes ended by an exception"),
+    bytes_column("memory_peak", "highest resident memory of a process in it (track_memory)"),
+    integer_column("errors", "passes ended by an exception"),
 )
 """One row per section and dataset, over all attempts; failed ones pass through sections as well."""
 
 
-def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
-    """Sections by name and dataset, with SECTION_TOTALS."""
-    rows = places(sections["chunk"], chunks["id"].combine_chunks())
-    datasets = chunks["dataset"].take(pa.array(rows, mask=rows < 0))
-    table = sections.append_column("dataset", datasets)
-    keys = ["name", "dataset"]
-    amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
-    # a sum is unknown if one pass did not measure it
-    steps = {name: (name, "max" if name in {"max_seconds", "memory_peak"} else "sum") for name in amounts}
-    return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
-
-
 @fact
-def section_totals(run: Run) -> pa.Table:
+def section_totals(run: Run) -> Table:
     """Sections by name and dataset, with SECTION_TOTALS."""
-    for name in ("chunks", "sections"):
-        refuse_if(getattr(run, name) is None, reason_of_absence(run, name))
-    return totals_of(run.chunks, run.sections)
+    chunks, passes = run.chunks, run.sections
+    if chunks is None or passes is None:
+        raise NotMeasuredError(reason_of_absence(run, "chunks" if chunks is None else "sections"))
+    rows = places(passes["chunk"], chunks["id"].combine_chunks())
+    datasets = chunks["dataset"].take(pa.array(rows, mask=rows < 0))
+    keys = ["name", "dataset"]
+    # a sum is unknown if one pass did not measure it
+    steps = {
+        name: (name, "max" if name in {"max_seconds", "memory_peak"} else "sum")
+        for name in (column.name for column in SECTION_TOTALS)
+        if name not in keys
+    }
+    found = aggregated(passes.append_column("dataset", datasets), keys, steps)
+    return found.sort_by([(key, "ascending") for key in keys])
 
 
 @metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums and maxima over attempts of chunks")
-def sections(run: Run, chunks: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+def sections(run: Run, chunks: Table, section_totals: Table) -> dict[str, dict[str, Row]]:  # noqa: ARG001
     """Sections by name and dataset, over all attempts: {name: {dataset: {column: amount}}}.
 
     Columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
     `errors`. Amounts not tracked in every pass are None.
     """
-    return by_name_and_dataset(totals_of(chunks, recorded(run, "sections")))
+    recorded(run, "sections")
+    return by_name_and_dataset(section_totals)

@@ -3,16 +3,15 @@ what Dask itself measured in the tasks of the run's span, and merges of results.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
-from roastcoffea.metrics.catalogue import CENTRAL, FINE, NotMeasuredError, fact, metric, refuse_if, table
+from roastcoffea.metrics.catalogue import CENTRAL, FINE, RUN, NotMeasuredError, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import (
     aggregated,
     complete_sum,
@@ -22,6 +21,7 @@ from roastcoffea.metrics.facts import (
     recorded,
     rows_where,
     rows_with,
+    some,
 )
 from roastcoffea.metrics.statistics import (
     Flags,
@@ -33,7 +33,7 @@ from roastcoffea.metrics.statistics import (
     union_length,
 )
 from roastcoffea.records import workers
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, bytes_column, integer_column, seconds_column
 from roastcoffea.records.run import OF_TASKS, Run, SpanMetrics
 from roastcoffea.records.workers import MERGE, OK, PREPROCESSING, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, PERCENT, SECOND, STRUCTURE, Unit
@@ -61,7 +61,7 @@ class Usage(NamedTuple):
 
 
 @fact
-def scheduler_usage(run: Run, sampling: pa.Table) -> Usage:
+def scheduler_usage(run: Run, sampling: Table) -> Usage:
     """What the scheduler used so far, by sample."""
     refuse_if(run.merged, OF_SEVERAL)
     known = sampling.filter(sampling["loop_cpu_seconds"].is_valid())
@@ -84,7 +84,7 @@ def scheduler_time(run: Run, scheduler_usage: Usage) -> Mapping[str, float | Non
 
 
 @fact
-def in_flight(run: Run, tasks: pa.Table, scheduler_usage: Usage) -> Spans:
+def in_flight(run: Run, tasks: Table, scheduler_usage: Usage) -> Spans:
     """Times between two samples of the scheduler in which tasks of the run were assigned and had not ended."""
     ours = tasks.filter(tasks["key"].is_valid()).select(["assigned", "seen"]).drop_null()
     starts, stops = (np.clip(column.to_numpy(), *scheduler_usage.time[[0, -1]]) for column in ours.columns)
@@ -108,7 +108,7 @@ def busiest(times: Numbers, so_far: Numbers, window: float = 10.0) -> float:
 
 
 @fact
-def ended(tasks: pa.Table) -> Numbers:
+def ended(tasks: Table) -> Numbers:
     """When the scheduler learned of the end of each attempt of a task, in order."""
     return np.sort(measured_values(tasks["seen"]))
 
@@ -118,63 +118,55 @@ def ended(tasks: pa.Table) -> Numbers:
 of_scheduler = partial(metric, group=CENTRAL, source="samples of the scheduler")
 of_both = partial(metric, group=CENTRAL, source="samples of the scheduler, records of tasks")
 
-OF_SCHEDULER: Final[Mapping[str, tuple[str, str, str]]] = {
-    "cpu": (
-        "CPU",
-        "CPU time of the scheduler's event loop, which has one thread. In a LocalCluster the client shares it.",
-        "CPU time of the thread of its event loop, in the run",
-    ),
-    "queue": (
-        "CPU contention",
-        "Time in which the scheduler's event loop was runnable and had no core, as others used them.",
-        "run-queue time of that thread",
-    ),
-    "idle": (
-        "idle",
-        "Time in which the scheduler's event loop waited for messages, a lock or, without run-queue times, a core.",
-        "sampled time - CPU - CPU contention",
-    ),
-    "unaccounted": (
-        "unaccounted",
-        "Wall time of the run outside the samples of the scheduler.",
-        "wall time - CPU - CPU contention - idle",
-    ),
-}
-"""Classes of the time of the scheduler's event loop: label, meaning, formula."""
+# fmt: off
+OF_SCHEDULER: Final = (
+    ("cpu", "CPU",
+     "CPU time of the scheduler's event loop, which has one thread. In a LocalCluster the client shares it.",
+     "CPU time of the thread of its event loop, in the run"),
+    ("queue", "CPU contention",
+     "Time in which the scheduler's event loop was runnable and had no core, as others used them.",
+     "run-queue time of that thread"),
+    ("idle", "idle",
+     "Time in which the scheduler's event loop waited for messages, a lock or, without run-queue times, a core.",
+     "sampled time - CPU - CPU contention"),
+    ("unaccounted", "unaccounted",
+     "Wall time of the run outside the samples of the scheduler.",
+     "wall time - CPU - CPU contention - idle"),
+)
+# fmt: on
+"""Classes of the time of the scheduler's event loop: name, label, meaning, formula."""
 
 
-def _seconds_of_scheduler(name: str, scheduler_time: Mapping[str, float | None]) -> float | None:
-    refuse_if(scheduler_time[name] is None, "the scheduler's system does not report run-queue times")
-    return scheduler_time[name]
+def _seconds_of(name: str, times: Mapping[str, float | None]) -> float | None:
+    refuse_if(times[name] is None, "the scheduler's system does not report run-queue times")
+    return times[name]
 
 
-for name, (label, meaning, formula) in OF_SCHEDULER.items():
+for name, label, meaning, formula in OF_SCHEDULER:
     of_class = partial(of_scheduler, label=f"scheduler: {label}", meaning=meaning, formula=formula)
-    of_class(SECOND, name=f"scheduler_{name}_seconds")(partial(_seconds_of_scheduler, name))
+    of_class(SECOND, name=f"scheduler_{name}_seconds", inputs=("scheduler_time",))(partial(_seconds_of, name))
 
 
-@of_scheduler(SECOND, label="scheduler process CPU", formula="CPU time of all threads of its process")
+@of_scheduler(SECOND, "scheduler process CPU", "CPU time of all threads of its process")
 def scheduler_process_cpu_seconds(run: Run, scheduler_usage: Usage) -> float:
     """CPU time of the scheduler's process, which in a LocalCluster is the client's."""
     start, stop = np.array([[run.start], [run.stop]])
     return scheduler_usage.within(scheduler_usage.process, start, stop)
 
 
-@of_both(FRACTION, label="scheduler: share of core", formula="CPU / time, while tasks were in flight; at most 1")
+@of_both(FRACTION, "scheduler: share of core", "CPU / time, while tasks were in flight; at most 1")
 def scheduler_core_share(scheduler_usage: Usage, in_flight: Spans) -> float:
     """Share of one core that the scheduler's event loop used while tasks were in flight; it cannot use more."""
     return scheduler_usage.within(scheduler_usage.cpu, *in_flight) / union_length(*in_flight)
 
 
-@of_scheduler(
-    FRACTION, label="scheduler: core (peak)", formula="highest CPU / time of any ten seconds; at least the mean"
-)
+@of_scheduler(FRACTION, "scheduler: core (peak)", "highest CPU / time of any ten seconds; at least the mean")
 def scheduler_core_share_peak(scheduler_usage: Usage, scheduler_core_share: float | None = None) -> float:
     """Share of one core that the scheduler's event loop used in its busiest ten seconds, or with tasks in flight."""
     return max(busiest(scheduler_usage.time, scheduler_usage.cpu), scheduler_core_share or 0.0)
 
 
-@of_both(SECOND, label="scheduler lag", formula="mean lag of samples, while tasks were in flight")
+@of_both(SECOND, "scheduler lag", "mean lag of samples, while tasks were in flight")
 def scheduler_lag_seconds(scheduler_usage: Usage, in_flight: Spans) -> float:
     """How late the scheduler's event loop came to what was due while tasks were in flight, on average."""
     lags = scheduler_usage.lag[inside(scheduler_usage.time, in_flight)]
@@ -182,7 +174,7 @@ def scheduler_lag_seconds(scheduler_usage: Usage, in_flight: Spans) -> float:
     return float(lags.mean())
 
 
-@of_scheduler(SECOND, label="scheduler lag (peak)", formula="highest lag of a sample")
+@of_scheduler(SECOND, "scheduler lag (peak)", "highest lag of a sample")
 def scheduler_lag_peak_seconds(scheduler_usage: Usage) -> float:
     """How late the scheduler's event loop came to what was due, at most."""
     return float(scheduler_usage.lag.max())
@@ -196,13 +188,13 @@ def ended_in_flight(ended: Numbers, in_flight: Spans) -> int:
     return number
 
 
-@of_both(COUNT, label="tasks per second", formula="attempts that ended / time, while tasks were in flight")
+@of_both(COUNT, "tasks per second", "attempts that ended / time, while tasks were in flight")
 def scheduler_task_rate(ended_in_flight: int, in_flight: Spans) -> float:
     """Tasks that ended each second while tasks were in flight."""
     return ended_in_flight / union_length(*in_flight)
 
 
-@of_both(COUNT, label="tasks per second (peak)", formula="highest number in any ten seconds / 10 s; at least the mean")
+@of_both(COUNT, "tasks per second (peak)", "highest number in any ten seconds / 10 s; at least the mean")
 def scheduler_task_rate_peak(ended: Numbers, scheduler_usage: Usage, scheduler_task_rate: float | None = None) -> float:
     """Tasks that ended each second in the busiest ten seconds, or while tasks were in flight if that was shorter."""
     times = scheduler_usage.time
@@ -210,47 +202,40 @@ def scheduler_task_rate_peak(ended: Numbers, scheduler_usage: Usage, scheduler_t
     return max(most, scheduler_task_rate or 0.0)
 
 
-@of_both(SECOND, label="scheduler CPU per task", formula="CPU / attempts that ended, while tasks were in flight")
+@of_both(SECOND, "scheduler CPU per task", "CPU / attempts that ended, while tasks were in flight")
 def scheduler_cpu_per_task_seconds(scheduler_usage: Usage, in_flight: Spans, ended_in_flight: int) -> float:
     """CPU time of the scheduler's event loop for each task."""
     return scheduler_usage.within(scheduler_usage.cpu, *in_flight) / ended_in_flight
 
 
-@of_both(COUNT, label="tasks per second (limit)")
+@of_both(COUNT, "tasks per second (limit)")
 def scheduler_task_rate_limit(scheduler_cpu_per_task_seconds: float) -> float:
     """Tasks per second with which the scheduler's event loop would use its core all the time."""
     return 1 / scheduler_cpu_per_task_seconds
 
 
-SUBMIT, MERGING, GATHER, PREPARE = "submit", "merge", "gather", "preparing"
-WAIT, OUTSIDE, UNACCOUNTED = "waiting", "outside", "unaccounted"
-CLASSES: Final = (SUBMIT, MERGING, GATHER, PREPARE, WAIT, OUTSIDE, UNACCOUNTED)
-"""Classes of the client's time; where Runner calls of several threads overlap, the first one counts."""
-
-
 @fact
-def client_steps(run: Run) -> pa.Table:
+def client_steps(run: Run) -> Table:
     """What the client's thread did for executors, and samples of its event loop."""
     refuse_if(run.merged, OF_SEVERAL)
     return recorded(run, "client_steps")
 
 
 @fact
-def executor_steps(run: Run, client_steps: pa.Table) -> pa.Table:
+def executor_steps(run: Run, client_steps: Table) -> Table:
     """Steps of executors."""
-    found = rows_where(client_steps, pc.is_valid(client_steps["work"]))
     without_runner = any(call.id.startswith(OF_TASKS) for call in run.calls)
     refuse_if(without_runner, "tasks ran without a Runner: what the client did meanwhile is not known")
-    refuse_if(not len(found), "no executor of a Runner call worked on the cluster")
-    return found
+    found = rows_where(client_steps, pc.is_valid(client_steps["work"]))
+    return some(found, "no executor of a Runner call worked on the cluster")
 
 
 @fact
-def client_time(run: Run, executor_steps: pa.Table, tasks: pa.Table) -> Mapping[str, float]:
-    """Wall time of the run by what the client did."""
+def client_time(run: Run, executor_steps: Table, tasks: Table) -> Mapping[str, float]:
+    """Wall time of the run by what the client did; where Runner calls of several threads overlap, the first counts."""
     kinds = {"preprocessing": [PREPROCESSING], "processing": [PROCESSOR, MERGE]}
     ends = {work: np.sort(measured_values(rows_with(tasks, "kind", of)["seen"])) for work, of in kinds.items()}
-    spans: dict[str, list[tuple[float, float]]] = {name: [] for name in (SUBMIT, MERGING, GATHER, WAIT)}
+    spans: dict[str, list[tuple[float, float]]] = {name: [] for name in ("submit", "merge", "gather", "waiting")}
     for step in executor_steps.to_pylist():
         start, stop = step["start"], step["stop"]
         if step["step"] == workers.RESULTS:
@@ -259,136 +244,140 @@ def client_time(run: Run, executor_steps: pa.Table, tasks: pa.Table) -> Mapping[
             last = ended[: np.searchsorted(ended, stop, side="right")][-1:]
             # a scheduler that is busy may see the last task end after the client has its result
             there = max([start, *last]) if len(last) or not len(ended) else stop
-            spans[WAIT].append((start, there))
-            spans[GATHER].append((there, stop))
-        elif name := {workers.SUBMIT: SUBMIT, workers.MERGE: MERGING}.get(step["step"]):
-            spans[name].append((start, stop))
-    calls, known = {call.id: (call.start, call.stop) for call in run.calls}, executor_steps["call"].to_pylist()
-    spans |= {"call": [*calls.values()], "unknown": [span for of, span in calls.items() if of not in known]}
-    edges = {edge for each in spans.values() for span in each for edge in span}
-    times = np.clip(np.array(sorted({run.start, run.stop, *edges})), run.start, run.stop)
+            spans["waiting"].append((start, there))
+            spans["gather"].append((there, stop))
+        elif step["step"] in (workers.SUBMIT, workers.MERGE):
+            spans[step["step"]].append((start, stop))
+    known = executor_steps["call"].to_pylist()
+    spans["call"] = [(call.start, call.stop) for call in run.calls]
+    spans["unknown"] = [(call.start, call.stop) for call in run.calls if call.id not in known]
+    edges = [run.start, run.stop, *(edge for each in spans.values() for span in each for edge in span)]
+    times = np.clip(np.unique(edges), run.start, run.stop)
     covered = {}
     for name, each in spans.items():
-        moments = np.sort(np.array(each, np.float64).reshape(-1, 2).T)
-        begun, done = (np.searchsorted(edge, times[:-1], side="right") for edge in moments)
-        covered[name] = begun - done
-    holds = {name: covered[name] > 0 for name in (SUBMIT, MERGING, GATHER)}
+        begun, done = np.sort(np.array(each, np.float64).reshape(-1, 2), axis=0).T
+        covered[name] = np.searchsorted(begun, times[:-1], "right") - np.searchsorted(done, times[:-1], "right")
     # a call whose executors were not recorded is in none of them
-    in_steps = sum(covered[name] for name in (*holds, WAIT))
-    holds |= {PREPARE: covered["call"] - covered["unknown"] > in_steps, WAIT: covered[WAIT] > 0}
-    holds[OUTSIDE] = covered["call"] == 0
+    in_steps = sum(covered[name] for name in ("submit", "merge", "gather", "waiting"))
+    covered["preparing"] = np.maximum(covered["call"] - covered["unknown"] - in_steps, 0)
+    covered["outside"] = covered["call"] == 0
     taken, left = {}, np.diff(times)
-    for name, flags in holds.items():
-        taken[name] = float(left[flags].sum())
-        left = np.where(flags, 0.0, left)
-    return taken | {UNACCOUNTED: run.stop - run.start - sum(taken.values())}
+    for name in ("submit", "merge", "gather", "preparing", "waiting", "outside"):
+        taken[name] = float(left[covered[name] > 0].sum())
+        left = np.where(covered[name] > 0, 0.0, left)
+    return taken | {"unaccounted": run.stop - run.start - sum(taken.values())}
 
 
 # Metrics
 
 of_client = partial(metric, group=CENTRAL, source="steps of the client")
 
-TABLE: Final[Mapping[str, tuple[str, str, str]]] = {
-    SUBMIT: ("submitting", "Time in which the client built and sent graphs of tasks.", "client.map and client.submit"),
-    WAIT: ("waiting for the cluster", "Time in which the client waited for tasks.", "until the last task has ended"),
-    GATHER: (
+TABLE: Final = {
+    "submit": (
+        "submitting",
+        "Time in which the client built and sent graphs of tasks.",
+        "client.map and client.submit",
+    ),
+    "waiting": (
+        "waiting for the cluster",
+        "Time in which the client waited for tasks.",
+        "until the last task has ended",
+    ),
+    "gather": (
         "gathering",
         "Time in which the client fetched the result of executors.",
         "from then on until it is there",
     ),
-    MERGING: ("final merge", "Time in which the client added results to the output.", "until the executor returns"),
-    PREPARE: ("preparing", "Other time in Runner calls: chunks are made, for example.", "Runner calls less the others"),
-    OUTSIDE: ("outside Runner calls", "Time of the run outside Runner calls.", "wall time less Runner calls"),
-    UNACCOUNTED: ("unaccounted", "Time of calls whose executors were not recorded.", "wall time less all others"),
+    "merge": ("final merge", "Time in which the client added results to the output.", "until the executor returns"),
+    "preparing": (
+        "preparing",
+        "Other time in Runner calls: chunks are made, for example.",
+        "Runner calls less the others",
+    ),
+    "outside": ("outside Runner calls", "Time of the run outside Runner calls.", "wall time less Runner calls"),
+    "unaccounted": ("unaccounted", "Time of calls whose executors were not recorded.", "wall time less all others"),
 }
-"""Classes in the order of tables: label, meaning, formula."""
-
-
-def _seconds_of_client(name: str, client_time: Mapping[str, float]) -> float:
-    return client_time[name]
-
+"""Classes of the client's time in the order of tables: label, meaning, formula."""
 
 for name, (label, meaning, formula) in TABLE.items():
     of_class = partial(of_client, label=f"client: {label}", meaning=meaning, formula=formula)
-    of_class(SECOND, name=f"client_{name}_seconds")(partial(_seconds_of_client, name))
+    of_class(SECOND, name=f"client_{name}_seconds", inputs=("client_time",))(partial(_seconds_of, name))
 
 
 @of_client(
     FRACTION,
-    label="client: not waiting",
-    formula="submitting, gathering, final merge, preparing and outside Runner calls / wall time",
+    "client: not waiting",
+    "submitting, gathering, final merge, preparing and outside Runner calls / wall time",
 )
 def client_busy_share(client_time: Mapping[str, float], elapsed_time_seconds: float) -> float:
     """Share of the wall time in which the client did something else than waiting for tasks."""
-    return 1 - (client_time[WAIT] + client_time[UNACCOUNTED]) / elapsed_time_seconds
+    return 1 - (client_time["waiting"] + client_time["unaccounted"]) / elapsed_time_seconds
 
 
 @fact
-def loop_samples(client_steps: pa.Table) -> pa.Table:
+def loop_samples(client_steps: Table) -> Table:
     """Samples of the client's event loop."""
-    found = rows_where(client_steps, pc.is_null(client_steps["work"]))
-    refuse_if(not len(found), "the client's event loop was not sampled")
-    return found
+    return some(rows_where(client_steps, pc.is_null(client_steps["work"])), "the client's event loop was not sampled")
 
 
 @fact
-def own_loop_samples(loop_samples: pa.Table) -> pa.Table:
+def own_loop_samples(loop_samples: Table) -> Table:
     """Samples of an event loop that is the client's alone."""
     shared = workers.SHARED_LOOP in loop_samples["step"].to_pylist()
     refuse_if(shared, "the client has the event loop of the scheduler (LocalCluster)")
     return loop_samples
 
 
-@of_client(SECOND, label="client loop CPU", formula="CPU time of its thread")
-def client_loop_cpu_seconds(own_loop_samples: pa.Table) -> float:
+@of_client(SECOND, "client loop CPU", "CPU time of its thread")
+def client_loop_cpu_seconds(own_loop_samples: Table) -> float:
     """CPU time of the client's event loop, which takes the messages of the scheduler."""
     return float(known_sum(own_loop_samples["cpu_seconds"]))
 
 
-@of_client(FRACTION, label="client loop: core", formula="CPU / time; at most 1")
-def client_loop_core_share(client_loop_cpu_seconds: float, own_loop_samples: pa.Table) -> float:
+@of_client(FRACTION, "client loop: core", "CPU / time; at most 1")
+def client_loop_core_share(client_loop_cpu_seconds: float, own_loop_samples: Table) -> float:
     """Share of one core that the client's event loop used; it cannot use more."""
     seconds = pc.subtract(own_loop_samples["stop"], own_loop_samples["start"])
     return client_loop_cpu_seconds / float(pc.sum(seconds).as_py())
 
 
-@of_client(SECOND, label="client loop lag", formula="mean of samples")
-def client_loop_lag_seconds(loop_samples: pa.Table) -> float:
+@of_client(SECOND, "client loop lag", "mean of samples")
+def client_loop_lag_seconds(loop_samples: Table) -> float:
     """How late the client's event loop came to what was due, on average."""
     return float(pc.mean(loop_samples["late_seconds"]).as_py())
 
 
-@of_client(SECOND, label="client loop lag (peak)", formula="highest of samples")
-def client_loop_lag_peak_seconds(loop_samples: pa.Table) -> float:
+@of_client(SECOND, "client loop lag (peak)", "highest of samples")
+def client_loop_lag_peak_seconds(loop_samples: Table) -> float:
     """How late the client's event loop came to what was due, at most."""
     return float(pc.max(loop_samples["late_seconds"]).as_py())
 
 
-@of_client(SECOND, label="client process CPU", formula="CPU time of all threads of its process")
-def client_process_cpu_seconds(loop_samples: pa.Table) -> float:
+@of_client(SECOND, "client process CPU", "CPU time of all threads of its process")
+def client_process_cpu_seconds(loop_samples: Table) -> float:
     """CPU time of the client's process; it may hold a scheduler and workers as well."""
     return float(known_sum(loop_samples["process_cpu_seconds"]))
 
 
 @fact
-def graphs(executor_steps: pa.Table) -> pa.Table:
+def graphs(executor_steps: Table) -> Table:
     """Graphs that were sent."""
     return rows_with(executor_steps, "step", [workers.SUBMIT])
 
 
-@of_client(BYTE, label="graphs sent", formula="sum of their sizes")
-def graph_bytes(graphs: pa.Table) -> int:
+@of_client(BYTE, "graphs sent", "sum of their sizes")
+def graph_bytes(graphs: Table) -> int:
     """Size of the graphs of tasks that executors sent to the scheduler."""
     return int(complete_sum(graphs, "graph_bytes", "graphs"))
 
 
-@of_client(COUNT, label="tasks in graphs", formula="sum of their tasks")
-def graph_tasks(graphs: pa.Table) -> int:
+@of_client(COUNT, "tasks in graphs", "sum of their tasks")
+def graph_tasks(graphs: Table) -> int:
     """Tasks in the graphs that executors sent to the scheduler."""
     return int(complete_sum(graphs, "tasks", "graphs"))
 
 
-@of_client(BYTE, label="graph bytes per task", formula="graph_bytes / graph_tasks")
+@of_client(BYTE, "graph bytes per task", "graph_bytes / graph_tasks")
 def graph_bytes_per_task(graph_bytes: int, graph_tasks: int) -> float:
     """Size of the graphs for each task in them."""
     refuse_if(not graph_tasks, "no graph was sent")
@@ -413,20 +402,19 @@ class Activity(NamedTuple):
     meaning: str
     alias: str | None = None
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """Dask's names of the activity and of the unit."""
-        return self.activity, "bytes" if self.unit is BYTE else "seconds"
-
     def sum(self, in_tasks: SpanMetrics, prefixes: Container[object] = ()) -> float | None:
         """Its amount in tasks of its kind, by the processor's prefixes; None if nothing was counted, not even 0."""
         counted = [
             amount
             for (prefix, *key), amount in in_tasks.items()
-            if (*key,) == self.key and (self.of == OF_ALL or (prefix in prefixes) == (self.of == OF_PROCESSOR))
+            if key == [self.activity, UNITS[self.unit]]
+            and (self.of == OF_ALL or (prefix in prefixes) == (self.of == OF_PROCESSOR))
         ]
         return sum(counted) if counted else None
 
+
+UNITS: Final = {BYTE: "bytes", SECOND: "seconds"}
+"""What Dask calls units."""
 
 # fmt: off
 ACTIVITIES: Final = (
@@ -462,15 +450,11 @@ ACTIVITIES: Final = (
 # fmt: on
 
 
-def _sum_of_all(activity: Activity, task_metrics: SpanMetrics) -> float:
-    return _sum_of_some(activity, task_metrics, frozenset())
-
-
-def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefixes: frozenset[str]) -> float:
-    """Amount in the processor's tasks, or in others; a span without any of the processor's is refused."""
-    without = activity.of == OF_PROCESSOR and not any(prefix in processor_prefixes for prefix, *_ in task_metrics)
-    refuse_if(without, f"Dask's span has no task of {', '.join(sorted(processor_prefixes))}")
-    amount = activity.sum(task_metrics, processor_prefixes)
+def _sum(activity: Activity, task_metrics: SpanMetrics, prefixes: frozenset[str] = frozenset()) -> float:
+    """Amount in all tasks, the processor's, or others; a span without any of the processor's is refused."""
+    without = activity.of == OF_PROCESSOR and not any(prefix in prefixes for prefix, *_ in task_metrics)
+    refuse_if(without, f"Dask's span has no task of {', '.join(sorted(prefixes))}")
+    amount = activity.sum(task_metrics, prefixes)
     if amount is None:
         raise NotMeasuredError(f"Dask counted none in the {activity.of.removeprefix('all ')} of this run")
     return amount
@@ -478,30 +462,31 @@ def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefix
 
 of_span = partial(metric, group=FINE, source="Dask span metrics")
 for row in ACTIVITIES:
-    formula = f"sum of {row.activity} [{row.key[1]}] over {row.of}"
     of_activity = partial(of_span, row.unit, name=row.name, label=row.label, alias=row.alias, meaning=row.meaning)
-    of_activity(formula=formula)(partial(_sum_of_all if row.of == OF_ALL else _sum_of_some, row))
+    inputs = ("task_metrics",) if row.of == OF_ALL else ("task_metrics", "processor_prefixes")
+    formula = f"sum of {row.activity} [{UNITS[row.unit]}] over {row.of}"
+    of_activity(formula=formula, inputs=inputs)(partial(_sum, row))
 
 
-@of_span(PERCENT, label="processor: CPU share", alias="processor_cpu_percent")
+@of_span(PERCENT, "processor: CPU share", alias="processor_cpu_percent")
 def processor_cpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
     """CPU time as a share of the time of the processor's tasks."""
     return 100 * processor_cpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
-@of_span(PERCENT, label="processor: off-CPU share", alias="processor_io_wait_percent")
+@of_span(PERCENT, "processor: off-CPU share", alias="processor_io_wait_percent")
 def processor_noncpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
     """Time off the CPU as a share of the time of the processor's tasks."""
     return 100 * processor_noncpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
-@of_span(SECOND, label="compression, both ways")
+@of_span(SECOND, "compression, both ways")
 def total_compression_overhead_seconds(compression_time_seconds: float, decompression_time_seconds: float) -> float:
     """Time Dask spent compressing or decompressing data inside tasks."""
     return compression_time_seconds + decompression_time_seconds
 
 
-@of_span(SECOND, label="serialization, both ways")
+@of_span(SECOND, "serialization, both ways")
 def total_serialization_overhead_seconds(
     serialization_time_seconds: float, deserialization_time_seconds: float
 ) -> float:
@@ -513,74 +498,36 @@ SENDING, FETCHING = "get-data", "gather-dep"
 """Contexts in which a worker sends results to others and to the client, and fetches them."""
 
 
-class Transfer(NamedTuple):
-    """A metric that sums the workers' work to pass on results outside tasks: pairs of context and activity."""
-
-    name: str
-    unit: Unit
-    parts: tuple[tuple[str, str], ...]
-    label: str
-    meaning: str
-
-
 WHILE: Final = "including other work on these workers at that time."
 
+# fmt: off
 TRANSFERS: Final = (
-    Transfer(
-        "transfer_bytes_sent",
-        BYTE,
-        ((SENDING, "memory-read"), (SENDING, "disk-read")),
-        "sent by workers",
-        f"Size in memory of results that workers sent to other workers and the client, {WHILE}",
-    ),
-    Transfer(
-        "transfer_serialization_seconds",
-        SECOND,
-        ((SENDING, "serialize"), (FETCHING, "deserialize")),
-        "transfers: serialization",
-        f"Time workers spent serializing results to send and deserializing fetched ones, {WHILE}",
-    ),
-    Transfer(
-        "transfer_compression_seconds",
-        SECOND,
-        ((SENDING, "compress"), (FETCHING, "decompress")),
-        "transfers: compression",
-        f"Time workers spent compressing results to send and decompressing fetched ones, {WHILE}",
-    ),
-    Transfer(
-        "transfer_network_seconds",
-        SECOND,
-        ((FETCHING, "network"),),
-        "transfers: network",
-        f"Time workers waited for results to fetch, several at a time, {WHILE}",
-    ),
+    ("transfer_bytes_sent", BYTE, ((SENDING, "memory-read"), (SENDING, "disk-read")), "sent by workers",
+     f"Size in memory of results that workers sent to other workers and the client, {WHILE}"),
+    ("transfer_serialization_seconds", SECOND, ((SENDING, "serialize"), (FETCHING, "deserialize")),
+     "transfers: serialization",
+     f"Time workers spent serializing results to send and deserializing fetched ones, {WHILE}"),
+    ("transfer_compression_seconds", SECOND, ((SENDING, "compress"), (FETCHING, "decompress")),
+     "transfers: compression",
+     f"Time workers spent compressing results to send and decompressing fetched ones, {WHILE}"),
+    ("transfer_network_seconds", SECOND, ((FETCHING, "network"),), "transfers: network",
+     f"Time workers waited for results to fetch, several at a time, {WHILE}"),
 )
+# fmt: on
+"""The workers' work to pass on results outside tasks: name, unit, pairs of context and activity, label, meaning."""
 
 
-@fact
-def outside_tasks(run: Run) -> dict[tuple[object, ...], float]:
-    """Counts of all workers for passing on results, by context, activity and unit."""
+def _transferred(parts: Sequence[tuple[str, str]], unit: Unit, run: Run) -> float:
+    """Sum over workers; they count from start to end of the run, so that what they do not list did not occur."""
     recorded(run, "span_metrics")
-    found: dict[tuple[object, ...], float] = defaultdict(float)
-    for counted in recorded(run, "span_metrics_per_worker").values():
-        for key, amount in counted.items():
-            if key[0] in (SENDING, FETCHING):
-                found[key] += amount
-    return found
+    workers = recorded(run, "span_metrics_per_worker").values()
+    return float(sum(counted.get((*part, UNITS[unit]), 0.0) for counted in workers for part in parts))
 
 
-def _amount(transfer: Transfer, outside_tasks: dict[tuple[object, ...], float]) -> float:
-    """Sum of its parts; workers count from start to end of the run, so that what they do not list did not occur."""
-    unit = "bytes" if transfer.unit is BYTE else "seconds"
-    return sum(outside_tasks.get((*part, unit), 0.0) for part in transfer.parts)
-
-
-for transfer in TRANSFERS:
-    of_transfer = partial(metric, name=transfer.name, label=transfer.label, meaning=transfer.meaning)
-    summed = ", ".join(" ".join(part) for part in transfer.parts)
-    of_transfer(transfer.unit, group=FINE, source="counters of each worker", formula=f"sum of {summed}")(
-        partial(_amount, transfer)
-    )
+for name, unit, parts, label, meaning in TRANSFERS:
+    of_transfer = partial(metric, unit, group=FINE, source="counters of each worker", name=name, label=label)
+    summed = ", ".join(map(" ".join, parts))
+    of_transfer(meaning=meaning, formula=f"sum of {summed}", inputs=(RUN,))(partial(_transferred, parts, unit))
 
 
 @metric(
@@ -613,32 +560,32 @@ def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, floa
 
 
 MERGE_COLUMNS: Final = (
-    Column("level", "integer", None, "level in the tree; 1 merges results of chunks"),
+    integer_column("level", "level in the tree; 1 merges results of chunks"),
     Column("merges", "integer", "tasks", "merges of this level, each attempt that gave a result"),
-    Column("inputs", "integer", None, "results that they merged"),
-    Column("inputs_max", "integer", None, "most results that one of them merged"),
-    Column("input_bytes", "integer", "B", "size of these in memory"),
-    Column("output_bytes", "integer", "B", "size of what they gave"),
-    Column("largest_bytes", "integer", "B", "size of the largest of that"),
-    Column("thread_seconds", "number", "s", "time that they took on their threads"),
-    Column("start", "number", "s", "when the first one started (Unix time, the client's clock)"),
-    Column("stop", "number", "s", "when the last one ended (Unix time, the client's clock)"),
+    integer_column("inputs", "results that they merged"),
+    integer_column("inputs_max", "most results that one of them merged"),
+    bytes_column("input_bytes", "size of these in memory"),
+    bytes_column("output_bytes", "size of what they gave"),
+    bytes_column("largest_bytes", "size of the largest of that"),
+    seconds_column("thread_seconds", "time that they took on their threads"),
+    seconds_column("start", "when the first one started (Unix time, the client's clock)"),
+    seconds_column("stop", "when the last one ended (Unix time, the client's clock)"),
 )
 """One row for each level of merges on the workers."""
 
 
 @fact
-def merge_tasks(tasks: pa.Table) -> pa.Table:
+def merge_tasks(tasks: Table) -> Table:
     """Merges that gave a result, with what they merged."""
-    found = rows_where(tasks, pc.and_(pc.equal(tasks["kind"], MERGE), pc.equal(tasks["outcome"], OK)))
-    refuse_if(not len(found), "no result was merged on the workers")
+    merged = pc.and_(pc.equal(tasks["kind"], MERGE), pc.equal(tasks["outcome"], OK))
+    found = some(rows_where(tasks, merged), "no result was merged on the workers")
     unknown = found["merge_level"].null_count
     refuse_if(unknown, f"the level of {unknown} of {len(found)} merges was not recorded")
     return found
 
 
 @table
-def merges(merge_tasks: pa.Table) -> pa.Table:
+def merges(merge_tasks: Table) -> Table:
     """Merges by level."""
     seconds = pc.subtract(merge_tasks["stop"], merge_tasks["start"])
     rows = merge_tasks.append_column("seconds", seconds)
@@ -661,25 +608,25 @@ def merges(merge_tasks: pa.Table) -> pa.Table:
 of_merges = partial(metric, group=CENTRAL, source="records of tasks")
 
 
-@of_merges(COUNT, label="merges", formula="number of merges that gave a result")
-def num_merges(merges: pa.Table) -> int:
+@of_merges(COUNT, "merges", "number of merges that gave a result")
+def num_merges(merges: Table) -> int:
     """Merges of results on the workers."""
     return int(pc.sum(merges["merges"]).as_py())
 
 
-@of_merges(COUNT, label="merge levels", formula="highest level of a merge")
-def merge_levels(merges: pa.Table) -> int:
+@of_merges(COUNT, "merge levels", "highest level of a merge")
+def merge_levels(merges: Table) -> int:
     """Levels of the tree in which results are merged on the workers."""
     return int(pc.max(merges["level"]).as_py())
 
 
-@of_merges(COUNT, label="inputs of a merge (mean)", formula="results that they merged / merges")
-def merge_inputs_mean(merges: pa.Table, num_merges: int) -> float:
+@of_merges(COUNT, "inputs of a merge (mean)", "results that they merged / merges")
+def merge_inputs_mean(merges: Table, num_merges: int) -> float:
     """Results that a merge merges, on average."""
     return float(complete_sum(merges, "inputs", "levels")) / num_merges
 
 
-@of_merges(BYTE, label="merged bytes", formula="sum of the sizes of what they merged")
-def merged_bytes(merges: pa.Table) -> int:
+@of_merges(BYTE, "merged bytes", "sum of the sizes of what they merged")
+def merged_bytes(merges: Table) -> int:
     """Size in memory of all results that were merged on the workers."""
     return int(complete_sum(merges, "input_bytes", "levels"))

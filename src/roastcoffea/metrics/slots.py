@@ -62,9 +62,6 @@ class Presence(NamedTuple):
     threads: Integers
 
 
-NONE: Final = Presence(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
-
-
 class _Changes(NamedTuple):
     """Changes of a worker's amount, with their times."""
 
@@ -98,10 +95,10 @@ def idle_slots(
     presence: Presence,
     pauses: Presence,
     axes: Axes,
-    first: Presence = NONE,
     *,
-    gaps: Presence = NONE,
-    together: Integers | None = None,
+    first: Presence,
+    gaps: Presence,
+    together: Integers,
 ) -> Slots:
     """Idle time by cause.
 
@@ -111,13 +108,11 @@ def idle_slots(
     other workers. Of free slots in `gaps` nothing is known. The slots that remain over all workers are matched with
     tasks queued at the scheduler, then with the surplus of ready tasks; the rest is the tail while any task is on a
     worker or in flight, and the client's otherwise. Each cause is split between workers in proportion to their free
-    slots. If `together` numbers the workers, those with the same number count as all workers.
+    slots. Workers with the same number in `together` count as all workers.
     """
     seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP, UNRECORDED)}
-    none = _Changes(NONE.worker, NONE.worker, NONE.start)
-    beyond, left, surplus = 0.0, [none], [none]
-    workers = int(presence.worker.max(initial=-1)) + 1
-    block = np.cumsum(np.bincount(attempts.worker, minlength=workers)) // BLOCK
+    beyond, left, surplus = 0.0, [], []
+    block = np.cumsum(np.bincount(attempts.worker, minlength=max(len(together), 1))) // BLOCK
     for number in np.unique(block):
         own = block == number
         spans = [_of(each, own) for each in (presence, pauses, first, gaps)]
@@ -127,10 +122,10 @@ def idle_slots(
         beyond += of_block[2]
     free, ready = (_Changes(*map(np.concatenate, zip(*each, strict=True))) for each in (left, surplus))
     waits = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
-    groups = [0] if together is None else np.unique(together)
+    groups = np.unique(together)
     for number in groups:
         parts, rows, where = (attempts, free, ready), np.arange(axes.rows), axes
-        if len(groups) > 1 and together is not None:
+        if len(groups) > 1:
             # those that could take over each other's tasks; a single group's are not copied
             own = together == number
             rows, parts = np.unique(axes.row[own]), (_of(attempts, own), _of(free, own), _of(ready, own))

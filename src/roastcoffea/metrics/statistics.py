@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -18,12 +19,12 @@ OF_90_PERCENT: Final = 1.645
 """Standard deviations to each side that hold 90 % of normally distributed values."""
 
 
-def amounts(table: pa.Table, name: str) -> Numbers:
+def amounts(table: Table, name: str) -> Numbers:
     """Column of amounts, with 0 for unknown ones."""
     return _numbers(table[name], 0.0)
 
 
-def moments(table: pa.Table, name: str) -> Numbers:
+def moments(table: Table, name: str) -> Numbers:
     """Column of moments, with NaN for unknown ones."""
     return _numbers(table[name], np.nan)
 
@@ -106,11 +107,6 @@ def time_weighted_mean(times: Numbers, values: Numbers) -> float:
     times, values = times[order], values[order]
     lasted = times[-1] - times[0]
     return float(np.trapezoid(values, times) / lasted if lasted else values.mean())
-
-
-def sample_deviation(values: Numbers) -> float:
-    """Sample standard deviation (n - 1); needs at least two values."""
-    return float(np.std(values, ddof=1))
 
 
 MICROSECONDS: Final = 1_000_000

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.facts import aggregated, among, rows_where, rows_with
@@ -29,6 +30,7 @@ from roastcoffea.metrics.statistics import (
     places,
 )
 from roastcoffea.records.arrow import row_codes, table_of_rows
+from roastcoffea.records.columns import Row
 from roastcoffea.records.run import MergedRun, Run
 from roastcoffea.records.workers import (
     CANCELLED,
@@ -49,8 +51,8 @@ class Records(NamedTuple):
     """Records that a time ledger is built from; a worker is an index into `workers`."""
 
     run: Run
-    chunks: pa.Table
-    counted: pa.Table
+    chunks: Table
+    counted: Table
     workers: list[str]
     presence: Presence
     pauses: Presence
@@ -64,7 +66,7 @@ class Records(NamedTuple):
     """What busy seconds are split by: a column of chunks and of preprocessing."""
 
     @classmethod
-    def of(cls, run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> Records:
+    def of(cls, run: Run, lifetimes: Table, chunks: Table, counted: Table) -> Records:
         """Records of a run."""
         workers: list[str] = lifetimes["worker"].unique().to_pylist()
         worker = places(lifetimes["worker"], workers)
@@ -99,7 +101,7 @@ class Records(NamedTuple):
         return np.asarray((self.presence.stop - self.presence.start) * self.presence.threads)
 
 
-def _presence(run: Run, spans: pa.Table, worker: Integers, threads: Integers) -> Presence:
+def _presence(run: Run, spans: Table, worker: Integers, threads: Integers) -> Presence:
     start, stop = (np.clip(measured_values(spans[name]), run.start, run.stop) for name in ("start", "stop"))
     return Presence(worker, start, np.maximum(start, stop), threads)
 
@@ -135,17 +137,18 @@ def busy_chunks(records: Records) -> Busy:
         classes = {phases.PREPROCESSING: np.where(erred, 0.0, wall), phases.FAILED: np.where(erred, wall, 0.0)}
         parts.append(_attempts(openings, PREPROCESSING, classes, records.by))
     table = pa.concat_tables(parts, promote_options="default")
-    worker, asked = places(table["worker"], records.workers), _asked(run, table)
-    known = worker >= 0
+    worker = places(table["worker"], records.workers)
+    known, able = worker >= 0, _could_begin(table, worker, records)
     # what has no worker is the client's tracing of columns
     if unknown := np.count_nonzero(~known & table["worker"].is_valid().to_numpy()):
         reasons.append(f"{unknown} attempts ran on unknown workers")
     table, worker = rows_where(table, known), worker[known]
     attempts, missing = attempts_of_calls(run, chunks, records.counted)
     start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
-    able = _could_begin(worker, start, asked[known], records.born)
     return Busy(
-        Moments(worker, able, able, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
+        Moments(
+            worker, able[known], able[known], start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())
+        ),
         {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
         table[records.by].combine_chunks(),
         {ERROR: float(wasted.sum())} if wasted.any() else {},
@@ -154,23 +157,10 @@ def busy_chunks(records: Records) -> Busy:
     )
 
 
-def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> pa.Table:
+def _attempts(table: Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> Table:
     columns = {name: table[name] for name in ("worker", of, "start", "stop", "call")}
     known = pa.table({**columns, "kind": np.full(len(table), KINDS.index(kind)), **seconds})
     return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
-
-
-def _asked(run: Run, attempts: pa.Table) -> Numbers:
-    """From when on attempts can have waited: their Runner call began, and chunks come after its preprocessing.
-
-    Where there was no call, as in preprocessing on its own, the run began.
-    """
-    begins = np.array([*(call.start for call in run.calls), run.start])
-    call = places(attempts["call"], [call.id for call in run.calls])
-    opening = attempts["kind"].to_numpy() == KINDS.index(PREPROCESSING)
-    opened = begins.copy()
-    np.maximum.at(opened, call[opening], amounts(attempts, "stop")[opening])
-    return np.where(opening, begins[call], opened[call])
 
 
 def _phase_seconds(records: Records, used: Flags) -> dict[str, Numbers]:
@@ -186,18 +176,17 @@ def _phase_seconds(records: Records, used: Flags) -> dict[str, Numbers]:
     return seconds
 
 
-def _incomplete_phases(counted: pa.Table) -> list[str]:
+def _incomplete_phases(counted: Table) -> list[str]:
     """Number of chunks without a phase, whose time is in no phase's class."""
-    names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
-    computed = facts.with_outcome(counted.select(["outcome", *names]), (OK,))
-    null = {name: computed[name].is_null().to_numpy() for name in names}
+    names = ["outcome", *phases.SPLIT, *(column for columns in phases.COLUMNS_OF.values() for column in columns)]
+    computed = phases.with_sum_of_waits(facts.with_outcome(counted.select(dict.fromkeys(names)), (OK,)))
+    null = {name: computed[name].is_null().to_numpy() for name in names if name not in phases.SPLIT}
     null[phases.BUILD] &= null[phases.OPENED]
-    null[phases.UNSPLIT] &= np.logical_or.reduce([null.pop(name) for name in phases.SPLIT])
     number = np.count_nonzero(np.logical_or.reduce([*null.values()]))
     return [f"{number} chunks have incomplete phases: the missing time is in {phases.OVERHEAD}"] if number else []
 
 
-def sum_of(chunks: pa.Table, columns: tuple[str, ...]) -> Numbers:
+def sum_of(chunks: Table, columns: tuple[str, ...]) -> Numbers:
     """Sum of these columns over measured values."""
     return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))
 
@@ -209,7 +198,7 @@ COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", "startup_seconds
 REPEATED: Final = "repeated"
 
 
-def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
+def busy_tasks(records: Records, tasks: Table) -> Busy:
     """Attempts of tasks that occupied threads, split by class with the records of their chunks."""
     run, tasks = records.run, tasks.select(COLUMNS)
     worker = places(tasks["worker"], records.workers)
@@ -218,7 +207,7 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     chunk, task = facts.identities(tasks, records.chunks)
     cancelled = having(tasks["outcome"], CANCELLED)
     rows = np.bincount(places(tasks["kind"], KINDS), minlength=len(KINDS))
-    counts: dict[str, Any] = {
+    counts: Row = {
         "attempts of tasks have no recorded times": np.sum(~known & ~cancelled & ~having(tasks["outcome"], LOST)),
         # one that was cancelled may never have started
         "attempts of tasks were cancelled on a worker: if they continued, that time counts as idle": np.sum(
@@ -260,7 +249,7 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     )
 
 
-def estimated_intervals(records: Records, tasks: pa.Table) -> tuple[Numbers, Numbers]:
+def estimated_intervals(records: Records, tasks: Table) -> tuple[Numbers, Numbers]:
     """Start and stop of each attempt of the run's tasks; NaN for one that never started, or if unknown.
 
     Both are estimated for an attempt lost with its worker; an unfinished one lasts until the end of the run.
@@ -294,7 +283,7 @@ def estimated_intervals(records: Records, tasks: pa.Table) -> tuple[Numbers, Num
 
 
 def _split(
-    tasks: pa.Table, duration: Numbers, chunk: Integers, task: Integers, records: Records
+    tasks: Table, duration: Numbers, chunk: Integers, task: Integers, records: Records
 ) -> tuple[dict[str, Numbers], pa.Array, dict[str, float], int]:
     """Seconds by class of each attempt, its breakdown key, failed seconds by reason, attempts without a record.
 
@@ -343,7 +332,7 @@ def _split(
     )
 
 
-def _of_openings(tasks: pa.Table, records: Records) -> pa.Array:
+def _of_openings(tasks: Table, records: Records) -> pa.Array:
     """Dataset of the file opened by a preprocessing task, or another breakdown key."""
     openings, by = records.run.preprocessing, records.by
     if openings is None or not len(openings):
@@ -358,34 +347,20 @@ def _of_openings(tasks: pa.Table, records: Records) -> pa.Array:
 FEWEST: Final = 3
 """Fewest later chunks of a dataset, or later tasks, that establish what is usual."""
 
-SPREADS: Final = 5.0
-"""A first one is slow if it exceeds later ones by this many median deviations and by `SHORTEST`."""
-
 SHORTEST: Final = 0.02
-"""Seconds below which nothing is start-up: clocks, caches and other processes cause that much."""
+"""Seconds below which nothing is start-up: clocks, caches and other processes cause that much. A first one is slow if
+it exceeds later ones by this, and by five median deviations."""
 
 
-class _Groups:
-    """Rows by a number that they have."""
+def _usual(values: Numbers, code: Integers, of: Integers, fewest: int = 1) -> Numbers:
+    """Median of the values with each of these codes; NaN where they are too few."""
+    import pandas as pd
 
-    def __init__(self, code: Integers, groups: int) -> None:
-        self.order = np.argsort(code, kind="stable")
-        self.sizes = np.bincount(code, minlength=groups)
-
-    def medians(self, values: Numbers, fewest: int = 1) -> Numbers:
-        """Median of each group; NaN if it has too few rows."""
-        groups = np.split(values[self.order], np.cumsum(self.sizes)[:-1])
-        return np.array([_median(group) if len(group) >= fewest else np.nan for group in groups], np.float64)
+    groups = pd.Series(values).groupby(code)
+    return np.asarray(groups.median().where(groups.size() >= fewest).reindex(of), np.float64)
 
 
-def _median(values: Numbers) -> float:
-    """Median, as of `np.median`, which takes ten times as long for the chunks of one worker."""
-    low, high = (len(values) - 1) // 2, len(values) // 2
-    ordered = np.partition(values, (low, high))
-    return float(ordered[low] + ordered[high]) / 2
-
-
-def _excess_of_first_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
+def _excess_of_first_chunks(chunks: Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
     """Extra seconds by class of each chunk that is the first of its thread.
 
     The usual time is the median of later chunks of the dataset, scaled by how the worker's own later chunks compare to
@@ -401,30 +376,25 @@ def _excess_of_first_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> 
         return found
     dataset, file = (row_codes(pa.table({"run": of_run, "of": chunks[name]})) for name in ("dataset", "file"))
     worker = codes(chunks["worker"])
-    # of many files, only those of first chunks
-    _, file = np.unique(np.where(np.isin(file, file[first]), file, -1), return_inverse=True)
-    of = [(code[first], code[later], _Groups(code[later], code.max() + 1)) for code in (dataset, worker, file)]
-    (datasets, of_dataset, by_dataset), (workers, of_worker, by_worker), (files, _, by_file) = of
-    few = by_worker.sizes < FEWEST
+    later_ones = np.bincount(worker[later], minlength=worker.max() + 1)[worker]
 
     def beyond(seconds: Numbers, size: Numbers) -> Numbers:
         """Extra time of first chunks compared with the usual one."""
         rate = (seconds / size)[later]
-        every = by_dataset.medians(rate, FEWEST)
-        usual, every = every[datasets], every[of_dataset]
+        usual, every = (_usual(rate, dataset[later], dataset[rows], FEWEST) for rows in (first, later))
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
-        slowness = np.nan_to_num(by_worker.medians(ratio), nan=1.0)
+        slowness = np.nan_to_num(_usual(ratio, worker[later], worker), nan=1.0)
         # from only a few, slowness is taken and speed is not
-        slowness[few] = np.maximum(slowness[few], 1.0)
-        own = np.where(usual > 0, usual * slowness[workers], by_worker.medians(rate)[workers])
+        slowness[later_ones < FEWEST] = np.maximum(slowness, 1.0)[later_ones < FEWEST]
+        own = np.where(usual > 0, usual * slowness[first], _usual(rate, worker[later], worker[first]))
         # the same file takes longer on a slow worker
-        expected = np.fmax(own, by_file.medians(rate / np.maximum(slowness[of_worker], 1.0))[files])
+        expected = np.fmax(own, _usual(rate / np.maximum(slowness[later], 1.0), file[later], file[first]))
         expected = np.fmax(expected, np.where(np.isnan(own), usual, 0.0)) * size[first]
-        spread = by_dataset.medians(np.abs(rate - every), FEWEST)[datasets] * size[first]
+        spread = _usual(np.abs(rate - every), dataset[later], dataset[first], FEWEST) * size[first]
         late = seconds[first] - expected
-        return np.where(~np.isnan(usual) & (late > np.maximum(SPREADS * spread, SHORTEST)), late, 0.0)
+        return np.where(~np.isnan(usual) & (late > np.maximum(5.0 * spread, SHORTEST)), late, 0.0)
 
-    have_later = (by_worker.sizes[workers] > 0) & (by_file.sizes[files] > 0)
+    have_later = (later_ones[first] > 0) & np.isin(file[first], file[later])
     certain = chunks["imports"].is_valid().to_numpy()[first] | have_later
     for name, late in found.items():
         for column in phases.COLUMNS_OF[name]:
@@ -439,7 +409,7 @@ def _excess_of_first_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> 
     return found
 
 
-def _first_of_threads(chunks: pa.Table, used: Flags) -> tuple[Integers, Integers]:
+def _first_of_threads(chunks: Table, used: Flags) -> tuple[Integers, Integers]:
     """Completed chunks that are the first of their thread, and later ones."""
     known = used & having(chunks["outcome"], OK)
     for name in ("start", "thread", "worker"):
@@ -475,36 +445,34 @@ def first_tasks(attempts: Moments, records: Records) -> Presence:
     delay = attempts.arrived - attempts.assigned
     later = (attempts.assigned > begun[attempts.worker]) & np.isfinite(delay)
     of_run, delay = records.together[attempts.worker[later]], delay[later]
-    group = _Groups(of_run, records.together.max(initial=0) + 1)
-    usual = group.medians(delay, FEWEST)
-    spread = group.medians(np.abs(delay - usual[of_run]), FEWEST)[records.together]
-    usual = usual[records.together]
+    usual = _usual(delay, of_run, records.together, FEWEST)
+    spread = _usual(np.abs(delay - _usual(delay, of_run, of_run)), of_run, records.together, FEWEST)
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
-        fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(SPREADS * spread, SHORTEST)))
+        fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(5.0 * spread, SHORTEST)))
     return Presence(fresh, (assigned + usual)[fresh], begun[fresh], np.ones(len(fresh), np.int64))
 
 
-def _could_begin(worker: Integers, start: Numbers, asked: Numbers, born: Numbers) -> Numbers:
+def _could_begin(attempts: Table, worker: Integers, records: Records) -> Numbers:
     """When each attempt could have begun in a pool without a scheduler: as it did, but for the first of a new process.
 
-    A pool begins a process when a chunk waits for one. So what lies between the birth of a process in a Runner call and
+    A pool begins a process when a chunk waits for one: once the Runner call began, or the run where there was no call,
+    and chunks come after the preprocessing of their call. So what lies between the birth of a process from then on and
     its first attempt is start-up.
-
-    Parameters
-    ----------
-    worker, start
-        Worker, and beginning, of each attempt.
-    asked
-        When the Runner call of each attempt began.
-    born
-        When each worker's process was born; NaN where that was before the run, or is not known.
     """
+    calls, start = records.run.calls, amounts(attempts, "start")
+    asked = np.array([*(call.start for call in calls), records.run.start])
+    call = places(attempts["call"], [call.id for call in calls])
+    opening = attempts["kind"].to_numpy() == KINDS.index(PREPROCESSING)
+    opened = asked.copy()
+    np.maximum.at(opened, call[opening], amounts(attempts, "stop")[opening])
     order = np.argsort(start, kind="stable")
+    order = order[worker[order] >= 0]
     numbers, place = np.unique(worker[order], return_index=True)
-    first, birth, found = order[place], born[numbers], start.copy()
+    first, birth, found = order[place], records.born[numbers], start.copy()
     # the operating system may tell it to have been born too early by two ticks
-    new = (birth >= asked[first] - 0.02) & (start[first] - birth > SHORTEST)
+    early = np.where(opening, asked[call], opened[call])[first] - 0.02
+    new = (birth >= early) & (start[first] - birth > SHORTEST)
     found[first[new]] = birth[new]
     return found
 
@@ -527,7 +495,7 @@ class StartUp(NamedTuple):
     """Top-level modules loaded while its chunks ran, in order."""
 
 
-def startup_of(rows: pa.Table, idle: Mapping[str, float], chunks: pa.Table) -> list[StartUp]:
+def startup_of(rows: Table, idle: Mapping[str, float], chunks: Table) -> list[StartUp]:
     """Start-up of each worker with any, longest first; `rows` are those of the time ledger."""
     known = chunks.select(["worker", "imports", "start"]).filter(chunks["imports"].is_valid()).sort_by("start")
     modules: dict[str, dict[str, None]] = defaultdict(dict)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import Table
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.endpoints import with_endpoints, with_sites
 from roastcoffea.metrics.facts import aggregated, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger
+from roastcoffea.metrics.ledger import LABELS_OF, Attempts, Certificate, Ledger, amount_of
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.statistics import MICROSECONDS, Axes, axes, spread
 from roastcoffea.metrics.thread_activity import (
@@ -55,7 +56,7 @@ class TimeLedger(Ledger[float]):
     title: ClassVar[str] = TIME_LEDGER
     unit: ClassVar[Unit] = SECOND
 
-    rows: pa.Table
+    rows: Table
     """Seconds by `address` of the worker and `dataset` (null for time of no dataset), one column per class."""
     capacity: Mapping[str, float]
     """Thread seconds by worker."""
@@ -183,23 +184,20 @@ class TimeLedger(Ledger[float]):
         return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="start"))
 
 
-def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> pa.Table:
+def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> Table:
     empty = np.zeros(len(workers))
     classes = {name: np.asarray(seconds.get(name, empty), dtype=np.float64) for name in COUNTED}
     return pa.table({"address": pa.array(workers, pa.string()), "dataset": pa.array(datasets, pa.string()), **classes})
 
 
-SOURCES: Final = "task and chunk records, arrivals and departures of workers"
-
-
 @metric(
     STRUCTURE,
     group=TIME,
-    source=SOURCES,
+    source="task and chunk records, arrivals and departures of workers",
     formula="busy seconds of tasks, split by the phases of their chunks; idle seconds counted by cause",
 )
 def time_ledger(
-    run: Run, lifetimes: pa.Table, chunks: pa.Table | None = None, counted_chunks: pa.Table | None = None
+    run: Run, lifetimes: Table, chunks: Table | None = None, counted_chunks: Table | None = None
 ) -> TimeLedger:
     """What the workers' threads did, and why they were idle; see `TimeLedger`."""
     if chunks is None or counted_chunks is None:
@@ -249,11 +247,19 @@ def _counted(records: Records, where: Axes) -> tuple[Busy, Slots]:
     else:
         busy = busy_tasks(records, tasks)
         first = first_tasks(busy.moments, records)
-    gaps, together = records.gaps, records.together
-    return busy, idle_slots(busy.moments, records.presence, records.pauses, where, first, gaps=gaps, together=together)
+    slots = idle_slots(
+        busy.moments,
+        records.presence,
+        records.pauses,
+        where,
+        first=first,
+        gaps=records.gaps,
+        together=records.together,
+    )
+    return busy, slots
 
 
-def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
+def _unknown(run: Run, counted: Table) -> dict[str, str]:
     """Classes that were not measured, with the reason."""
     known = {phase.time_class for phase in phases.phases_of(counted)}
     older = "recorded by an older version, or on a system without run-queue times of threads"
@@ -275,7 +281,7 @@ def _by(records: Records, what: str) -> Records:
     return records._replace(run=run, chunks=told(records.chunks), counted=told(records.counted), by=what)
 
 
-def _rows(records: Records, busy: Busy, slots: Slots) -> pa.Table:
+def _rows(records: Records, busy: Busy, slots: Slots) -> Table:
     """Busy seconds by worker and dataset, and idle ones by worker."""
     workers = records.workers
     table = pa.table({"worker": busy.moments.worker, "dataset": busy.of, **busy.seconds})
@@ -293,26 +299,23 @@ def _rows(records: Records, busy: Busy, slots: Slots) -> pa.Table:
 of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 
-@of_ledger(SECOND, label=phases.TOTAL, formula="time_ledger.total")
+@of_ledger(SECOND, phases.TOTAL, "time_ledger.total")
 def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
     """Worker threads x lifetime of their workers."""
     return time_ledger.sourced(time_ledger.total)
 
 
-def _seconds_of(name: str, time_ledger: TimeLedger) -> Sourced:
-    return time_ledger.sourced(time_ledger.measured(name))
-
-
 for one in phases.TIME_CLASSES:
     label = LABELS_OF.get(one.name, one.name)
     of_class = partial(of_ledger, name=one.metric_name, alias=one.alias, label=label, meaning=one.meaning)
-    of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
+    formula = f'time_ledger["{one.name}"]'
+    of_class(SECOND, formula=formula, inputs=("time_ledger",))(partial(amount_of, one.name))
 
 MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
 MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
 
 
-@of_ledger(PERCENT, label="busy", formula="100 x busy classes / total")
+@of_ledger(PERCENT, "busy", "100 x busy classes / total")
 def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of thread time in which a task ran."""
     total = time_ledger.total or 0.0

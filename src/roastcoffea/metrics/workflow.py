@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import Table
 
 from roastcoffea.metrics import facts, statistics
 from roastcoffea.metrics.catalogue import (
@@ -63,7 +64,7 @@ class Quantity(NamedTuple):
         """Sum over the reports of these Runner calls, if each has the number."""
         return _sum((_amount(call.report, self.in_report) for call in calls), "coffea report (from the Runner call)")
 
-    def of_chunks(self, run: Run, chunks: pa.Table | None) -> Sourced:
+    def of_chunks(self, run: Run, chunks: Table | None) -> Sourced:
         """Sum over these chunks, if each has the number."""
         if chunks is None:
             raise NotMeasuredError(f"no coffea report and no chunks: {facts.reason_of_absence(run, 'chunks')}")
@@ -75,7 +76,7 @@ class Quantity(NamedTuple):
         source = f"{CHUNK_RECORDS}, incomplete: {lacking}" if lacking else CHUNK_RECORDS
         return Sourced(facts.complete_sum(chunks, column, "chunks"), source)
 
-    def expected(self, run: Run, chunks: pa.Table | None) -> Sourced | None:
+    def expected(self, run: Run, chunks: Table | None) -> Sourced | None:
         """Total over the Runner calls that returned an output; None if unknown."""
         calls = _finished(run)
         found = self.reported(calls)
@@ -84,12 +85,12 @@ class Quantity(NamedTuple):
                 found = self.of_chunks(run, facts.of_finished_calls(run, chunks))
         return found
 
-    def lacks_calls(self, given: Sourced, run: Run, chunks: pa.Table | None) -> bool:
+    def lacks_calls(self, given: Sourced, run: Run, chunks: Table | None) -> bool:
         """Whether a report covers some of several Runner calls, but not all."""
         expected = self.expected(run, chunks)
         return expected is not None and len(_finished(run)) > 1 and given.value < expected.value
 
-    def total(self, run: Run, chunks: pa.Table | None) -> Sourced:
+    def total(self, run: Run, chunks: Table | None) -> Sourced:
         """Total over the run, from the first source that has it.
 
         Sources in order: `custom_metrics`, the report that was set unless it omits Runner calls, the reports of all
@@ -120,7 +121,7 @@ def _finished(run: Run) -> list[RunnerCall]:
     return [call for call in run.calls if call.outcome == FINISHED]
 
 
-def _hits(chunks: pa.Table | None) -> int:
+def _hits(chunks: Table | None) -> int:
     """Chunks loaded from a checkpoint: coffea's report repeats the bytes that they once read."""
     return 0 if chunks is None else len(facts.with_outcome(chunks, (CHECKPOINT,)))
 
@@ -178,15 +179,13 @@ def disagreements(run: Run) -> Iterator[str]:
 of_clock = partial(metric, SECOND, group=TIMING, source="wall clock")
 
 
-@of_clock(
-    label="elapsed", alias="wall_time", formula="stop of the run - start of the run; of merged runs the union of theirs"
-)
+@of_clock("elapsed", "stop of the run - start of the run; of merged runs the union of theirs", alias="wall_time")
 def elapsed_time_seconds(run: Run) -> float:
     """Wall time from entering to leaving the collector, without gaps between merged runs."""
     return elapsed_seconds(run)
 
 
-@of_clock(label="in Runner calls", formula="union of the calls' intervals")
+@of_clock("in Runner calls", "union of the calls' intervals")
 def runner_time_seconds(run: Run) -> float:
     """Wall time in which at least one Runner call was active."""
     refuse_if(not run.calls, "no Runner call was recorded")
@@ -194,8 +193,8 @@ def runner_time_seconds(run: Run) -> float:
     return statistics.union_length(starts, stops)
 
 
-@metric(COUNT, group=EVENTS, source=CHUNK_RECORDS, label="chunks", formula="attempts that counted")
-def num_chunks(counted_chunks: pa.Table) -> int:
+@metric(COUNT, "chunks", "attempts that counted", group=EVENTS, source=CHUNK_RECORDS)
+def num_chunks(counted_chunks: Table) -> int:
     """Number of chunks with a result, computed or loaded from a checkpoint."""
     return len(counted_chunks)
 
@@ -203,8 +202,8 @@ def num_chunks(counted_chunks: pa.Table) -> int:
 of_report = partial(metric, source="coffea report, or chunk records")
 
 
-@of_report(COUNT, group=EVENTS, label="events", formula="coffea's entries, summed over Runner calls")
-def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
+@of_report(COUNT, "events", "coffea's entries, summed over Runner calls", group=EVENTS)
+def total_events(run: Run, counted_chunks: Table | None = None) -> Sourced:
     """Events in the output, including chunks loaded from a checkpoint.
 
     The first available source is used: `custom_metrics`, the report that was set, the reports of all Runner calls, the
@@ -213,8 +212,8 @@ def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     return EVENTS_OF.total(run, counted_chunks)
 
 
-@of_report(BYTE, group=THROUGHPUT, label="bytes read", formula="coffea's bytesread, summed over Runner calls")
-def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
+@of_report(BYTE, "bytes read", "coffea's bytesread, summed over Runner calls", group=THROUGHPUT)
+def total_bytes_read(run: Run, counted_chunks: Table | None = None) -> Sourced:
     """Bytes requested from storage by attempts that counted, without preprocessing.
 
     Each chunk requests the file's metadata again, and baskets that span two chunks are requested twice: the byte ledger
@@ -228,12 +227,12 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
 
 @metric(
     SECOND,
+    "CPU time of chunks",
+    "sum of cpu_seconds + helper_cpu_seconds over all attempts",
     group=TIMING,
     source=CHUNK_RECORDS,
-    label="CPU time of chunks",
-    formula="sum of cpu_seconds + helper_cpu_seconds over all attempts",
 )
-def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
+def total_cpu_time(chunks: Table, tasks: Table | None = None) -> Sourced:
     """CPU time of the threads that ran chunks and of their helper threads, including opening and building.
 
     All attempts are included, failed ones as well. If helper threads were not measured, their CPU time is only in
@@ -249,25 +248,25 @@ def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
     return Sourced(float(total), f"{CHUNK_RECORDS}, without {' and '.join(without)}" if without else CHUNK_RECORDS)
 
 
-@metric(SECOND, group=TIMING, source=CHUNK_RECORDS, label="CPU time per chunk")
+@metric(SECOND, "CPU time per chunk", group=TIMING, source=CHUNK_RECORDS)
 def avg_cpu_time_per_chunk(total_cpu_time: float, num_chunks: int) -> float:
     """Average CPU time per chunk with a result, failed attempts included."""
     return total_cpu_time / num_chunks
 
 
-@metric(GIGABIT_PER_SECOND, group=THROUGHPUT, source="total_bytes_read, wall clock", label="data rate")
+@metric(GIGABIT_PER_SECOND, "data rate", group=THROUGHPUT, source="total_bytes_read, wall clock")
 def data_rate_gbps(total_bytes_read: float, elapsed_time_seconds: float) -> float:
     """Rate at which bytes were read from storage, over the whole run."""
     return 8e-9 * total_bytes_read / elapsed_time_seconds
 
 
-@metric(KILOHERTZ, group=EVENTS, source="total_events, wall clock", label="event rate")
+@metric(KILOHERTZ, "event rate", group=EVENTS, source="total_events, wall clock")
 def event_rate_elapsed_khz(total_events: int, elapsed_time_seconds: float) -> float:
     """Events per second of wall time."""
     return 1e-3 * total_events / elapsed_time_seconds
 
 
-@metric(KILOHERTZ, group=EVENTS, source="total_events, chunk records", label="rate over CPU time")
+@metric(KILOHERTZ, "rate over CPU time", group=EVENTS, source="total_events, chunk records")
 def event_rate_cpu_total_khz(total_events: int, total_cpu_time: float) -> float:
     """Events per second of the chunks' CPU time."""
     return 1e-3 * total_events / total_cpu_time
@@ -277,30 +276,30 @@ ARRIVALS = "arrivals and departures at the scheduler"
 of_arrivals = partial(metric, COUNT, group=RESOURCES, source=ARRIVALS)
 
 
-@of_arrivals(label="workers (mean)", formula="sum of lifetimes within the run / elapsed_time_seconds")
+@of_arrivals("workers (mean)", "sum of lifetimes within the run / elapsed_time_seconds")
 def avg_workers(present: tuple[Numbers, Numbers], elapsed_time_seconds: float) -> float:
     """Time-weighted average number of workers."""
     return statistics.integral(*present, np.ones(len(present[0]))) / elapsed_time_seconds
 
 
-@of_arrivals(label="workers (peak)", formula="most lifetimes that overlap at one moment")
+@of_arrivals("workers (peak)", "most lifetimes that overlap at one moment")
 def peak_workers(present: tuple[Numbers, Numbers]) -> int:
     """Largest number of workers at one moment; a worker and its replacement count once."""
     return statistics.highest_concurrency(*present)
 
 
-@of_arrivals(label="cores (mean)", formula="sum of threads x lifetime within the run / elapsed_time_seconds")
-def total_cores(present: tuple[Numbers, Numbers], lifetimes: pa.Table, elapsed_time_seconds: float) -> float:
+@of_arrivals("cores (mean)", "sum of threads x lifetime within the run / elapsed_time_seconds")
+def total_cores(present: tuple[Numbers, Numbers], lifetimes: Table, elapsed_time_seconds: float) -> float:
     """Worker threads, which Dask calls cores; time-weighted average."""
     return statistics.integral(*present, statistics.measured_values(lifetimes["threads"])) / elapsed_time_seconds
 
 
 @metric(
     COUNT,
+    "cores that other processes used",
+    "(CPU time of the host - that of all processes of the run on it) / time; of several hosts the largest",
     group=RESOURCES,
     source="operating system of the hosts",
-    label="cores that other processes used",
-    formula="(CPU time of the host - that of all processes of the run on it) / time; of several hosts the largest",
 )
 def cores_of_others(run: Run) -> float:
     """Cores of a host that processes outside the run used, on average; client and scheduler belong to the run."""
@@ -311,25 +310,25 @@ def cores_of_others(run: Run) -> float:
     return max(host.others or 0.0 for host in hosts)
 
 
-@of_arrivals(label="cores per worker")
+@of_arrivals("cores per worker")
 def cores_per_worker(total_cores: float, avg_workers: float) -> float:
     """Threads per worker, time-weighted average."""
     return total_cores / avg_workers
 
 
-@metric(FRACTION, group=RESOURCES, source=f"chunk records; {ARRIVALS}", label="core efficiency")
+@metric(FRACTION, "core efficiency", group=RESOURCES, source=f"chunk records; {ARRIVALS}")
 def core_efficiency(total_cpu_time: float, elapsed_time_seconds: float, total_cores: float) -> float:
     """Share of worker thread time in which a chunk used the CPU; close to 0 if threads wait."""
     return total_cpu_time / (elapsed_time_seconds * total_cores)
 
 
-@metric(RATIO, group=RESOURCES, source="chunk records, wall clock", label="speedup")
+@metric(RATIO, "speedup", group=RESOURCES, source="chunk records, wall clock")
 def speedup_factor(total_cpu_time: float, elapsed_time_seconds: float) -> float:
     """Average number of cores that chunks kept busy: CPU time divided by wall time."""
     return total_cpu_time / elapsed_time_seconds
 
 
-@metric(KILOHERTZ, group=EVENTS, source=f"total_events, wall clock, {ARRIVALS}", label="rate per core")
+@metric(KILOHERTZ, "rate per core", group=EVENTS, source=f"total_events, wall clock, {ARRIVALS}")
 def event_rate_core_khz(total_events: int, elapsed_time_seconds: float, total_cores: float) -> float:
     """Events per second of wall time and core, busy or idle."""
     return 1e-3 * total_events / (elapsed_time_seconds * total_cores)
@@ -339,12 +338,12 @@ of_memory = partial(metric, BYTE, group=RESOURCES)
 
 
 @of_memory(
+    "memory of a worker (peak)",
+    "maximum over samples, chunks' peaks and what killed workers had",
     source="samples of workers, chunk records",
-    label="memory of a worker (peak)",
-    formula="maximum over samples, chunks' peaks and what killed workers had",
 )
 def peak_memory_bytes(
-    run: Run, samples: pa.Table | None = None, chunks: pa.Table | None = None, lifetimes: pa.Table | None = None
+    run: Run, samples: Table | None = None, chunks: Table | None = None, lifetimes: Table | None = None
 ) -> int:
     """Highest resident memory of any worker process: in samples, in chunks, or when it was killed."""
     columns = ((samples, "memory"), (chunks, "memory_peak"), (lifetimes, "killed_memory"))
@@ -355,11 +354,9 @@ def peak_memory_bytes(
 
 
 @of_memory(
-    source="samples of workers",
-    label="memory of a worker (mean)",
-    formula="mean over workers of the time-weighted mean of each",
+    "memory of a worker (mean)", "mean over workers of the time-weighted mean of each", source="samples of workers"
 )
-def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
+def avg_memory_per_worker_bytes(samples: Table) -> float:
     """Resident memory of a worker process, averaged over its samples and over workers."""
     known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no sample of a worker's memory")
     series = known.group_by("worker").aggregate([("time", "list"), ("memory", "list")]).to_pylist()
@@ -369,12 +366,12 @@ def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
 
 @metric(
     SECOND,
+    "CPU time of workers",
+    "sum over worker processes of cpu_seconds",
     group=TIMING,
     source="operating system, per worker process",
-    label="CPU time of workers",
-    formula="sum over worker processes of cpu_seconds",
 )
-def worker_cpu_time_seconds(lifetimes: pa.Table) -> float:
+def worker_cpu_time_seconds(lifetimes: Table) -> float:
     """CPU time of the worker processes during the run: chunks, other tasks and Dask itself.
 
     Workers that share the client's process (processes=False) count once.

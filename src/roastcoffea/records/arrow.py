@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import Table
 
-from roastcoffea.records.columns import Column, Kind
+from roastcoffea.records.columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PART_ROWS: Final = 10_000
-"""Most rows of a part of a table."""
-
 LARGEST_CODE: Final = 2**62
 """Largest number of possible codes; beyond it, codes are counted anew from 0."""
 
-ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
+ARROW_TYPES: Final = {
     "text": pa.string(),
     "texts": pa.list_(pa.string()),
     "integer": pa.int64(),
@@ -36,33 +34,33 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, ARROW_TYPES[column.kind]) for column in columns])
 
 
-def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> Table:
     """Table of records from one mapping per row; a name missing from a row was not measured."""
-    return pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))
+    return Table.from_pylist(list(rows), schema=arrow_schema(columns))
 
 
-def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
+def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> Table:
     """Table of records from one array per column, in any order."""
     schema = arrow_schema(columns)
     return pa.table({name: values[name] for name in schema.names}, schema=schema)
 
 
-def with_column(table: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
+def with_column(table: Table, name: str, values: Sequence[Any]) -> Table:
     """A table with other values in one of its columns."""
     place = table.schema.get_field_index(name)
     return table.set_column(place, table.field(place), pa.array(values, table.field(place).type))
 
 
-def packed_parts(table: pa.Table) -> Iterator[bytes]:
+def packed_parts(table: Table) -> Iterator[bytes]:
     """A table as bytes, in parts of bounded size."""
-    for batch in table.to_batches(max_chunksize=PART_ROWS):
+    for batch in table.to_batches(max_chunksize=10_000):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
             stream.write_batch(batch)
         yield sink.getvalue().to_pybytes()
 
 
-def unpacked_part(data: bytes, schema: pa.Schema) -> pa.Table:
+def unpacked_part(data: bytes, schema: pa.Schema) -> Table:
     """A part of a table that has this schema; ValueError for one that has another."""
     table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     table.validate(full=True)
@@ -71,7 +69,7 @@ def unpacked_part(data: bytes, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:
+def frame_of(table: Table, columns: Sequence[Column]) -> pd.DataFrame:
     """DataFrame of records, with the meaning and unit of its columns in `attrs["columns"]`."""
     import pandas as pd
 
@@ -91,7 +89,7 @@ def absent_frame(columns: Sequence[Column], reason: str) -> pd.DataFrame:
     return frame
 
 
-def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
+def row_codes(rows: Table) -> npt.NDArray[np.int64]:
     """A number for each row of a table; equal rows share it, and null equals null."""
     codes, different = np.zeros(len(rows), np.int64), 1
     for column in rows.columns:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+Row = dict[str, Any]
+"""Values of a row of a table by column."""
 
 Kind = Literal["text", "texts", "integer", "integers", "number", "values"]
 
@@ -32,3 +35,23 @@ class Column:
 def picked(columns: Sequence[Column], *names: str) -> list[Column]:
     """Columns of these names, for a table that shares them with another."""
     return [column for name in names for column in columns if column.name == name]
+
+
+def text_column(name: str, meaning: str) -> Column:
+    """Column of text."""
+    return Column(name, "text", None, meaning)
+
+
+def integer_column(name: str, meaning: str) -> Column:
+    """Column of integers without a unit."""
+    return Column(name, "integer", None, meaning)
+
+
+def bytes_column(name: str, meaning: str) -> Column:
+    """Column of sizes in bytes."""
+    return Column(name, "integer", "B", meaning)
+
+
+def seconds_column(name: str, meaning: str) -> Column:
+    """Column of durations or moments in seconds."""
+    return Column(name, "number", "s", meaning)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ENDPOINT_COLUMNS
-from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.columns import Column, bytes_column, integer_column, picked, seconds_column, text_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,29 +191,29 @@ def unwatched_run(**known: Any) -> Run:
 OF_TASKS: Final = "tasks: "
 """Beginning of the identity of what stands for a Runner call where tasks run functions without one."""
 
-ASKED_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("call", "text", None, "identity of the Runner call"),
+ASKED_COLUMNS: Final = (
+    text_column("call", "identity of the Runner call"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
-    Column("uuid", "text", None, "the file's own identity (hexadecimal); none if the whole file was requested"),
+    text_column("uuid", "the file's own identity (hexadecimal); none if the whole file was requested"),
     Column("entry_start", "integer", "events", "first entry of the chunk; none if the whole file was requested"),
     Column("entry_stop", "integer", "events", "entry after the last one; none if the whole file was requested"),
-    Column("site", "text", None, "site that holds the file, if the fileset or coffea's map of sites names it"),
+    text_column("site", "site that holds the file, if the fileset or coffea's map of sites names it"),
 )
 """One row for each requested chunk, and for each file whose metadata was requested, in order of request."""
 
-PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("id", "integer", None, "identity of the record"),
+PREPROCESSING_COLUMNS: Final = (
+    integer_column("id", "identity of the record"),
     *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
-    Column("start", "number", "s", "when it began (Unix time, the worker's clock)"),
-    Column("stop", "number", "s", "when it ended (Unix time, the worker's clock)"),
-    Column("wall_seconds", "number", "s", "duration"),
-    Column("cpu_seconds", "number", "s", "CPU time of the thread"),
-    Column("bytes_requested", "integer", "B", "requested from storage"),
-    Column("bytes_transferred", "integer", "B", "received from storage"),
-    Column("source", "text", None, "what read the file"),
+    seconds_column("start", "when it began (Unix time, the worker's clock)"),
+    seconds_column("stop", "when it ended (Unix time, the worker's clock)"),
+    seconds_column("wall_seconds", "duration"),
+    seconds_column("cpu_seconds", "CPU time of the thread"),
+    bytes_column("bytes_requested", "requested from storage"),
+    bytes_column("bytes_transferred", "received from storage"),
+    text_column("source", "what read the file"),
     *ENDPOINT_COLUMNS,
     *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
-    Column("outcome", "text", None, '"ok", "error", or "traced" (to find out which columns to preload)'),
-    Column("error", "text", None, "text of the error, if any"),
-    Column("call", "text", None, "identity of the Runner call, if any"),
+    text_column("outcome", '"ok", "error", or "traced" (to find out which columns to preload)'),
+    text_column("error", "text of the error, if any"),
+    text_column("call", "identity of the Runner call, if any"),
 )

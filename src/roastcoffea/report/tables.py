@@ -388,7 +388,9 @@ def _derived(name: str, columns: Sequence[TableColumn]) -> Table:
 
 
 TABLES: Final[Mapping[str, Table]] = {
-    "chunks": Table(CHUNK_COLUMNS, lambda run, _: with_sum_of_waits(run.chunks), "chunks"),
+    "chunks": Table(
+        CHUNK_COLUMNS, lambda run, _: run.chunks if run.chunks is None else with_sum_of_waits(run.chunks), "chunks"
+    ),
     "tasks": _recorded("tasks", TASK_COLUMNS),
     "workers": _recorded("samples", SAMPLE_COLUMNS),
     "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),

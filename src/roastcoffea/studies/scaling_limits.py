@@ -18,7 +18,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import known_names
-from roastcoffea.metrics.statistics import Numbers, sample_deviation
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.workers import MERGE, PROCESSOR
 from roastcoffea.replay.stages import only
 from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Sheet, columns, drawn, segment
@@ -269,7 +269,7 @@ class ScaledRun:
         cores, wall = only(host.cores for host in hosts), measurement.chunks["wall_seconds"].dropna().to_numpy()
         self.cores = None if cores is None else cores * len(hosts)
         # relative error of the rate as estimated from chunks alone
-        self.scatter = float(sample_deviation(wall) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0
+        self.scatter = float(np.std(wall, ddof=1) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0
         self.classes = {each: seconds / self.events for each, seconds in measurement.time_ledger.items()}
         self.counted = _counted(measurement)
         self.reading = reading_of(measurement)
