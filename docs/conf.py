@@ -48,6 +48,32 @@ napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 
 
+SITES = ("coffea-casa", "gateway", "htcondor", "kubernetes", "lpc", "lxplus", "slurm")
+MOVED = {
+    **{f"facility/{site}": f"facility/index.html#{site}" for site in SITES},
+    "facility/gateway": "facility/index.html#dask-gateway",
+    "facility/lpc": "facility/index.html#fermilab-lpc",
+    "facility/lxplus": "facility/index.html#cern-lxplus",
+    "howto/no-installation": "facility/index.html#workers-without-roastcoffea",
+}
+"""Pages that others may link to, and where their text is now."""
+
+
+def write_moved_pages(app: Sphinx, problem: Exception | None) -> None:
+    """Send readers of pages that are gone to where their text is now; fail if it is not there."""
+    if problem is not None:
+        return
+    site = Path(app.outdir)
+    for old, new in MOVED.items():
+        name, _, anchor = new.partition("#")
+        if anchor and f'id="{anchor}"' not in (site / name).read_text():
+            raise ExtensionError(f"{old} has moved to {new}, which is not there")
+        address = "../" * old.count("/") + new
+        (site / f"{old}.html").write_text(
+            f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">Moved</a>'
+        )
+
+
 def find_lost_pictures(app: Sphinx, problem: Exception | None) -> None:
     """Fail where a page shows a picture that is not there: Sphinx says nothing of those that notebooks make."""
     site = Path(app.outdir)
@@ -94,5 +120,6 @@ def setup(app: Sphinx) -> None:
     """Have docstrings looked at once napoleon is done with them, and pages once they are there."""
     app.connect("env-get-outdated", pages_to_read_again)
     app.connect("autodoc-process-docstring", first_sentence, priority=900)
+    app.connect("build-finished", write_moved_pages)
     app.connect("build-finished", find_lost_pictures)
     app.connect("build-finished", find_lost_addresses)
