@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from handmade import LIFETIMES, T, chunk, handmade_run
@@ -25,7 +26,7 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_
 from roastcoffea.replay.changes import Chunks, Parts
 from roastcoffea.replay.cluster import Cluster, Costs, Load, replayed
 from roastcoffea.studies.history_analysis import BYTES, CPU, RATE, Entry
-from roastcoffea.studies.observations import Branch, Observation
+from roastcoffea.studies.observations import Observation
 from roastcoffea.studies.what_if import WhatIf
 
 NOTHING = {
@@ -465,8 +466,8 @@ TIME = {
 CLIENT_OF = {"before": 5.0, "between": 1.0, "after": 2.0}
 
 
-def branch(size: int, read: float, decompress: float, interpret: float) -> Branch:
-    return Branch(size, {"read": read, "decompress": decompress, "interpret": interpret})
+def branch(size: int, read: float, decompress: float, interpret: float) -> dict[str, float]:
+    return {"bytes": size, "read": read, "decompress": decompress, "interpret": interpret}
 
 
 BRANCHES = {"pt": branch(600, 5.0, 3.0, 1.0), "eta": branch(400, 3.0, 1.0, 1.0)}
@@ -495,8 +496,8 @@ def observation(
         "time_absent": None,
         "client_of": CLIENT_OF,
         "bytes": {"payload": payload, "re-read": 0},
-        "branches": BRANCHES,
-        "hosts": {},
+        "branches": pd.DataFrame.from_dict(changes.pop("branches", BRANCHES), orient="index"),
+        "hosts": pd.DataFrame.from_dict(changes.pop("hosts"), orient="index") if "hosts" in changes else None,
         "chunk_seconds": np.full(chunks, 1.0),
         "chunk_cpu_seconds": np.full(chunks, 0.5),
         "incomplete": (),

@@ -82,20 +82,6 @@ def test_equal_parameters_give_equal_events_whatever_else_is_made(sample: dict, 
 
 
 @pytest.mark.slow
-def test_another_seed_gives_other_events(sample: dict, tmp_path: Path) -> None:
-    other = write_sample(tmp_path, seed=2, **SMALL)
-    left, right = (ak.to_numpy(events_of(paths(fileset)[0]).MET.pt) for fileset in (sample, other))
-    assert np.mean(left == right) < 0.05
-
-
-@pytest.mark.slow
-def test_momenta_fall(sample: dict) -> None:
-    momenta = ak.to_numpy(ak.flatten(events_of(paths(sample)[0]).Jet.pt))
-    counts, _ = np.histogram(momenta, bins=[15, 40, 65, 90, 115])
-    assert np.all(np.diff(counts) < 0)
-
-
-@pytest.mark.slow
 def test_the_processor_finds_the_resonance_where_it_was_put(output: dict) -> None:
     spectrum = output["zprime"]["mass"]
     peak = spectrum.axes[0].centers[np.argmax(spectrum.values())]

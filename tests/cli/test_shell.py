@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import click
 import pytest
 
 from roastcoffea.cli import shell
@@ -48,41 +44,3 @@ def test_words_stand_for_paths_of_runs_each_once(drawable: Path, monkeypatch: py
     assert shell.paths_of([drawable.name, "by*", str(drawable)]) == [drawable.resolve()]
     with pytest.raises(RoastcoffeaError, match="nowhere"):
         shell.paths_of(["nowhere"])
-
-
-def test_names_are_looked_for_in_the_usual_folder(
-    drawable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(shell.RUNS_FOLDER).symlink_to(drawable.parent)
-    assert shell.paths_of(["by hand"]) == [drawable.resolve()]
-
-
-def test_a_study_is_printed_as_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    found: Any = SimpleNamespace(as_dict=lambda: {"a": 1}, print=lambda file: file.write("a table\n"))
-    shell.print_study(found, as_json=False)
-    assert capsys.readouterr().out == "a table\n"
-    shell.print_study(found, as_json=True)
-    assert json.loads(capsys.readouterr().out) == {"a": 1}
-
-
-def test_options_that_several_commands_have() -> None:
-    @click.command
-    @shell.choice("--form", among=("text", "json"), default="text", help="How.")
-    @shell.bounded("--number", click.IntRange(1, 3), 2, "How many.")
-    @shell.measurements_folder("Where.")
-    @shell.overwrite()
-    def command(**given: Any) -> dict[str, Any]:
-        return given
-
-    def given(*words: str) -> Any:
-        return command.main(list(words), standalone_mode=False)
-
-    default = {"form": "text", "number": 2, "output": shell.RUNS_FOLDER, "overwrite": False}
-    assert given() == default
-    changed = {"form": "json", "number": 3, "output": Path("there"), "overwrite": True}
-    for name in ("-o", "--out", "--output"):
-        assert given("--form", "json", "--number", "3", name, "there", "--overwrite") == changed
-    for wrong in (("--form", "xml"), ("--number", "4")):
-        with pytest.raises(click.BadParameter):
-            given(*wrong)

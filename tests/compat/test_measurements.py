@@ -108,15 +108,6 @@ def test_settings_come_back_with_the_metrics(tmp_path):
         save_measurement({}, 0.0, 1.0, tmp_path, config=[1])
 
 
-def test_sections_have_the_older_shape(tmp_path):
-    measurement = Measurement(handmade_run())
-    metrics, _, _ = load_measurement(measurement.save(tmp_path))
-    timed = [chunk["timing"]["jets"] for chunk in metrics["raw_chunk_metrics"] if "jets" in chunk["timing"]]
-    assert metrics["sections"]["jets"]["total_duration"] == pytest.approx(sum(timed))
-    again, _, _ = load_measurement(save_measurement(metrics, 0.0, 1.0, tmp_path, "again"))
-    assert again["sections"] == metrics["sections"]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(DATA is None, reason="ROASTCOFFEA_TEST_DATA is not set")
 def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypatch, capsys):

@@ -14,9 +14,7 @@ from roastcoffea.compat.shapes import (
     chunks_of,
     chunks_of_info,
     counts_of,
-    run_without_records,
     samples_of,
-    seconds,
     sections_of,
     with_older,
 )
@@ -97,10 +95,6 @@ def test_samples_made_of_series_are_those_that_these_were_made_of() -> None:
     assert (times[0], counts.max()) == (T, 2)
 
 
-def test_a_moment_is_local_or_in_unix_seconds() -> None:
-    assert seconds(local(3)) == seconds(T + 3) == T + 3
-
-
 def test_chunk_dictionaries() -> None:
     first, second, third = evaluate(handmade_run())["raw_chunk_metrics"]
     by_task = {entry["task"]: entry for entry in (first, second, third)}
@@ -177,12 +171,6 @@ def test_records_made_of_dictionaries_are_those_that_these_were_made_of() -> Non
     counted, again = counted_chunks(run.chunks), chunks_of(evaluate(run)["raw_chunk_metrics"])
     for column in {*CHUNK_KEYS.values(), "memory_before", "memory_after"}:
         assert again[column].to_pylist() == counted[column].to_pylist(), column
-
-
-def test_a_dictionary_of_little_is_a_chunk_of_little() -> None:
-    first, second = chunks_of([{"duration": 2.0}, {"error": "gone", "bytes_read": 7}]).to_pylist()
-    assert (first["outcome"], first["wall_seconds"], first["events"]) == ("ok", 2.0, None)
-    assert (second["outcome"], second["bytes_requested"], second["id"]) == ("error", 7, 1)
 
 
 @pytest.mark.parametrize(
@@ -265,19 +253,3 @@ def test_metrics_that_were_given_are_reported_ones() -> None:
 def test_what_a_run_reported_in_these_shapes_is_taken_as_well() -> None:
     run = handmade_run(chunks=None, reported={"raw_chunk_metrics": [{"duration": 1.0}]}, reported_by="it")
     assert with_older(run, {}).run.chunks["wall_seconds"].to_pylist() == [1.0]
-
-
-def test_of_a_run_without_records_every_record_says_why() -> None:
-    run = run_without_records()
-    assert (run.start, run.stop) == (0.0, 0.0)
-    for name in (
-        "chunks",
-        "branch_reads",
-        "sections",
-        "preprocessing",
-        "tasks",
-        "samples",
-        "lifetimes",
-        "span_metrics",
-    ):
-        assert run.absent[name]

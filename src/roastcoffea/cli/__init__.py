@@ -13,14 +13,26 @@ from roastcoffea import __version__
 from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError, unknown
 
-MODULES: Final[Mapping[str, Sequence[str]]] = {
-    "measuring": ("demo", "facility", "recover", "run", "watch"),
-    "reading": (
-        *("compare", "export", "history", "list", "merge", "metrics"),
-        *("plot", "redact", "report", "scaling", "show", "what-if"),
-    ),
-}
-"""Modules of this package with their commands: `what-if` is `what_if_command`."""
+MODULES: Final[Mapping[str, str]] = dict.fromkeys(
+    ["demo", "facility", "recover", "run", "watch"], "measuring"
+) | dict.fromkeys(
+    [
+        "compare",
+        "export",
+        "history",
+        "list",
+        "merge",
+        "metrics",
+        "plot",
+        "redact",
+        "report",
+        "scaling",
+        "show",
+        "what-if",
+    ],
+    "reading",
+)
+"""Commands with their modules in this package: `what-if` is `what_if_command`."""
 
 
 class Commands(click.Group):
@@ -28,16 +40,15 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         """Names of all commands, in order."""
-        return sorted(name for names in MODULES.values() for name in names)
+        return sorted(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
-        if cmd_name not in (known := self.list_commands(ctx)):
+        if cmd_name not in MODULES:
             if ctx.resilient_parsing:  # a shell asks what can follow
                 return None
-            raise click.UsageError(unknown("command", cmd_name, known), ctx)
-        place = next(module for module, names in MODULES.items() if cmd_name in names)
-        module = importlib.import_module(f"{__name__}.{place}")
+            raise click.UsageError(unknown("command", cmd_name, sorted(MODULES)), ctx)
+        module = importlib.import_module(f"{__name__}.{MODULES[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 

@@ -6,8 +6,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -200,14 +200,10 @@ def run_command(
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distributed import Client
 
     from roastcoffea.monitor.history import Snapshot
     from roastcoffea.monitor.shown import Look
-
-    Shown = Look | Snapshot
 
 
 @click.command
@@ -235,84 +231,90 @@ def watch_command(*, address: str, interval: float, seconds: float | None, as_js
         reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"
         raise RoastcoffeaError(reason) from None
     with client:
-        show = _json_line if as_json else _line
-        watch = _look if output is None else partial(_record, output=output, quiet=as_json)
-        lost = watch(client, interval, seconds, show)
-    return shell.fail(f"the scheduler at {address} is gone", shell.FAILED) if lost else 0
+        ended = (
+            _look(client, interval, seconds, as_json)
+            if output is None
+            else _record(client, interval, seconds, as_json, output)
+        )
+    return 0 if ended else shell.fail(f"the scheduler at {address} is gone", shell.FAILED)
 
 
-def _look(client: Client, interval: float, seconds: float | None, line: Callable[[Shown], str]) -> bool:
-    """Poll Dask's counts; return whether the scheduler was lost."""
+def _look(client: Client, interval: float, seconds: float | None, as_json: bool) -> bool:
+    """Poll Dask's counts; return whether the scheduler was there to the end."""
     from roastcoffea.monitor.shown import look_text, looks
     from roastcoffea.report.live import display_for
 
-    display = None if line is _json_line else display_for(sys.stderr)
+    display = None if as_json else display_for(sys.stderr)
     if display is None:
-        return _follow(looks(client, interval), interval, seconds, line)
+        return _follow(looks(client, interval), interval, seconds, _printer(as_json))
     began, last = time.time(), ""
 
-    def shown(look: Any) -> str:
+    def show(look: Any) -> None:
         nonlocal last
         last = look_text(look, time.time() - began)
         display.show(last)
-        return ""
 
     try:
-        return _follow(looks(client, interval), interval, seconds, shown)
+        return _follow(looks(client, interval), interval, seconds, show)
     finally:
         display.end(last)
         click.echo(last)
 
 
-def _record(  # noqa: PLR0917
-    client: Client, interval: float, seconds: float | None, line: Callable[[Shown], str], output: Path, quiet: bool
-) -> bool:
-    """Record every task and save them; return whether the scheduler was lost."""
+def _record(client: Client, interval: float, seconds: float | None, as_json: bool, output: Path) -> bool:
+    """Record every task and save them; return whether the scheduler was there to the end."""
     from roastcoffea.monitor.task_monitor import TaskMonitor
 
-    live = not quiet and sys.stderr.isatty()
-    lost = False
+    live = not as_json and sys.stderr.isatty()
     with TaskMonitor(client, live=live) as monitor:
-        if monitor.running:
-            lost = _follow(monitor.watch(interval), interval, seconds, (lambda _: "") if live else line)
-    if quiet:
+        show = (lambda _: None) if live else _printer(as_json)
+        ended = not monitor.running or _follow(monitor.watch(interval), interval, seconds, show)
+    if as_json:
         for problem in monitor.problems:
             shell.say(problem, err=True)
     else:
         monitor.print()
     if monitor.watched():
-        shell.say(monitor.save(output), err=quiet)
-    return lost
+        shell.say(monitor.save(output), err=as_json)
+    return ended
 
 
-def _follow(watch: Iterator[Shown], interval: float, seconds: float | None, line: Callable[[Shown], str]) -> bool:
-    """Print updates until the time is over or the user interrupts; return whether the scheduler was lost."""
-    end = None if seconds is None else time.monotonic() + seconds
-    before: Any = None
+def _follow(
+    watch: Iterable[Look | Snapshot],
+    interval: float,
+    seconds: float | None,
+    show: Callable[[Any], None],
+) -> bool:
+    """Show updates until the time is over or the user interrupts; return whether the scheduler was there till then."""
+    end = inf if seconds is None else time.monotonic() + seconds
     try:
         for look in watch:
-            counts = look.num_workers, look.states
-            text = line(look) if line is not _line or counts != before else ""
-            before = counts
-            if text:
-                click.echo(text)
-            if end is not None and time.monotonic() + interval > end:
+            show(look)
+            if time.monotonic() + interval > end:
                 time.sleep(max(0.0, end - time.monotonic()))
-                return False
+                return True
     except KeyboardInterrupt:
-        return False
-    return True
+        return True
+    return False
 
 
-def _line(look: Shown) -> str:
-    """A look as a line of text."""
+def _printer(as_json: bool) -> Callable[[Look | Snapshot], None]:
+    """Function that prints updates: each as JSON, or a line for each change."""
     from roastcoffea.units import counted
 
-    states = ", ".join(f"{count} {state}" for state, count in look.states.items())
-    workers, tasks = counted(look.num_workers, "worker"), counted(look.num_tasks, "task")
-    return f"{look.timestamp:%H:%M:%S}  {workers}, {tasks}{': ' if states else ''}{states}"
+    before = ""
 
+    def show(look: Look | Snapshot) -> None:
+        nonlocal before
+        if as_json:
+            click.echo(json.dumps({"time": look.time, "workers": look.num_workers, "tasks": look.prefixes}))
+            return
+        states = ", ".join(f"{count} {state}" for state, count in look.states.items())
+        text = (
+            f"{counted(look.num_workers, 'worker')}, {counted(look.num_tasks, 'task')}{': ' if states else ''}{states}"
+        )
+        if text != before:
+            click.echo(f"{look.timestamp:%H:%M:%S}  {text}")
+        before = text
 
-def _json_line(look: Shown) -> str:
-    """A look as JSON: time (Unix seconds), workers, and tasks by prefix and state."""
-    return json.dumps({"time": look.time, "workers": look.num_workers, "tasks": look.prefixes})
+    return show

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,6 @@ def export_command(*, path: Path, file_format: str, output: Path | None, share: 
 
 
 ORDERS = ("started", "name", "processor", "events", "workers", "elapsed", "rate", "bottleneck", "outcome")
-NARROWEST = 80
-"""Columns that the list needs."""
-UNLIMITED = 10_000
-"""Columns where the output is no terminal, and COLUMNS is not set."""
 OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "lost", "nothing run", "unreadable")
 
 
@@ -58,12 +53,17 @@ OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "lost", "nothing 
 @click.option("--processor", help="Only runs of this processor.")
 def list_command(folder: Path, by: str, outcome: str | None, processor: str | None) -> int:
     """List the measurements in FOLDER (default: roastcoffea-runs): what ran, how fast, what limits it, how it ended."""
+    from roastcoffea.log.journal import journals_in
+    from roastcoffea.recording.assembly import state_folder
     from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
     from roastcoffea.sheets.sheet import Sheet
     from roastcoffea.sheets.terminal import INDENT, print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
+    from roastcoffea.units import counted
 
-    _mention_lost()
+    place = state_folder()
+    if lost := sum(not journal.is_written for journal in journals_in(place)[0]):
+        shell.say(f"{counted(lost, 'lost run')} in {place} can be recovered: roastcoffea recover", err=True)
     if folder == Path(shell.RUNS_FOLDER) and not folder.exists():  # the default
         shell.say(f"There are no measurements here: no folder {folder}.")
         return 0
@@ -82,31 +82,12 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
         return 0
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
-    width = _width()
+    # what reads it from a pipe or a file otherwise wants a line for each run, and names as they are
+    asked = os.environ.get("COLUMNS", "")
+    piped = int(asked) if asked.isdecimal() and int(asked) else 10_000
+    width = max(shutil.get_terminal_size().columns if sys.stdout.isatty() else piped, 80)  # which the list needs
     print_sheets([sheet_of_runs(in_order(entries, by), width - INDENT[3]), Sheet(lead=errors)], width=width)
     return 0
-
-
-def _mention_lost() -> None:
-    """Tell how many runs of this account can be recovered, and where their journals are."""
-    from roastcoffea.log.journal import journals_in
-    from roastcoffea.recording.assembly import state_folder
-    from roastcoffea.units import counted
-
-    place = state_folder()
-    lost = sum(not journal.is_written for journal in journals_in(place)[0])
-    if lost:
-        shell.say(f"{counted(lost, 'lost run')} in {place} can be recovered: roastcoffea recover", err=True)
-
-
-def _width() -> int:
-    """Columns of the list: those of the terminal, else of COLUMNS.
-
-    What reads it from a pipe or a file otherwise wants a line for each run, and names as they are.
-    """
-    asked = os.environ.get("COLUMNS", "")
-    piped = int(asked) if asked.isdecimal() and int(asked) else UNLIMITED
-    return max(shutil.get_terminal_size().columns if sys.stdout.isatty() else piped, NARROWEST)
 
 
 @click.command
@@ -177,15 +158,10 @@ def redact_command(*, path: Path, output: Path | None, overwrite: bool) -> None:
     from roastcoffea.studies.merging import measurement_at
 
     measurement = measurement_at(path)
-    target = output or _beside(path)
+    beside = path.resolve().parent if path.is_dir() else path.resolve().parent.parent
+    target = output or beside / default_name(path, shell.SHARED)
     shell.say(measurement.save(target.parent, target.name, overwrite, share=True))
     shell.say(KEPT, err=True)
-
-
-def _beside(path: Path) -> Path:
-    """Folder of the copy, next to the measurement."""
-    folder = path.resolve()
-    return (folder.parent if folder.is_file() else folder).with_name(default_name(path, shell.SHARED))
 
 
 @click.command
@@ -349,33 +325,17 @@ class SeveralNumbers(click.Command):
     """Command whose integer options take several values at once: `--workers 1 2 4`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each further number, as click requires.
-
-        A further number that names a run is that run, and so is the last one if no other word is a run.
-        """
+        """Repeat the option before each further number, as click requires."""
         several = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
-        given: list[str] = []
-        option, before, further = None, None, False
+        given, option = [""], ""
         for word in args:
-            number = option is not None and word.isdecimal() and (before == option or not _names_run(word))
-            further = number and before != option
-            given += [str(option), word] if further else [word]
-            if not number:
-                option = word.partition("=")[0] if word.partition("=")[0] in several else None
-            before = word
-        if further:
-            values, _, _ = self.make_parser(ctx).parse_args(list(given))
-            if not (isinstance(values.get("runs"), Sequence) and values["runs"]):  # click has an object for "not given"
-                given[-2:] = given[-1:]
-        return super().parse_args(ctx, given)
-
-
-def _names_run(word: str) -> bool:
-    """Whether a word refers to measurements, here or in the default folder."""
-    try:
-        return bool(shell.paths_of([word]))
-    except RoastcoffeaError:
-        return False
+            if word.isdecimal():
+                given += [option] if option not in {"", given[-1]} else []
+            else:
+                option = word.partition("=")[0]
+                option = option if option in several else ""
+            given.append(word)
+        return super().parse_args(ctx, given[1:])
 
 
 @click.command(cls=SeveralNumbers)
@@ -393,8 +353,7 @@ def what_if_command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) ->
     other workers check the predictions, and runs with another chunk size show the fixed cost of a chunk. A RUN may also
     be a folder (its oldest run first), a quoted pattern, or a name with repeats.
 
-    Several numbers may follow an option. The second and later ones are runs if runs of these names exist, and so is the
-    last one if no other RUN is given: --workers 1 --workers 2024 always means the number.
+    Several numbers may follow an option. A run whose name is a number comes before the options.
     """
     from roastcoffea.studies.what_if import what_if
 

@@ -8,6 +8,7 @@ import io
 import math
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from statistics import median
@@ -96,13 +97,14 @@ def load_legacy(folder: Path) -> Run:
 def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: float) -> Run:
     chunks = [_chunk(stored) for stored in metrics.get("raw_chunk_metrics") or ()]
     samples = sample_rows(metrics.get("tracking_data") or {}, _as_if_utc)
+    zone = _zone(samples, chunks, saved)
     # 0 can only mean unknown there
     samples = [
-        sample | {name: sample.get(name) or None for name in ("last_seen", "memory", "memory_limit")}
+        sample
+        | {name: sample.get(name) or None for name in ("last_seen", "memory", "memory_limit")}
+        | {"time": sample["time"] - (zone or 0)}
         for sample in samples
     ]
-    zone = _zone(samples, chunks, saved)
-    samples = [sample | {"time": sample["time"] - (zone or 0)} for sample in samples]
     seen = [*_known(samples, "time"), *_known(chunks, "start"), *_known(chunks, "stop")]
     start = _start(saved - (zone or 0), t1 - t0, seen)
     check_times(start, start + (t1 - t0))
@@ -146,7 +148,7 @@ def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float 
     A heartbeat in Unix time was seen a moment before its sample's local time. Without any, the last chunk
     ended not long before the last sample, or before saving.
     """
-    ahead = [row["time"] - row["last_seen"] for row in samples if row.get("last_seen") is not None]
+    ahead = [row["time"] - row["last_seen"] for row in samples if row.get("last_seen")]
     stops = _known(chunks, "stop")
     if not ahead and stops:
         ahead = [max(_known(samples, "time"), default=saved) - max(stops)]
@@ -168,42 +170,27 @@ def with_python_types(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
     Others may use the names of 0.1.2 for values of another shape, which are kept unchanged.
     """
-    typed = dict(metrics)
-    for name in DERIVED:
-        if name in metrics:
-            typed[name] = _with_keys(_tuple, metrics[name])
-    if isinstance(metrics.get("tracking_data"), dict):
-        typed["tracking_data"] = {name: _series(name, stored) for name, stored in metrics["tracking_data"].items()}
-    return typed
+    return {**metrics} | {name: _restored(metrics[name]) for name in (*DERIVED, "tracking_data") if name in metrics}
 
 
-def _series(name: str, stored: Any) -> Any:
-    """Series with the `datetime` objects (naive, local) that were written as text."""
-    if name == "worker_counts" or not isinstance(stored, dict):
-        return _with_keys(_moment, stored)
-    return {worker: _points(points) for worker, points in stored.items()}
+def _restored(stored: Any) -> Any:
+    """Dictionaries and points of series with times of day and tuples in place of the texts of them."""
+    if isinstance(stored, dict):
+        typed = {_key(key): _restored(value) for key, value in stored.items()}
+        return typed if len(typed) == len(stored) else stored
+    if isinstance(stored, list) and all(isinstance(point, list) and len(point) == 2 for point in stored):
+        points = [(_key(time), value) for time, value in stored]
+        return points if all(isinstance(time, datetime) for time, _ in points) else stored
+    return stored
 
 
-def _points(stored: Any) -> Any:
-    try:
-        return [(_moment(time), value) for time, value in stored]
-    except (TypeError, ValueError):
-        return stored
-
-
-def _with_keys(read: Callable[[str], Any], stored: Any) -> Any:
-    """Dictionary with keys restored from their texts, if possible; anything else unchanged."""
-    if not isinstance(stored, dict):
-        return stored
-    typed = {_read_or_kept(read, key): value for key, value in stored.items()}
-    return typed if len(typed) == len(stored) else stored
-
-
-def _read_or_kept(read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(text)
-    except (TypeError, ValueError):
-        return text
+def _key(text: Any) -> Any:
+    for read in (_moment, _tuple):
+        with suppress(TypeError, ValueError):
+            found = read(text)
+            hash(found)
+            return found
+    return text
 
 
 def _moment(text: str) -> datetime:

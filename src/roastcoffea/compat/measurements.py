@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal, overload
+from typing import Any, Final
 
 from rich.table import Table
 
 from roastcoffea.compat.shapes import sections_of, with_older
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.metrics import CATALOGUE, Metric, Metrics, evaluate
+from roastcoffea.metrics import CATALOGUE, Metrics, evaluate
 from roastcoffea.metrics.catalogue import BYTES, CHUNKS, EVENTS, FINE, RESOURCES, THROUGHPUT, TIMING
 from roastcoffea.records.run import Environment, unwatched_run
 from roastcoffea.redaction import redacted_values
@@ -23,12 +23,6 @@ from roastcoffea.sheets.terminal import console_for, table_of
 from roastcoffea.units import STRUCTURE
 
 __all__ = ["load_measurement", "save_measurement"]
-
-Loaded = tuple[dict[str, Any], float, float]
-LoadedWithConfig = tuple[dict[str, Any], float, float, dict[str, Any] | None]
-
-NOT_HANDED_OVER: Final = "only computed metrics were passed to save_measurement"
-RECORDS: Final = ("calls", "chunks", "tasks", "samples", "lifetimes", "span_metrics")
 
 
 def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
@@ -67,20 +61,15 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
         environment=Environment(versions={}, client_host=socket.gethostname()),
         reported={**metrics, "t0": t0, "t1": t1, "config": redacted_values(config and dict(config))},
         reported_by="the caller of save_measurement",
-        absent=dict.fromkeys(RECORDS, NOT_HANDED_OVER),
+        absent=dict.fromkeys(
+            ("calls", "chunks", "tasks", "samples", "lifetimes", "span_metrics"),
+            "only computed metrics were passed to save_measurement",
+        ),
     )
     return Measurement(run).save(output_dir, measurement_name, overwrite)
 
 
-@overload
-def load_measurement(path: str | PathLike[str], config: Literal[False] = ...) -> Loaded: ...
-
-
-@overload
-def load_measurement(path: str | PathLike[str], config: Literal[True]) -> LoadedWithConfig: ...
-
-
-def load_measurement(path: str | PathLike[str], config: bool = False) -> Loaded | LoadedWithConfig:
+def load_measurement(path: str | PathLike[str], config: bool = False) -> tuple[Any, ...]:
     """Metrics, start and stop of a saved measurement, as in version 0.1.2.
 
     The dictionary has every metric that could be computed, also under its older name. Start and stop are Unix seconds;
@@ -119,7 +108,13 @@ def _format(name: str, title: str, *groups: str) -> TableOf:
     def table(metrics: Mapping[str, Any]) -> Table:
         found = metrics if isinstance(metrics, Metrics) else evaluate(with_older(None, {"metrics": metrics}).run)
         known = [metric for metric in members if metric.name in found]
-        rows = [(_label(metric), amount_of(found, metric.name)) for metric in known]
+        rows = [
+            (
+                f"{one.label} per chunk ({one.statistic})" if one.statistic else one.label,
+                amount_of(found, one.name),
+            )
+            for one in known
+        ]
         reasons = [("\n".join(labels), Reason(reason)) for reason, labels in labels_by_reason(members, found).items()]
         made = table_of(console_for(None), Sheet(columns=(Column(""), Column("")), rows=[*rows, *reasons]))
         made.title, made.title_justify, made.title_style = title, "left", "bold"
@@ -139,10 +134,6 @@ def _format(name: str, title: str, *groups: str) -> TableOf:
         For `rich.print` and notebooks; plain `print` does not show it.
     """
     return table
-
-
-def _label(metric: Metric) -> str:
-    return metric.label if metric.statistic is None else f"{metric.label} per chunk ({metric.statistic})"
 
 
 format_throughput_table: Final = _format("format_throughput_table", "Throughput", THROUGHPUT, BYTES)

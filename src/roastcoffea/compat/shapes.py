@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, product
 from operator import itemgetter
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -33,9 +35,6 @@ SERIES: Final = (
     ("worker_cpu", "cpu_percent"),
 )
 """Names of 0.1.2, and the columns that they come from."""
-
-SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "threads")
-"""Sampled series: the number of threads comes from the lifetimes."""
 
 Numbers = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -70,14 +69,14 @@ def tracking_data(
     threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
     rows = sorted(samples.filter(samples["time"].is_valid()).to_pylist(), key=itemgetter("time"))
     rows = [row | {"threads": threads.get(row["worker"])} for row in rows]
+    known = [] if states is None else states.to_pylist()
     data = {COUNTS: _paced(_worker_counts(lifetimes, [row["time"] for row in rows]), AT_CHANGES)}
-    data |= {name: _paced(_points(rows, column), WITH_SAMPLES) for name, column in SERIES}
     if sampling is not None and len(sampling):
         times, counts = (sampling[name].to_pylist() for name in ("time", "workers"))
         data[COUNTS] = _paced(dict(zip(map(datetime.fromtimestamp, times), counts, strict=True)), AT_INTERVAL)
-    if states is not None and len(states):
-        rows = states.to_pylist()
-        data |= {name: _paced(_points(rows, column), AT_INTERVAL) for name, column in SERIES if column in OF_SCHEDULER}
+    for name, column in SERIES:
+        sampled = bool(known) and column in OF_SCHEDULER
+        data[name] = _paced(_points(known if sampled else rows, column), AT_INTERVAL if sampled else WITH_SAMPLES)
     return data
 
 
@@ -87,8 +86,7 @@ def _points(rows: Sequence[Row], column: str) -> dict[str, list[tuple[datetime, 
     for row in rows:
         if row[column] is not None:
             noted = row.get("noted") if column in OF_SCHEDULER else None
-            moment = datetime.fromtimestamp(row["time"] if noted is None else noted)
-            points[row["worker"]].append((moment, row[column]))
+            points[row["worker"]].append((datetime.fromtimestamp(noted or row["time"]), row[column]))
     return points
 
 
@@ -104,24 +102,22 @@ def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
 
 
 def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) -> list[dict[str, Any]]:
-    """Row for each worker and moment; without a memory limit of its own, the previous one is kept."""
+    """Row for each worker and moment."""
     rows: dict[tuple[str, float], dict[str, Any]] = {}
-    for name, column in SAMPLED:
-        for worker, points in tracking.get(name, {}).items():
-            for time, value in points:
-                moment = moment_of(time)
-                rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
-    limits: dict[str, Any] = {}
-    for worker, moment in sorted(rows):
-        row = rows[worker, moment]
-        limits[worker] = row.setdefault("memory_limit", limits.get(worker))
+    for name, column in SERIES:
+        if column != "threads":  # of which the lifetimes tell
+            for worker, points in tracking.get(name, {}).items():
+                for time, value in points:
+                    moment = moment_of(time)
+                    rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
     return list(rows.values())
 
 
 def counts_of(tracking: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
     """Sorted moments, and the number of workers from each to the next."""
-    counts = sorted((seconds(time), count) for time, count in tracking.get(COUNTS, {}).items())
-    return np.array([time for time, _ in counts]), np.array([float(count) for _, count in counts])
+    counts = sorted((seconds(time), float(count)) for time, count in tracking.get(COUNTS, {}).items())
+    times, numbers = np.array(counts).reshape(-1, 2).T
+    return times, numbers
 
 
 def seconds(time: datetime | float) -> float:
@@ -134,12 +130,10 @@ def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, 
     starts, stops = (np.sort(lifetimes[name].drop_null().to_numpy()) for name in ("start", "stop"))
     if len(starts) == 0 or len(stops) == 0:
         return {}
-    inside = [time for time in sampled if starts[0] <= time <= stops[-1]]
-    times = np.unique(np.concatenate([starts, stops, inside]))
-    left = np.searchsorted(stops, times, side="right")
-    left[-1] = np.searchsorted(stops, times[-1], side="left")
-    counts = np.searchsorted(starts, times, side="right") - left
-    return {datetime.fromtimestamp(time): int(count) for time, count in zip(times.tolist(), counts, strict=True)}
+    times = np.unique([*starts, *stops, *(time for time in sampled if starts[0] <= time <= stops[-1])])
+    ended = np.searchsorted(stops, np.minimum(times, np.nextafter(times[-1], 0)), side="right")
+    counts = np.searchsorted(starts, times, side="right") - ended
+    return dict(zip(map(datetime.fromtimestamp, times.tolist()), counts.tolist(), strict=True))
 
 
 # Chunks
@@ -167,16 +161,18 @@ WRITTEN: Final = {
 }
 """Keys that are written but not read: 0.1.2 gave each chunk the bytes of its branches in the whole file."""
 
-ALL_SECONDS: Final = [column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds")]
-DURATIONS: Final = tuple(name for name in ALL_SECONDS if name not in NO_PHASES)
+DURATIONS: Final = tuple(
+    column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds") and column.name not in NO_PHASES
+)
 CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
 """Keys of a chunk's dictionary, and the columns that they come from."""
 
-TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
-"""Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
-
-SECTION_AMOUNTS: Final = {"timing": "duration", "memory": "mem_delta_mb", "bytes": "bytes"}
-"""Keys of a chunk's dictionary that hold {section: amount}, and the meaning of the amount."""
+TRACKED: Final = {
+    "timing": ("wall_seconds", 1.0, "duration"),
+    "memory": ("memory_delta", MIB, "mem_delta_mb"),
+    "bytes": ("bytes", 1, "bytes"),
+}
+"""Keys of a chunk's dictionary that hold {section: amount}: its column, its unit there, and its meaning."""
 
 KEY_OF_INFO: Final = ("file", "entry_start", "entry_stop")
 OF_INFO: Final = ("t_start", "t_end", "bytes_read")
@@ -192,8 +188,8 @@ def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Ta
     was on. A chunk that was loaded from a checkpoint read no bytes: its `bytes_read` is 0. In `timing` [s], `memory`
     (growth [MiB]) and `bytes` [B] are the sections for which it was measured.
     """
-    metered = None if branch_reads is None else _of_each_chunk(branch_reads, ["branch"])
-    passes = {} if sections is None else _of_each_chunk(sections, ["name", *(column for _, column, _ in TRACKED)])
+    metered = None if branch_reads is None else _of_each_chunk(branch_reads, "branch")
+    passes = {} if sections is None else _of_each_chunk(sections, "name", *(column for column, *_ in TRACKED.values()))
     return [_chunk_dict(row, metered, passes.get(row["id"], [])) for row in chunks.to_pylist()]
 
 
@@ -210,26 +206,27 @@ def branches_of_columns(columns: Iterable[str]) -> set[str]:
 def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: Sequence[Row]) -> ChunkDict:
     chunk = {name: row[column] for name, column in (CHUNK_KEYS | WRITTEN).items()}
     before, after = (None if row[name] is None else row[name] / MIB for name in ("memory_before", "memory_after"))
-    growth = None if before is None or after is None else after - before
-    chunk |= {"mem_before_mb": before, "mem_after_mb": after, "mem_delta_mb": growth}
+    chunk |= {"mem_before_mb": before, "mem_after_mb": after}
+    chunk["mem_delta_mb"] = None if before is None or after is None else after - before
     chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
     if row["outcome"] == CHECKPOINT:
         chunk["bytes_read"] = 0
-    branches = None if metered is None else [read["branch"] for read in metered.get(row["id"], ())]
-    if branches is None and row["coffea_columns"] is not None:
-        branches = list(branches_of_columns(row["coffea_columns"]))
+    branches: Collection[str] | None = None
+    if metered is not None:
+        branches = [read["branch"] for read in metered.get(row["id"], ())]
+    elif row["coffea_columns"] is not None:
+        branches = branches_of_columns(row["coffea_columns"])
     if branches is not None:
         chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
     chunk["file_metadata"] = {"filename": row["file"], "total_branches": row["tree_branches"]}
-    chunk["branches_read_percent"] = percent(None if branches is None else len(branches), row["tree_branches"])
-    chunk["bytes_read_percent"] = percent(row["bytes_payload"], row["file_bytes"])
-    for key, column, unit in TRACKED:
+    chunk["branches_read_percent"] = _percent(chunk.get("num_branches_accessed"), row["tree_branches"])
+    chunk["bytes_read_percent"] = _percent(row["bytes_payload"], row["file_bytes"])
+    for key, (column, unit, _) in TRACKED.items():
         chunk[key] = {each["name"]: each[column] / unit for each in passes if each[column] is not None}
     return chunk
 
 
-def percent(part: float | None, whole: float | None) -> float | None:
-    """Share in percent; None if unknown."""
+def _percent(part: float | None, whole: float | None) -> float | None:
     return 100 * part / whole if part is not None and whole else None
 
 
@@ -243,8 +240,8 @@ def chunks_of_info(info: ChunkInfo) -> pa.Table:
     """Attempts of chunks from the result of `chunk_info`."""
     rows = [dict(zip((*KEY_OF_INFO, *OF_INFO), (*key, *values), strict=True)) for key, values in info.items()]
     for row in rows:
-        if row["t_start"] is not None and row["t_end"] is not None:
-            row["duration"] = row["t_end"] - row["t_start"]
+        known = row["t_start"] is not None and row["t_end"] is not None
+        row["duration"] = row["t_end"] - row["t_start"] if known else None
     return chunks_of(rows)
 
 
@@ -254,27 +251,23 @@ def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]
     `count` is the number of chunks; of what was measured there are `total_`, `mean_`, `min_` and `max_` over chunks of
     `duration` [s], `mem_delta_mb` [MiB] and `bytes`.
     """
-    found: dict[str, dict[str, list[Any]]] = {}
-    for chunk in chunks:
-        for key, amount in SECTION_AMOUNTS.items():
-            for section, value in (chunk.get(key) or {}).items():
-                found.setdefault(section, {}).setdefault(amount, []).append(value)
+    found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for chunk, (key, (_, _, amount)) in product(chunks, TRACKED.items()):
+        for section, value in (chunk.get(key) or {}).items():
+            found[section][amount].append(value)
+    words: dict[str, Callable[[list[Any]], Any]] = {"total": sum, "mean": fmean, "min": min, "max": max}
     return {
         section: {"count": max(map(len, amounts.values()))}
-        | {
-            f"{word}_{name}": summed(values)
-            for name, values in amounts.items()
-            for word, summed in (("total", sum), ("mean", fmean), ("min", min), ("max", max))
-        }
+        | {f"{word}_{name}": summed(amounts[name]) for name in amounts for word, summed in words.items()}
         for section, amounts in found.items()
     }
 
 
-def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
+def _of_each_chunk(table: pa.Table, *columns: str) -> dict[int, list[dict[str, Any]]]:
     """Rows of a table joined to the chunks, by the chunk's identity."""
-    rows: dict[int, list[dict[str, Any]]] = {}
+    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in table.select(["chunk", *columns]).to_pylist():
-        rows.setdefault(row["chunk"], []).append(row)
+        rows[row["chunk"]].append(row)
     return rows
 
 
@@ -344,7 +337,7 @@ def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     }
     if "reported" in fields:
         fields["reported_by"] = "the metrics that were given"
-    reported = fields.get("reported") or (run.reported if run is not None else None) or {}
+    reported = fields.get("reported") or (run and run.reported) or {}
     if "chunks" not in fields and reported.get("raw_chunk_metrics"):
         fields["chunks"] = chunks_of(reported["raw_chunk_metrics"])
     if "samples" in fields:
@@ -352,14 +345,13 @@ def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     counts = counts_of(given.get("tracking_data") or reported.get("tracking_data") or {})
     inputs: dict[str, Any] = {"worker_counts": counts} if len(counts[0]) else {}
     if ratios := [ratio for ratio in reported.get("compression_ratios") or () if ratio]:
-        inputs["compression_factors"] = "files", 1 / np.array(ratios, dtype=np.float64)
-    columns = ("samples", "time"), ("chunks", "start"), ("chunks", "stop")
-    moments = [
-        one for name, column in columns if name in fields for one in fields[name][column].drop_null().to_pylist()
-    ]
-    known = run or run_without_records(*counts[0].tolist(), *moments)
-    absent = {name: reason for name, reason in known.absent.items() if name not in fields}
-    return Older(dataclasses.replace(known, **fields, absent=absent), inputs)
+        inputs["compression_factors"] = "files", 1 / np.array(ratios)
+    if run is None:
+        columns = ("samples", "time"), ("chunks", "start"), ("chunks", "stop")
+        seen = (fields[name][column].drop_null().to_pylist() for name, column in columns if name in fields)
+        run = run_without_records(*counts[0].tolist(), *chain.from_iterable(seen))
+    absent = {name: reason for name, reason in run.absent.items() if name not in fields}
+    return Older(dataclasses.replace(run, **fields, absent=absent), inputs)
 
 
 def run_without_records(*moments: float) -> Run:

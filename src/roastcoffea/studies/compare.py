@@ -49,7 +49,6 @@ from roastcoffea.studies.side_by_side import (
     METRICS,
     THREAD_TIME,
     WALL,
-    Fact,
     Row,
     Speed,
     all_have,
@@ -74,19 +73,10 @@ def bars_of(sides: Sequence[Side]) -> Iterator[Drawn]:
                 yield bar_of(ledger, unit, f"{side.letter}: {section}, {unit.text(total)}", total, max(totals))
 
 
-def label_of(part: Part) -> str:
-    """Cause of a difference, as tables and cards call it."""
-    return LABELS_OF.get(part.cause, part.cause)
-
-
 def card_of(part: Part) -> Card:
-    """A cause of a difference, in the colour of the class with most of it."""
-    rows = {name: abs(seconds) for name, seconds in part.rows.items() if name in FAMILY_OF}
-    family = FAMILY_OF[max(rows, key=lambda name: rows[name])] if rows else None
-    label = label_of(part)
-    load = f"; with it {signed(SECOND, part.load_seconds)} of waiting for cores" if part.load_seconds else ""
-    saving = f"{signed(SECOND, part.wall_seconds)} of wall time"
-    return Card(f"{label[:1].upper()}{label[1:]}", saving, f"{part.text}{load}", family=family)
+    """A cause of a difference, in the colour of its class where it is one."""
+    label, saving = LABELS_OF.get(part.cause, part.cause), f"{signed(SECOND, part.wall_seconds)} of wall time"
+    return Card(f"{label[:1].upper()}{label[1:]}", saving, part.text, family=FAMILY_OF.get(part.cause))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +89,8 @@ class Comparison(Presented):
     """Verdict on each side but the first."""
     explanations: tuple[Difference, ...]
     """Why each side but the first differs from it."""
-    facts: tuple[Fact, ...]
+    facts: Mapping[str, tuple[str, ...]]
+    """What the runs of each side were made on and with."""
     rows: tuple[Row, ...]
     outcomes: tuple[Outcome, ...]
     """What became of the conditions of `fail_if`."""
@@ -158,7 +149,7 @@ class Comparison(Presented):
                 | {"explanation": asdict(why) | {"rest_seconds": why.rest}}
                 for other, speed, why in zip(others, self.speeds, self.explanations, strict=True)
             ],
-            "facts": {fact.name: list(fact.values) for fact in self.facts},
+            "facts": {name: list(values) for name, values in self.facts.items()},
             "metrics": {row.metric.name: _metric(row) for row in self.rows if any(row.spreads)},
             "conditions": [
                 {"condition": one.condition.text, "side": one.label, "outcome": one.word, "text": one.text}
@@ -188,15 +179,12 @@ class Comparison(Presented):
             If there is a file already.
         """
         if path is not None:
-            text = self.text(form, everything=everything)
             with whole_file(Path(path), overwrite=overwrite) as file:
-                file.write(text.encode())
-            return
-        in_terminal = form == "text"
-        text = (
-            for_terminal(self.sheets(everything=everything)) if in_terminal else self.text(form, everything=everything)
-        )
-        print(text, end="", flush=True)  # noqa: T201
+                file.write(self.text(form, everything=everything).encode())
+        elif form == "text":
+            print(for_terminal(self.sheets(everything=everything)), end="", flush=True)  # noqa: T201
+        else:
+            print(self.text(form, everything=everything), end="", flush=True)  # noqa: T201
 
     def text(self, form: str, *, everything: bool = False) -> str:
         """It as "text", "markdown", "json" or "html", the last as a page of its own."""
@@ -222,7 +210,7 @@ def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
         yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
     for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
         yield _explanation(f"why {side.letter} differs from {found.sides[0].letter}", explanation, everything)
-    facts = [(fact.name, *fact.values) for fact in found.facts if fact.differs or everything]
+    facts = [(name, *values) for name, values in found.facts.items() if everything or len(set(values)) > 1]
     if facts:
         heads = columns(None, "", *(side.letter for side in found.sides))
         yield Sheet(title="what they ran on", columns=heads, rows=facts)
@@ -236,8 +224,7 @@ def _verdict(found: Comparison) -> Iterator[str]:
     yield from (f"{side.letter}{' is' if speed.told else ':'} {speed.headline}" for side, speed in pairs)
     for side in found.sides:
         for run in (run for run in side.runs if run.lacks is not None):
-            which = "" if len(side.runs) == 1 else f" ({run.name})"
-            yield f"{side.letter} is incomplete{which}: {run.lacks}"
+            yield f"{side.letter} is incomplete{f' ({run.name})' if len(side.runs) > 1 else ''}: {run.lacks}"
     for side in found.sides:
         text = f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')})"
         if all_have(side.runs, WALL):
@@ -263,13 +250,14 @@ def _explanation(title: str, why: Difference, everything: bool) -> Sheet:
         return Sheet(title=title, notes=[f"not explained: {why.absent}"])
     # small parts are shown together
     least = 0.0 if everything else 0.02 * max((abs(part.wall_seconds) for part in why.parts), default=0.0)
-    large = [part for part in why.parts if abs(part.wall_seconds) >= least]
-    small = [part for part in why.parts if part not in large]
-    large += small if len(small) == 1 else []
-    rows = [(label_of(one), one.wall_seconds, one.thread_seconds, one.load_seconds, one.text) for one in large]
-    if len(small) > 1:
-        sums = np.sum([(one.wall_seconds, one.thread_seconds, one.load_seconds) for one in small], axis=0).tolist()
-        rows.append((f"{len(small)} smaller ones", *sums, ", ".join(map(label_of, small))))
+    shown = [part for part in why.parts if abs(part.wall_seconds) >= least]
+    rows = [
+        (LABELS_OF.get(one.cause, one.cause), one.wall_seconds, one.thread_seconds, one.load_seconds, one.text)
+        for one in shown
+    ]
+    small = [(part.wall_seconds, part.thread_seconds, part.load_seconds) for part in why.parts if part not in shown]
+    if small:
+        rows.append((f"{len(small)} smaller", *np.sum(small, axis=0).tolist(), "--all (everything=True) shows them"))
     # what load brings is in the thread time of contention and the interpreter lock
     rows.append(("difference", why.wall_seconds, why.thread_seconds, 0.0, ""))
     seconds = Unit("s", partial(signed, alike(SECOND, [amount for row in rows for amount in row[1:4]])))
@@ -282,7 +270,7 @@ def _explanation(title: str, why: Difference, everything: bool) -> Sheet:
         ],
         rows=[(*row[:3], row[3] or None, row[4]) for row in rows],
         notes=why.remarks,
-        cards=[card_of(part) for part in why.parts if part in large][:6],
+        cards=[card_of(part) for part in shown[:6]],
     )
     return sheet if any(row[3] for row in rows) else sheet.without(3)
 
@@ -311,14 +299,13 @@ def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
 def _cells(row: Row, place: int) -> Iterator[Cell]:
     """Both medians, and their difference, absolute and relative."""
     change, relative = row.change(place), row.relative_change(place)
-    both = (row.spreads[0], row.spreads[place])
-    unit = alike(row.metric.unit, [*(known.median for known in both if known is not None), change or 0.0])
-    for known in both:
-        yield None if known is None else Amount(known.median, text=unit.text(known.median))
+    both = [known and known.median for known in (row.spreads[0], row.spreads[place])]
+    unit = alike(row.metric.unit, [amount for amount in (*both, change) if amount is not None])
+    yield from (None if amount is None else Amount(amount, text=unit.text(amount)) for amount in both)
     yield Amount(change, text="" if change is None else change_of(unit, change))
     text, judgement = "" if relative is None else signed(FRACTION, relative), row.judgements[place]
-    if text and judgement and judgement.low is not None and judgement.high is not None:
-        text += f" ({100 * judgement.low:+.3g}, {100 * judgement.high:+.3g})" if judgement.low != judgement.high else ""
+    if text and judgement and judgement.low != judgement.high:
+        text += f" ({100 * (judgement.low or 0.0):+.3g}, {100 * (judgement.high or 0.0):+.3g})"
     yield Amount(relative, text=text)
 
 
@@ -332,7 +319,8 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
         if names:
             notes.append(f"{side.letter} has runs that are no repeats of each other: they differ in {names}")
     if not everything:
-        same = sum(not row.differs for row in known) + sum(not fact.differs for fact in found.facts)
+        same = sum(not any(row.differs_at) for row in known)
+        same += sum(len(set(values)) == 1 for values in found.facts.values())
         left_out = f"{counted(same, 'row')} without a difference, or with no more than between repeats,"
         notes.append(f"{left_out} {are(same)} left out; --all (everything=True) shows them.")
     if any(judgement and judgement.over == RUNS for row in found.rows for judgement in row.judgements):
@@ -350,7 +338,7 @@ def _metric(row: Row) -> dict[str, Any]:
         for place, judged in enumerate(row.judgements[1:], start=1)
     ]
     values = [found and found._asdict() for found in row.spreads]
-    said = {"unit": str(row.metric.unit), "section": row.section, "differs": row.differs}
+    said = {"unit": str(row.metric.unit), "section": row.section, "differs": any(row.differs_at)}
     return said | {"values": values, "changes": changes}
 
 
@@ -401,7 +389,7 @@ def compare(
         speeds=tuple(speed(first, side.runs, confidence) for side in others),
         explanations=tuple(explained(first, side.runs) for side in others),
         facts=facts_of(sides),
-        rows=rows_of(sides, confidence),
+        rows=tuple(rows_of(sides, confidence)),
         outcomes=tuple(outcome_of(one, first, side.runs, side.letter, confidence) for side, one in pairs),
     )
 

@@ -29,7 +29,7 @@ from roastcoffea.studies.history_analysis import (
     analysis_of,
     entry_of,
 )
-from roastcoffea.units import COUNT, counted
+from roastcoffea.units import COUNT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ class History(Presented):
     def print(self, file: IO[str] | None = None, *, everything: bool = False) -> None:
         """Print changes and the latest runs, or all runs, to the terminal or into a file."""
         encoding = getattr(file or sys.stdout, "encoding", None) or "utf-8"
-        print_sheets(_sheets(self, BLOCKS if _has(encoding, BLOCKS) else LETTERS, everything), file)
+        print_sheets(_sheets(self, BLOCKS if BLOCKS.encode(encoding, "ignore") else LETTERS, everything), file)
 
     def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it as a page for a browser, which needs nothing else; give its path.
@@ -85,11 +85,17 @@ class History(Presented):
         import pandas as pd
 
         rows = [
-            {"processor": ", ".join(one.processors), "datasets": ", ".join(one.datasets), "run": entry.name}
-            | {"start": pd.Timestamp(entry.start, unit="s", tz="UTC")}
-            | dict(zip(SERIES, map(entry.values.get, SERIES), strict=True))
-            | {"failures": entry.failures, "outcome": entry.state, "not used": entry.reason}
-            | {name: value for name, value in entry.facts.items() if name not in {"processor", "datasets"}}
+            {
+                "processor": ", ".join(one.processors),
+                "datasets": ", ".join(one.datasets),
+                "run": entry.name,
+                "start": pd.Timestamp(entry.start, unit="s", tz="UTC"),
+                **{label: entry.values.get(label) for label in SERIES},
+                "failures": entry.failures,
+                "outcome": entry.state,
+                "not used": entry.reason,
+                **{name: value for name, value in entry.facts.items() if name not in {"processor", "datasets"}},
+            }
             for one in self.analyses
             for entry in one.entries
         ]
@@ -135,9 +141,8 @@ def history(folder: str | PathLike[str]) -> History:
 
 def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """Runs in a folder, oldest first, and what was skipped; a run that lies there twice is used once."""
-    entries: list[Entry] = []
+    entries: dict[str, Entry] = {}
     skipped: list[str] = []
-    known: dict[str, str] = {}
     runs = list_runs(folder)
     for stored in runs:
         try:
@@ -147,23 +152,20 @@ def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
         except MeasurementError as error:
             skipped.append(f"{stored.name}: {error}")
             continue
-        if entry.id in known:
-            entry = replace(entry, reason=f"it is the same run as {known[entry.id]}")
-        known.setdefault(entry.id, entry.name)
-        entries.append(entry)
-    known_paths = {one.path for one in runs}
-    others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in known_paths)
+        same = next((one.name for one in entries.values() if one.id == entry.id), None)
+        entries[entry.name] = replace(entry, reason=f"it is the same run as {same}") if same else entry
+    known = {run.path for run in runs}
+    others = (path for path in sorted(folder.iterdir()) if path.is_dir() and path not in known)
     skipped += [f"{path.name}: it is no measurement" for path in others if not path.name.startswith(".")]
-    return entries, skipped
+    return list(entries.values()), skipped
 
 
 def _groups(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
     """Runs by processor and datasets; a run whose datasets are unknown joins the only ones of its processor."""
-    known = dict.fromkeys((entry.processors, entry.datasets) for entry in entries if entry.datasets)
     groups: dict[Any, list[Entry]] = defaultdict(list)
     for entry in entries:
-        found = [datasets for processors, datasets in known if processors == entry.processors]
-        datasets = found[0] if not entry.datasets and len(found) == 1 else entry.datasets
+        found = {one.datasets for one in entries if one.datasets and one.processors == entry.processors}
+        datasets = found.pop() if not entry.datasets and len(found) == 1 else entry.datasets
         groups[entry.processors, datasets].append(replace(entry, datasets=datasets))
     return groups.values()
 
@@ -173,24 +175,26 @@ def _groups(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
 
 def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
     for one in found.analyses:
-        several = len(one.used) >= 3
-        first, last, unused = one.entries[0].when, one.entries[-1].when, len(one.entries) - len(one.used)
-        lead = f"{counted(len(one.entries), 'run')} {f'from {first} to {last}' if first != last else f'of {first}'}"
-        lead += f", {unused} of them not used" if unused else ""
+        several, first, last = len(one.used) >= 3, one.entries[0].when, one.entries[-1].when
+        lead = f"{one.counts[0]} {f'from {first} to {last}' if first != last else f'of {first}'}{one.counts[1]}"
         # what the latest runs show comes first
         marks = [
             f"From {mark.entry.name} on ({mark.entry.when}): {mark.text}. {mark.why}" for mark in reversed(one.marks)
         ]
-        yield Sheet(title=one.title, lead=[lead], items=marks, notes=[one.remark] if several else [])
-        yield from [_bars(one, bars)] if several else []
+        yield Sheet(title=one.title, lead=[lead], items=marks, notes=[one.remark] * several)
+        if several:
+            yield _bars(one, bars)
         yield _runs(one, everything)
         facts = [(name, "; ".join(map(str, changes))) for name, changes in one.changed.items() if changes]
         if facts:
-            shown = facts if everything else facts[-8:]
-            heads = columns(None, "run", "changed from the run before")
-            yield Sheet(title="versions, settings and machines", columns=heads, rows=shown, total=len(facts))
-        if unused:
-            reasons = [f"{entry.name}: {entry.reason}" for entry in one.entries if not entry.used]
+            yield Sheet(
+                title="versions, settings and machines",
+                columns=columns(None, "run", "changed from the run before"),
+                rows=facts if everything else facts[-8:],
+                total=len(facts),
+            )
+        reasons = [f"{entry.name}: {entry.reason}" for entry in one.entries if not entry.used]
+        if reasons:
             yield Sheet(title="not used", items=reasons)
     if found.skipped:
         yield Sheet(title="skipped", items=found.skipped)
@@ -200,17 +204,15 @@ def _bars(one: Analysis, bars: str) -> Sheet:
     """The latest runs as bars from zero, oldest first; what the last stretch without a change has, and its change."""
     rows: list[tuple[str, str, str, str]] = []
     for label, unit in SERIES.items():
-        levels = one.levels(label)
-        if levels:
-            steps, known, line = one.steps(label), one.known(label)[-LONGEST:], ""
-            highest = max(value for _, value in known)
-            for place, value in known:
-                height = round(value / highest * (len(bars) - 1)) if highest > 0 else 0
-                line += ("|" if place in steps and line else "") + bars[height]
-            latest = next((step.text for step in reversed(steps.values())), "no change")
-            rows.append((label, line, unit.text(levels[-1][2]), latest))
-    shown = min(len(one.used), LONGEST)
-    which = f"the latest {shown} runs" if shown < len(one.used) else "oldest to latest"
+        steps, known, line = one.steps(label), one.known(label)[-LONGEST:], ""
+        highest = max((value for _, value in known), default=0.0)
+        for place, value in known:
+            height = round(value / highest * (len(bars) - 1)) if highest > 0 else 0
+            line += ("|" if place in steps and line else "") + bars[height]
+        latest = next((step.text for step in reversed(steps.values())), "no change")
+        if known:
+            rows.append((label, line, unit.text(one.levels(label)[-1][2]), latest))
+    which = f"the latest {LONGEST} runs" if len(one.used) > LONGEST else "oldest to latest"
     width = max(len(which), *(len(row[1]) for row in rows)) if rows else None
     heads = [Column("", width=15), Column(which, width=width), *columns(COUNT, "now", "last change")]
     return Sheet(columns=heads, rows=rows)
@@ -221,28 +223,15 @@ def _runs(one: Analysis, everything: bool) -> Sheet:
     entries = one.entries if everything else one.entries[-15:]
     marked = {mark.entry.name for mark in one.marks}
     states = ["changed" if each.name in marked else "" if each.used else "not used" for each in entries]
-    starts = [entry.when.split()[0] for entry in entries]
-    if len(set(starts)) < len(starts):  # without the date or the year that all have
-        whole = [entry.when for entry in entries]
-        common = next((end for end in (11, 5) if len({each[:end] for each in whole}) == 1), 0)
-        starts = [each[common:] for each in whole]
-    name = min(max(len(entry.name) for entry in entries), 18 if any(states) else 22)
+    # the day of each; of runs of one day the time
+    part = int(len(entries) > 1 and len({entry.when.split()[0] for entry in entries}) == 1)
     shown, cells = one.table(HEADS)
-    heads = [Column("run", width=name), Column("started", width=max(len("started"), *map(len, starts))), *shown]
+    name = min(max(len(entry.name) for entry in entries), 18 if any(states) else 22)
+    state = [Column("", width=8)] if any(states) else []
+    heads = [Column("run", width=name), Column("started", width=10), *shown, *state]
     rows: list[list[Cell]] = [
-        [entry.name, start, *cells[entry.name]] for entry, start in zip(entries, starts, strict=True)
+        [entry.name, entry.when.split()[part], *cells[entry.name], *([word] if state else [])]
+        for entry, word in zip(entries, states, strict=True)
     ]
-    if any(states):
-        heads.append(Column("", width=8))
-        rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
     lead = [f"the latest {len(entries)} of {len(one.entries)}"] if len(entries) < len(one.entries) else []
     return Sheet(title="runs", lead=lead, columns=heads, rows=rows)
-
-
-def _has(encoding: str, letters: str) -> bool:
-    """Whether an output can show these letters."""
-    try:
-        letters.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

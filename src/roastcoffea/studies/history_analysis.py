@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import comb
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -22,10 +21,14 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.sheets.sheet import Cell, Column
 from roastcoffea.studies.observations import facts_of_run, judged, signed
 from roastcoffea.studies.side_by_side import COSTS, EVENTS, SMALL
-from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, moment, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, SECOND, alike, counted, moment, number
 
 FALSE_ALARMS: Final = 0.05
 """Largest probability of a mark in a history without a change, over all numbers that are tested."""
+
+
+FEWEST_RUNS: Final = 12
+"""Runs from which a change in their middle can be found: of fewer, no order is as seldom as half of that."""
 
 
 def change_points(values: Sequence[float], risk: float = FALSE_ALARMS) -> list[int]:
@@ -48,7 +51,7 @@ def change_points(values: Sequence[float], risk: float = FALSE_ALARMS) -> list[i
 
 
 def _found(values: Numbers, first: int, risk: float) -> Iterator[int]:
-    if len(values) < fewest_runs(risk) or p_value(values) > risk:
+    if len(values) < FEWEST_RUNS or p_value(values) > risk:
         return
     places = _places(values, risk)
     yield from (first + place for place in places)
@@ -91,21 +94,6 @@ def _shuffled(ranks: tuple[float, ...]) -> Numbers:
         orders = random.permuted(np.tile(ranks, (min(rows, shuffles - first), 1)), axis=1)
         largest.append(np.max([each.max(axis=1) for each in _differences(orders)], axis=0))
     return np.sort(np.concatenate(largest))
-
-
-@lru_cache(maxsize=64)
-def fewest_runs(risk: float) -> int:
-    """Number of runs from which a change in their middle can be found, with any larger number as well."""
-    count = 4
-    while max(_smallest_p_value(count), _smallest_p_value(count + 1)) > risk:
-        count += 1
-    return count
-
-
-def _smallest_p_value(count: int) -> float:
-    """Share of the orders in which one half of the runs, all low or all high, is a stretch."""
-    stretches = sum(1 + max(count - 3 - length, 0) for length in {count // 2, count - count // 2})
-    return 2 * stretches / comb(count, count // 2)
 
 
 def _places(values: Numbers, risk: float) -> list[int]:
@@ -269,7 +257,7 @@ class Step(NamedTuple):
         return f"{self.label} {self.text}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A run at which numbers changed.
 
@@ -314,6 +302,12 @@ class Analysis:
         """Runs that can be compared."""
         return [entry for entry in self.entries if entry.used]
 
+    @property
+    def counts(self) -> tuple[str, str]:
+        """How many runs there are, and how many of them are not used."""
+        unused = len(self.entries) - len(self.used)
+        return counted(len(self.entries), "run"), f", {unused} of them not used" if unused else ""
+
     def known(self, label: str) -> list[tuple[int, float]]:
         """Values of a number, with the places of their runs among those that are used."""
         return _known(self.used, label)
@@ -330,25 +324,26 @@ class Analysis:
 
     def table(self, heads: Mapping[str, str]) -> tuple[list[Column], dict[str, list[Cell]]]:
         """Columns with each number in one unit, and failures if there are some; their cells by the name of a run."""
-        units = {label: alike(unit, [value for _, value in self.known(label)]) for label, unit in SERIES.items()}
-        shown = [Column(heads.get(label, label), unit) for label, unit in units.items()]
-        cells: dict[str, list[Cell]] = {one.name: [*map(one.values.get, SERIES)] for one in self.entries}
-        if any(entry.failures for entry in self.entries):
-            shown.append(Column(heads.get(FAILED, FAILED), COUNT, dispensable=1))
-            for entry in self.entries:
-                cells[entry.name].append(entry.failures)
-        return shown, cells
+        shown = [
+            Column(heads.get(label, label), alike(unit, [value for _, value in self.known(label)]))
+            for label, unit in SERIES.items()
+        ]
+        failed = [Column(heads.get(FAILED, FAILED), COUNT, dispensable=1)]
+        failed *= any(entry.failures for entry in self.entries)
+        cells: dict[str, list[Cell]] = {
+            one.name: [*map(one.values.get, SERIES), *([one.failures] if failed else [])] for one in self.entries
+        }
+        return shown + failed, cells
 
     @property
     def remark(self) -> str:
         """How far changes can be told."""
-        few, fewest, tested = len(self.used), fewest_runs(RISK), f"{RATE} or {CPU}"
+        few, tested = len(self.used), f"{RATE} or {CPU}"
         remark = f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
         if self.known(BYTES):
             remark += " Bytes per event have a mark only between runs of the same files."
-        if few < fewest:
-            which = f"this history has {few}{' that can be used' if few < len(self.entries) else ''}"
-            return f"A change of {tested} can be told from {fewest} runs on; {which}. {remark}"
+        if few < FEWEST_RUNS:
+            return f"A change of {tested} can be told from {FEWEST_RUNS} runs on; this history has {few}. {remark}"
         return remark if self.marks else f"No change was found. {remark}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -376,32 +371,31 @@ def analysis_of(entries: Sequence[Entry]) -> Analysis:
     steps = defaultdict(list)
     for place, step in (*_steps(used, RATE), *_steps(used, CPU), *_certain(used)):
         steps[place].append(step)
-    changed = [changes(*pair) for pair in pairwise(used)]
-    noisy = noisy_facts(changed)
-    quiet = [[], *([each for each in found if each.name not in noisy] for found in changed)]
+    changed = [[], *(changes(*pair) for pair in pairwise(used))]
+    noisy = noisy_facts(changed[1:])
+    quiet = [[each for each in found if each.name not in noisy] for found in changed]
     marks = []
     for place, found in sorted(steps.items()):
-        facts, names = quiet[place], " and ".join(change.name for change in changed[place - 1])
-        why = [f"Changed there: {'; '.join(map(str, facts))}."] if facts else []
         # the scatter of runs may move a change point by one
-        beside = [("before", place - 1), ("after", place + 1)] if not facts else []
-        for word, other in beside:
-            if other < len(used) and quiet[other]:
-                why.append(f"Changed one run {word} ({used[other].name}): {'; '.join(map(str, quiet[other]))}.")
-        often = f"Only {names} changed there. That happens often between these runs, so it may not be the reason."
+        beside = {"before": place - 1, "after": place + 1}
+        why = [
+            f"Changed one run {word} ({used[other].name}): {'; '.join(map(str, quiet[other]))}."
+            for word, other in beside.items()
+            if other < len(used) and quiet[other]
+        ]
+        if quiet[place]:
+            why = [f"Changed there: {'; '.join(map(str, quiet[place]))}."]
+        elif not why and changed[place]:
+            names = " and ".join(change.name for change in changed[place])
+            why = [f"Only {names} changed there. That happens often between these runs, so it may not be the reason."]
         nothing = "No recorded fact changed there: look at the code of the analysis, and at the machines."
-        text = " ".join(why) or (often if names else nothing)
-        marks.append(Mark(place=place, entry=used[place], steps=tuple(found), facts=tuple(facts), why=text))
+        marks.append(Mark(place, used[place], tuple(found), tuple(quiet[place]), " ".join(why) or nothing))
     return Analysis(
         processors=entries[0].processors,
         datasets=entries[0].datasets,
         entries=tuple(entries),
         marks=tuple(marks),
-        changed={
-            entry.name: changed[place - 1] if place in steps else quiet[place]
-            for place, entry in enumerate(used)
-            if place
-        },
+        changed={used[place].name: changed[place] if place in steps else quiet[place] for place in range(1, len(used))},
     )
 
 

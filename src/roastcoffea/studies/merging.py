@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import facts
-from roastcoffea.metrics.facts import OF_WORKERS, on_host
+from roastcoffea.metrics.facts import on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run
 from roastcoffea.storage.store import is_measurement, paths_in
 from roastcoffea.storage.tables import RECORDS, TABLES
@@ -106,14 +106,13 @@ def measurement_at(path: str | PathLike[str]) -> Measurement:
         different processors, or processed the same files.
     """
     found = merge(path)
-    filesets = [call.fileset for call in found.run.calls if call.fileset is not None]
-    why = "they ran different processors" if len({call.processor for call in found.run.calls}) > 1 else None
-    if why is None and len(set(filesets)) < len(filesets):
-        why = "several processed the same files"
-    if found.run.merged and why is not None:
-        held = f"{path} holds {len(found.run.merged)} runs that are not jobs of one campaign: {why}"
+    calls = found.run.calls
+    filesets = [call.fileset for call in calls if call.fileset is not None]
+    if found.run.merged and (len({call.processor for call in calls}) > 1 or len(set(filesets)) < len(filesets)):
         raise MeasurementError(
-            f"{held}; give one of them (roastcoffea list {path} shows them), or merge those that are"
+            f"{path} holds {len(found.run.merged)} runs that are not jobs of one campaign: they ran different "
+            f"processors, or processed the same files; give one of them (roastcoffea list {path} shows them), or merge "
+            "those that are"
         )
     return found
 
@@ -151,7 +150,6 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
     failed = [run for run in runs if run.ended_early]
     own: dict[str, Any] = {field: _common(getattr(run, field) for run in runs) for field in NOT_OF_SEVERAL}
     tables: dict[str, Any] = {name: _table([getattr(run, name) for run in renamed]) for name in RECORDS}
-    workers = [run.span_metrics_per_worker for run in renamed]
     return Run(
         # equal for the same runs
         id=hashlib.sha256(" ".join(sorted(_ids(runs))).encode()).hexdigest()[:32],
@@ -169,9 +167,8 @@ def merged_run(runs: Sequence[Run], name: str | None = None) -> Run:
         absent=dict(_absent(runs, {name for name, value in own.items() if value is None})),
         problems=tuple(_problems(runs)),
         span_metrics=_sum(run.span_metrics for run in runs),
-        span_metrics_per_worker=None
-        if None in workers
-        else {name: one for each in workers for name, one in (each or {}).items()},
+        # no two have the name of a worker in common
+        span_metrics_per_worker=_sum(run.span_metrics_per_worker for run in renamed),
         shared=all(run.shared for run in runs),
         **own,
         **tables,
@@ -186,11 +183,9 @@ def _check(runs: Sequence[Run]) -> None:
         if run.reported is not None:
             known = f"{run.name or run.id} has numbers of {run.reported_by} and no records"
             raise MeasurementError(f"{known}: it cannot be merged; leave it out")
-    scheduled = [run for run in runs if run.tasks is not None]
-    if scheduled and len(scheduled) < len(runs):
-        other = next(run for run in runs if run.tasks is None)
-        names = f"{scheduled[0].name or scheduled[0].id} has one, {other.name or other.id} has none"
-        raise MeasurementError(f"runs with and without a scheduler cannot be merged: {names}; merge each kind alone")
+    if len({run.tasks is None for run in runs}) > 1:
+        name = next(run.name or run.id for run in runs if run.tasks is None)
+        raise MeasurementError(f"runs with a scheduler and without ({name}) cannot be merged; merge each kind alone")
 
 
 def _ids(runs: Iterable[Run]) -> Iterator[str]:
@@ -217,7 +212,7 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> Iterator[Run]:
     for number, run in enumerate(runs, 1):
         tables: dict[str, pa.Table] = {name: table for name in RECORDS if (table := getattr(run, name))}
         spans, here = run.span_metrics_per_worker, run.environment.client_host
-        named = [tables[name]["worker"].unique().to_pylist() for name in OF_WORKERS if name in tables]
+        named = [table["worker"].unique().to_pylist() for table in tables.values() if "worker" in table.column_names]
         names = {}
         for worker in dict.fromkeys(filter(None, chain(*named, spans or ()))):
             names[worker] = on_host(worker, here)
@@ -233,25 +228,25 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> Iterator[Run]:
 
 def _own(run: Run, table: pa.Table, names: Mapping[str, str], last: int) -> pa.Table:
     """A table of the run, with names and numbers that no other run has."""
-    known, here = table.column_names, run.environment.client_host
-    new = {}
-    if "worker" in known:
-        new["worker"] = _mapped(table["worker"], names)
-    if "run_id" in known:
-        new["run_id"] = pc.add(table["run_id"], last)
-    if "run" in known and not run.merged:
-        new["run"] = pa.repeat(pa.scalar(run.id), len(table))
-    if "host" in known and here is not None:
-        hosts = table["host"].unique().drop_null().to_pylist()
-        new["host"] = _mapped(table["host"], {host: on_host(host, here) for host in hosts})
-    for column, values in new.items():
-        table = table.set_column(known.index(column), column, values)
+    here = run.environment.client_host
+    for place, name in enumerate(table.column_names):
+        column = table[name]
+        if name == "worker":
+            column = _mapped(column, names.get)
+        elif name == "run_id":
+            column = pc.add(column, last)
+        elif name == "run" and not run.merged:
+            column = pa.repeat(pa.scalar(run.id), len(table))
+        elif name == "host" and here is not None:
+            column = _mapped(column, lambda host: on_host(host, here))
+        table = table.set_column(place, name, column)
     return table
 
 
-def _mapped(column: pa.ChunkedArray, names: Mapping[str, str]) -> pa.ChunkedArray:
-    known, new = pa.array(names, pa.string()), pa.array(names.values(), pa.string())
-    return new.take(pc.index_in(column, value_set=known).combine_chunks())
+def _mapped(column: pa.ChunkedArray, change: Callable[[str], str | None]) -> pa.Array:
+    """Texts with a change of each different one; null stays."""
+    known = column.combine_chunks().dictionary_encode()
+    return pa.array(map(change, known.dictionary.to_pylist()), pa.string()).take(known.indices)
 
 
 def _table(recorded: Sequence[pa.Table | None]) -> pa.Table | None:
@@ -263,12 +258,12 @@ def _table(recorded: Sequence[pa.Table | None]) -> pa.Table | None:
 
 def _sum(amounts: Iterable[Mapping[Any, Any] | None]) -> dict[Any, Any] | None:
     """Sums by key; None where one of the runs has none."""
-    found: Counter[Any] = Counter()
+    found: dict[Any, Any] = {}
     for each in amounts:
         if each is None:
             return None
-        found.update(each)
-    return dict(found)
+        found |= {key: found[key] + amount if key in found else amount for key, amount in each.items()}
+    return found
 
 
 def _environment(environments: Sequence[Environment]) -> Environment:
@@ -282,9 +277,8 @@ def _environment(environments: Sequence[Environment]) -> Environment:
     for host in (host for each in environments for host in each.hosts):
         known = hosts.setdefault(host.name, host)
         # what two jobs could use of a host together is not known where they could use different parts
-        names = (each.name for each in fields(Host))
-        other: Any = dict.fromkeys(name for name in names if getattr(known, name) != getattr(host, name))
-        hosts[host.name] = replace(known, **other)
+        other = {name: None for name, value in asdict(known).items() if value != getattr(host, name)}
+        hosts[host.name] = replace(known, **other)  # type: ignore[arg-type]
     client = _common(each.client_host for each in environments)
     return Environment(versions=versions, client_host=client, hosts=tuple(hosts.values()))
 

@@ -9,20 +9,18 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, takewhile
-from math import comb, exp, log1p, sqrt
+from math import ceil, exp, isfinite, log1p, sqrt
 from numbers import Real
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
-from roastcoffea.errors import ComparisonError
+from roastcoffea.errors import ComparisonError, unknown
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import CATALOGUE, phases
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
@@ -51,6 +49,9 @@ from roastcoffea.units import (
     suffixed,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 IN_PROCESS: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES if phase.in_process))
 """Classes of the time ledger that are spent in process()."""
 
@@ -68,68 +69,48 @@ class Fixed(NamedTuple):
     each: float
 
 
-Sizes = Mapping[str, Numbers]
-"""For each dataset a row for each chunk: its events, its bytes, and the seconds of SPLIT."""
+def sizes_of(chunks: pa.Table | None) -> pd.DataFrame | None:
+    """Events and bytes of the chunks that counted, with seconds of SPLIT; NaN where unknown."""
+    import pandas as pd
 
-
-def sizes_of(chunks: pa.Table | None) -> Sizes:
-    """Sizes of the chunks that counted, with their seconds in process(); NaN where unknown."""
     if chunks is None or chunks["dataset"].null_count:
-        return {}
-    seconds = [sum(moments(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT]
+        return None
+    seconds = {name: sum(moments(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT}
     read = moments(chunks, "bytes_payload") + np.nan_to_num(moments(chunks, "bytes_other"))
-    rows, dataset = np.column_stack([moments(chunks, "events"), read, *seconds]), np.array(chunks["dataset"])
-    return {str(name): rows[dataset == name] for name in np.unique(dataset)}
+    sizes = {"dataset": chunks["dataset"].to_pylist(), "events": moments(chunks, "events"), "bytes": read}
+    return pd.DataFrame(sizes | seconds)
 
 
-def fixed_costs(name: str, trait: str, before: Sizes, after: Sizes) -> Fixed | None:
+def fixed_costs(name: str, trait: str, before: pd.DataFrame | None, after: pd.DataFrame | None) -> Fixed | None:
     """What the chunks of two runs cost in a class whatever their size.
 
     One law is drawn through the chunks of both runs of a dataset: fixed seconds per chunk, and seconds per event (or
     a byte). None where no dataset has chunks of other sizes, or the fixed cost cannot be told apart from noise.
     """
+    import pandas as pd
+    from scipy.stats import linregress
+
+    if before is None or after is None:
+        return None
     fixed, chunks = np.zeros(2), 0
-    for dataset in before.keys() | after.keys():
-        sides = [run.get(dataset, np.empty((0, 2 + len(SPLIT)))) for run in (before, after)]
-        rows = np.concatenate(sides)
-        each = _of_a_chunk(rows[:, int(trait == "bytes")], rows[:, 2 + SPLIT.index(name)])
-        fixed += each * np.array([len(side) for side in sides])
-        chunks += len(rows) if each else 0
+    for _, rows in pd.concat([before.assign(side=0), after.assign(side=1)]).groupby("dataset"):
+        sizes, seconds = rows[trait].to_numpy(), rows[name].to_numpy()
+        if len(rows) >= 4 and sizes.std() > 0.1 * sizes.mean():
+            law = linregress(sizes, seconds)
+            # an event takes no time back
+            each = min(float(law.intercept), float(seconds.mean()))
+            if each > 2 * law.intercept_stderr:
+                fixed += each * np.bincount(rows["side"], minlength=2)
+                chunks += len(rows)
     return Fixed(float(fixed[0]), float(fixed[1]), float(fixed.sum() / chunks)) if chunks else None
 
 
-def _of_a_chunk(sizes: Numbers, seconds: Numbers) -> float:
-    """Seconds that a chunk takes whatever its size; 0 where they do not stand out or are unknown."""
-    if len(sizes) < 4 or not sizes.std() > 0.1 * sizes.mean():
-        return 0.0
-    from scipy.stats import linregress
-
-    law = linregress(sizes, seconds)
-    each, error = float(law.intercept), float(law.intercept_stderr)
-    if law.slope < 0:  # an event takes no time back: then all of it is the chunk's, and the rest is scatter
-        each, error = float(seconds.mean()), error / max(1 - float(law.rvalue) ** 2, 1e-12) ** 0.5
-    return each if each > 2 * error else 0.0
-
-
-KNOWN: Final = {column.name for column in BRANCH_COLUMNS}
-OF_BRANCHES: Final = {phase.time_class: phase.column for phase in phases.PHASES if phase.column in KNOWN}
+OF_BRANCHES: Final = {
+    phase.time_class: phase.column
+    for phase in phases.PHASES
+    if phase.column in {column.name for column in BRANCH_COLUMNS}
+}
 """Classes of the time ledger whose seconds are known by branch."""
-
-
-class Branch(NamedTuple):
-    """What a branch cost over a run: bytes that were requested, and thread seconds by class."""
-
-    bytes: int
-    seconds: Mapping[str, float]
-
-
-class Work(NamedTuple):
-    """What was done on a host: events, bytes and chunks, and thread seconds by class."""
-
-    events: float
-    bytes: float
-    chunks: float
-    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +119,9 @@ class Observation:
 
     `facts` are what the run was made on and with, in words. `time` are thread seconds by class, empty without a time
     ledger. `incomplete` is what the ledgers lack, `lacks` what its result lacks, None where nothing is missing or that
-    is not known. `core_wait_share` is the time in which chunks waited for a core beside their duration.
+    is not known. `core_wait_share` is the time in which chunks waited for a core beside their duration. `branches` has
+    requested bytes and thread seconds by class of each branch, `hosts` events, bytes, chunks and thread seconds by
+    class of each host.
     """
 
     id: str
@@ -151,14 +134,14 @@ class Observation:
     time_absent: str | None
     client_of: Mapping[str, float]
     bytes: Mapping[str, int | None]
-    branches: Mapping[str, Branch]
-    hosts: Mapping[str, Work]
+    branches: pd.DataFrame
+    hosts: pd.DataFrame | None
     chunk_seconds: Numbers
     chunk_cpu_seconds: Numbers
     incomplete: tuple[str, ...]
     lacks: str | None = None
     core_wait_share: float | None = None
-    sizes: Sizes = field(default_factory=dict)
+    sizes: pd.DataFrame | None = None
 
     @property
     def thread_seconds(self) -> float:
@@ -183,7 +166,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     time, read = measurement.time_ledger, measurement.byte_ledger
     # the others are not asked for: the verdict among them takes replays of the run
     plain = [name for name, unit in metrics.unit.items() if unit not in (STRUCTURE, WORD)]
-    known = {name: metrics[name] for name in plain if name in metrics}
+    values = {name: metrics[name] for name in plain if name in metrics}
     lacks = None
     with suppress(NotMeasuredError):
         missing = metrics.evaluator.value("incompleteness")
@@ -194,12 +177,8 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         name=name or title_of(run),
         start=run.start,
         facts=facts_of_run(run) | ({"bottleneck": str(metrics["bound"])} if "bound" in metrics else {}),
-        metrics={
-            name: float(value)
-            for name, value in known.items()
-            if isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
-        },
-        missing={name: metrics.missing[name] for name in plain if name in metrics.missing},
+        metrics={name: float(value) for name, value in values.items() if isinstance(value, Real) and isfinite(value)},
+        missing={name: metrics.missing[name] for name in plain if name not in values},
         time=dict(time),
         time_absent=time.absent,
         client_of=time.client_of,
@@ -227,41 +206,33 @@ def _values(chunks: pa.Table | None, column: str) -> Numbers:
     return np.asarray(chunks[column].to_numpy(), dtype=np.float64)
 
 
-def _branches(branches: pa.Table) -> dict[str, Branch]:
+def _branches(branches: pa.Table) -> pd.DataFrame:
     """Bytes and seconds by name of the branch, over files and datasets; those of unknown size are left out."""
-    amounts = ("bytes_payload", "bytes_reread", *OF_BRANCHES.values())
-    sums = branches.group_by("branch").aggregate([(name, "sum") for name in amounts])
-    return {
-        row["branch"]: Branch(
-            (row["bytes_payload_sum"] or 0) + (row["bytes_reread_sum"] or 0),
-            {of: row[f"{column}_sum"] or 0.0 for of, column in OF_BRANCHES.items()},
-        )
-        for row in sums.to_pylist()
-    }
+    seconds = {column: name for name, column in OF_BRANCHES.items()}
+    columns = ["bytes_payload", "bytes_reread", *seconds]
+    sums: pd.DataFrame = branches.select(["branch", *columns]).to_pandas().groupby("branch").sum()
+    return sums.assign(bytes=sums["bytes_payload"] + sums["bytes_reread"]).rename(columns=seconds)
 
 
-def _hosts(chunks: pa.Table | None, ledger: TimeLedger) -> dict[str, Work]:
-    """What was done on each host; nothing where the hosts are unknown."""
+def _hosts(chunks: pa.Table | None, ledger: TimeLedger) -> pd.DataFrame | None:
+    """What was done on each host; None where the hosts are unknown."""
     if chunks is None or not len(chunks) or ledger.absent is not None:
-        return {}
+        return None
     hosts = [ledger.hosts.get(worker) for worker in chunks["worker"].to_pylist()]
     if None in hosts:
-        return {}
-    amounts = chunks.select(["events", "bytes_payload", "bytes_other"]).to_pandas().fillna(0)
-    sums, numbers = amounts.groupby(hosts).sum(), Counter(hosts)
+        return None
+    done: pd.DataFrame = chunks.select(["events", "bytes_payload", "bytes_other"]).to_pandas().fillna(0)
+    done["bytes"], done["chunks"] = done["bytes_payload"] + done["bytes_other"], 1
     # not the sums over chunks: start-up is taken out of the classes
     seconds = ledger.by("host").reindex(columns=list(phases.COLUMNS_OF), fill_value=0.0)
-    return {
-        host: Work(events, payload + others, numbers[host], seconds.loc[host].to_dict())
-        for host, events, payload, others in sums.itertuples()
-    }
+    return done.groupby(hosts).sum().join(seconds)
 
 
 def bytes_of_branches(observation: Observation) -> float | None:
     """Bytes of baskets that were requested, of other files as well; None where that is not known."""
-    amounts = [observation.bytes.get(name) for name in (phases.PAYLOAD, phases.REREAD)]
+    payload, reread = (observation.bytes.get(name) for name in (phases.PAYLOAD, phases.REREAD))
     others = observation.bytes.get(phases.OTHER_FILES) or 0
-    return None if None in amounts else float(others + sum(amount or 0 for amount in amounts))
+    return None if payload is None or reread is None else float(payload + reread + others)
 
 
 # What a run was made on
@@ -269,17 +240,21 @@ def bytes_of_branches(observation: Observation) -> float | None:
 
 def facts_of_run(run: Run) -> dict[str, str]:
     """Versions, machines, processor, settings and data of a run, in words."""
-    environment, calls = run.environment, run.calls
-    facts: dict[str, Any] = {**environment.versions, "backend": run.backend, "client host": environment.client_host}
-    facts["hosts"] = _named(host.name for host in environment.hosts)
-    facts["cores of hosts"] = _tallied(host.cores for host in environment.hosts)
-    if run.lifetimes is not None:
-        facts["threads of workers"] = _tallied(run.lifetimes["threads"].drop_null().to_pylist())
-    facts |= {name: _named(getattr(call, name) for call in calls) for name in ("processor", "executor")}
-    facts["fileset"] = _named(call.fileset[:12] for call in calls if call.fileset)
+    environment, calls, table = run.environment, run.calls, run.asked or run.chunks
+    threads = [] if run.lifetimes is None else run.lifetimes["threads"].drop_null().to_pylist()
     options = dict.fromkeys(name for call in calls for name in call.options)
-    facts |= {name: _named(call.options[name] for call in calls if name in call.options) for name in options}
-    table = run.asked or run.chunks
+    facts: dict[str, Any] = {
+        **environment.versions,
+        "backend": run.backend,
+        "client host": environment.client_host,
+        "hosts": _named(host.name for host in environment.hosts),
+        "cores of hosts": _tallied(host.cores for host in environment.hosts),
+        "threads of workers": _tallied(threads),
+        "processor": _named(call.processor for call in calls),
+        "executor": _named(call.executor for call in calls),
+        "fileset": _named(call.fileset[:12] for call in calls if call.fileset),
+        **{name: _named(call.options[name] for call in calls if name in call.options) for name in options},
+    }
     if table is not None:
         files, datasets = (sorted(filter(None, table[name].unique().to_pylist())) for name in ("file", "dataset"))
         facts |= {"datasets": _named(datasets), "files": number(len(files))}
@@ -351,21 +326,26 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
 
 def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
     """Sides whose labels, and whose runs' names, are told apart: equal ones get when the run began, or its identity."""
-    labels = _told_apart({side.letter: (side.label, side.runs[0].start) for side in sides})
-    names = _told_apart({run.id: (run.name, run.start) for side in sides for run in side.runs})
+    labels = _told_apart((side.label, side.runs[0].start, side.letter) for side in sides)
+    names = _told_apart((run.name, run.start, run.id) for side in sides for run in side.runs)
     return tuple(
-        replace(side, label=labels[side.letter], runs=tuple(replace(run, name=names[run.id]) for run in side.runs))
+        replace(
+            side,
+            label=labels[side.letter],
+            runs=tuple(replace(run, name=names[run.id]) for run in side.runs),
+        )
         for side in sides
     )
 
 
-def _told_apart(named: Mapping[str, tuple[str, float | None]]) -> dict[str, str]:
+def _told_apart(named: Iterable[tuple[str, float | None, str]]) -> dict[str, str]:
     """Names by identity, which is added to a name that others have at the same time of start."""
-    names, at_once = Counter(name for name, _ in named.values()), Counter(named.values())
+    known = dict.fromkeys(named)
+    times = Counter(end for name, start, _ in known for end in (name, (name, start)))
     found = {}
-    for one, (name, start) in named.items():
-        when = one[:8] if start is None or at_once[name, start] > 1 else moment(start)
-        found[one] = name if names[name] == 1 else f"{name} ({when})"
+    for name, start, one in known:
+        when = one[:8] if start is None or times[name, start] > 1 else moment(start)
+        found[one] = name if times[name] == 1 else f"{name} ({when})"
     return found
 
 
@@ -396,26 +376,19 @@ def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[
         if not found:
             raise ComparisonError(f"{given} holds no measurement")
         return found
-    # Path.glob takes no pattern that begins with a root
-    matching = map(Path, sorted(glob.glob(str(given))))  # noqa: PTH207
-    found = list(filter(is_measurement, matching)) or _repeats(path)
-    if not found and folder is not None and not path.is_absolute():
-        found = [folder / path] if is_measurement(folder / path) else _repeats(folder / path)
-    if not found:
-        raise ComparisonError(f"{given} is no measurement, no pattern of some, and no name with repeats")
-    return found
-
-
-def _repeats(name: Path) -> list[Path]:
-    """Measurements of this name with a number behind it."""
-    numbered = re.compile(re.escape(name.name) + r"[-_. ]\d+")
-    inside = sorted(name.parent.iterdir()) if name.parent.is_dir() else []
-    return [path for path in inside if numbered.fullmatch(path.name) and is_measurement(path)]
+    for place in map(str, [path] if folder is None else [path, folder / path]):
+        # Path.glob takes no pattern that begins with a root
+        names = glob.glob(place) or [  # noqa: PTH207
+            one
+            for one in glob.glob(f"{glob.escape(place)}*")  # noqa: PTH207
+            if re.fullmatch(r"[-_. ]\d+", one.removeprefix(place))
+        ]
+        if found := [one for one in map(Path, sorted(names)) if is_measurement(one)]:
+            return found
+    raise ComparisonError(f"{given} is no measurement, no pattern of some, and no name with repeats")
 
 
 CONFIDENCE: Final = 0.95
-SEED: Final = 20260101
-RESAMPLES: Final = 2000
 FEWEST: Final = 3
 """Fewest repeats of each for which Welch's t is trusted."""
 
@@ -478,35 +451,29 @@ def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENC
     values = tuple(run.metrics[name] for run in runs)
     middle = float(np.median(values))
     if len(values) > 1:
-        medians = np.median(np.random.default_rng(SEED).choice(values, (RESAMPLES, len(values))), axis=1)
-        return Spread(values, middle, *interval(medians, confidence), RUNS)
-    resampled = resampled_chunks(runs[0], name)
-    return (
-        Spread(values, middle)
-        if resampled is None
-        else Spread(values, middle, *interval(resampled, confidence), CHUNKS)
-    )
+        medians = np.median(np.random.default_rng(20260101).choice(values, (2000, len(values))), axis=1)
+        low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
+        return Spread(values, middle, float(low), float(high), RUNS)
+    scatter = scatter_over_chunks(runs[0], name)
+    if scatter is None:
+        return Spread(values, middle)
+    factor = exp(float(ndtri((1 + confidence) / 2)) * scatter)
+    return Spread(values, middle, middle / factor, middle * factor, CHUNKS)
 
 
-def interval(resampled: Numbers, confidence: float) -> tuple[float, float]:
-    """Interval that holds so much of resampled values."""
-    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+FROM_WALL: Final = frozenset(
+    {"elapsed_time_seconds", "event_rate_elapsed_khz", "event_rate_core_khz"}
+    | {"data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps"}
+)
+FROM_CPU: Final = frozenset({"total_cpu_time", "avg_cpu_time_per_chunk", "event_rate_cpu_total_khz"})
+"""Metrics that follow from the wall or CPU time which chunks give a run."""
 
 
-FROM_WALL: Final = {
-    "elapsed_time_seconds": 1,
-    **dict.fromkeys(("event_rate_elapsed_khz", "event_rate_core_khz"), -1),
-    **dict.fromkeys(("data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps"), -1),
-}
-FROM_CPU: Final = {"total_cpu_time": 1, "avg_cpu_time_per_chunk": 1, "event_rate_cpu_total_khz": -1}
-"""Metrics that follow from the wall or CPU time which chunks give a run: the power of that time in them."""
+def scatter_over_chunks(run: Observation, name: str) -> float | None:
+    """Standard deviation of a metric's logarithm, of one run, had it got other chunks of its kind.
 
-
-def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers | None:
-    """Values that a metric of one run takes where other chunks of its kind came; None where they do not make it.
-
-    What chunks take beyond those that were seen is shared by the threads. How runs differ as a whole is not in it.
+    It is None where chunks do not make the metric. What chunks take beyond those that were seen is shared by the
+    threads. How runs differ as a whole is not in it.
     """
     if name in FROM_WALL:
         seconds, total, threads = run.chunk_seconds, run.metrics["elapsed_time_seconds"], run.metrics.get("total_cores")
@@ -514,14 +481,8 @@ def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers |
         seconds, total, threads = run.chunk_cpu_seconds, run.metrics["total_cpu_time"], 1.0
     else:
         return None
-    if len(seconds) < FEWEST or not threads or not total:
-        return None
-    # of many chunks those that took nearly as long are drawn together
-    groups = np.array_split(np.sort(seconds), min(len(seconds), 500))
-    sizes, means = np.array([len(group) for group in groups]), np.array([group.mean() for group in groups])
-    drawn = np.random.default_rng(seed).multinomial(len(seconds), sizes / len(seconds), RESAMPLES)
-    totals = np.maximum(total + (drawn @ means - seconds.sum()) / threads, total / 100)
-    return np.asarray(run.metrics[name] * (totals / total) ** (FROM_WALL | FROM_CPU)[name])
+    known = len(seconds) >= FEWEST and threads and total
+    return float(seconds.std()) * sqrt(len(seconds)) / threads / total if known and threads else None
 
 
 # Telling two groups apart
@@ -563,35 +524,26 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     old, new = (np.log(first), np.log(second)) if ratios else (first / scale, second / scale)
     # a relative change is one of the median before, where logarithms cannot be taken
     moved = log1p(limit) if ratios else limit
-    count = min(len(old), len(new))
-    if count < 2:
+    if min(len(old), len(new)) < 2:
         return Judgement(reason="how far repeats of a single run differ is not known", needed=FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
+    needed = _needed(old, new, moved, confidence, ratios)
     if left_out:  # of the ordered differences of pairs at either end
         differences = np.sort(np.subtract.outer(new, old), axis=None)
-        low, high = float(differences[left_out - 1]), float(differences[-left_out])
-    else:
-        low, high = _welch_interval(old, new, confidence)
-    needed = _needed(old, new, moved, confidence, ratios)
-    if count < FEWEST and not left_out:
+        bounds = differences[left_out - 1], differences[-left_out]
+    elif min(len(old), len(new)) < FEWEST:
         return Judgement(reason=f"{len(old)} and {len(new)} runs are too few", needed=needed)
+    else:
+        from scipy.stats import ttest_ind
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # one group may have no scatter
+            bounds = ttest_ind(new, old, equal_var=False).confidence_interval(confidence)
+    low, high = map(float, bounds)
     least, most = (exp(min(each, 700.0)) - 1 if ratios else each for each in (low, high))  # exp() overflows above 709
     if low <= moved <= high:
         return Judgement(None, least, most, RUNS, "repeats differ as much", needed)
     return Judgement(ABOVE if low > moved else BELOW, least, most, RUNS)
-
-
-def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[float, float]:
-    """Interval of the difference of means of two groups that may scatter differently."""
-    if np.ptp(old) == np.ptp(new) == 0:
-        difference = float(new[0] - old[0])
-        return difference, difference
-    from scipy.stats import ttest_ind
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # one group may have no scatter
-        low, high = ttest_ind(new, old, equal_var=False).confidence_interval(confidence)
-    return float(low), float(high)
 
 
 @lru_cache(maxsize=256)
@@ -601,31 +553,24 @@ def ranks_left_out(first: int, second: int, confidence: float) -> int:
     if pairs > 2500:  # the ways to order them are nearly normal
         reach = float(ndtri((1 + confidence) / 2)) * sqrt(pairs * (first + second + 1) / 12)
         return max(int(pairs / 2 - reach), 0)
-    level = (1 - confidence) / 2 * comb(first + second, first) * (1 + 1e-9)
-    below = accumulate(ways_of_ranks(first, second))
-    return sum(1 for _ in takewhile(lambda ways: ways <= level, below))
-
-
-def ways_of_ranks(first: int, second: int) -> list[int]:
-    """In how many ways runs can be split so that 0, 1, 2, ... pairs stand in the other order than the rest."""
-    ways = [1] + [0] * (first * second)
-    for size in range(1, first + 1):
-        for place in range(len(ways) - 1, second + size - 1, -1):
-            ways[place] -= ways[place - second - size]
-        for place in range(size, len(ways)):
-            ways[place] += ways[place - size]
-    return ways
+    # in how many ways so many runs have these sums of ranks
+    ways = np.zeros((first + 1, first * (first + second) + 1))
+    ways[0, 0] = 1.0
+    for rank in range(first + second):
+        ways[1:, rank:] += ways[:-1, : ways.shape[1] - rank]
+    below = np.cumsum(ways[first, first * (first - 1) // 2 :])
+    return int(np.searchsorted(below, (1 - confidence) / 2 * below[-1] * (1 + 1e-9), side="right"))
 
 
 def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios: bool) -> int | None:
     """Repeats of each that tell a change of this size from the limit in 80 % of cases; None where it is over 1000."""
-    scatter = sqrt((float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2)
+    variance = (float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2
     smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
     distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
-    counts = np.arange(FEWEST, 1001)
-    reach = stdtrit(2 * counts - 2, (1 + confidence) / 2) + stdtrit(2 * counts - 2, 0.8)
-    enough = distance >= reach * scatter * np.sqrt(2 / counts)
-    return int(counts[np.argmax(enough)]) if enough.any() else None
+    quantile = float(ndtri((1 + confidence) / 2))
+    # of normally distributed values, with a correction for the variance that is estimated (Guenther 1981)
+    needed = 2 * (quantile + float(ndtri(0.8))) ** 2 * variance / distance**2 + quantile**2 / 4 if distance else np.inf
+    return max(ceil(needed), FEWEST) if needed <= 1000 else None
 
 
 FAILED: Final = "failed"
@@ -690,9 +635,9 @@ def condition_of(text: str) -> Condition:
     name = CATALOGUE.aliases.get(given, given)
     known = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
     if name not in known:
-        near = get_close_matches(given, [*known, *CATALOGUE.aliases])
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `roastcoffea metrics` lists them"
-        raise ComparisonError(f"there is no metric {given!r}{hint}")
+        raise ComparisonError(
+            f"{unknown('metric', given, [*known, *CATALOGUE.aliases])}; `roastcoffea metrics` has all"
+        )
     relative, own = unit == "%", known[name]
     factors = {"": 1.0, own.symbol: 1.0, **UNITS.get(own, {}), "%": 0.01}
     if unit not in factors:

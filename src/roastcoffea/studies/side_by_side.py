@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from math import exp, hypot
 from statistics import median
 from typing import Final, NamedTuple
+
+from scipy.special import ndtri
 
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
@@ -46,31 +48,30 @@ def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDE
 
     Chunks cannot tell how repeats differ. CPU time and bytes of an event differ little, so a large change is clear.
     """
-    if not all(run.metrics.get(EVENTS) for run in (*before, *after)):
-        return
     for label, name in COSTS.items():
-        if not all_have((*before, *after), name) or not median_of(before, name):
+        if not all(run.metrics.get(EVENTS) and run.metrics.get(name) for run in (*before, *after)):
             continue
         old, new = ([run.metrics[name] / run.metrics[EVENTS] for run in side] for side in (before, after))
         found = repeats.judged(old, new, exact=name in repeats.EXACT, confidence=confidence)
-        change = median(new) / median(old) - 1
-        if found.side is not None and found.low is not None and found.high is not None:
-            if found.over == repeats.RUNS or abs(change) >= repeats.SMALLEST:
-                yield Change(label, change, found.low, found.high, found.over)
-            continue
-        bounds = _over_chunks(before, after, name, confidence, before[0].metrics[EVENTS] / after[0].metrics[EVENTS])
-        if bounds is not None and (bounds[0] > repeats.SMALLEST or bounds[1] < -repeats.SMALLEST):
-            yield Change(label, change, *bounds, repeats.CHUNKS)
+        low, high, over = found.low, found.high, found.over
+        if found.side is None:
+            scale = before[0].metrics[EVENTS] / after[0].metrics[EVENTS]
+            (low, high), over = _over_chunks(before, after, name, confidence, scale) or (0.0, 0.0), repeats.CHUNKS
+        least = 0.0 if over == repeats.RUNS else repeats.SMALLEST
+        if low is not None and high is not None and (low > least or high < -least):
+            yield Change(label, median(new) / median(old) - 1, low, high, over)
 
 
 def _over_chunks(
     before: Runs, after: Runs, name: str, confidence: float, scale: float = 1.0
 ) -> tuple[float, float] | None:
     """Interval of the change over chunks of two runs, times a scale; None where chunks do not make the metric."""
-    one, other = repeats.resampled_chunks(before[0], name), repeats.resampled_chunks(after[0], name, repeats.SEED + 1)
-    if one is None or other is None or len(before) + len(after) > 2:
+    scatter = [repeats.scatter_over_chunks(side[0], name) for side in (before, after)]
+    if None in scatter or len(before) + len(after) > 2:
         return None
-    return repeats.interval(scale * other / one - 1, confidence)
+    ratio = scale * after[0].metrics[name] / before[0].metrics[name]
+    factor = exp(float(ndtri((1 + confidence) / 2)) * hypot(*scatter))  # type: ignore[arg-type]
+    return ratio / factor - 1, ratio * factor - 1
 
 
 FASTER: Final = "faster"
@@ -79,6 +80,9 @@ CANNOT_TELL: Final = "cannot tell"
 
 WALL: Final = "elapsed_time_seconds"
 RATE: Final = "event_rate_elapsed_khz"
+JUDGED: Final = {WALL: "wall time", RATE: "event rate"}
+"""Metrics that are judged, and what they are called."""
+
 METRICS: Final = "metrics"
 THREAD_TIME: Final = "thread time"
 BYTE_LEDGER: Final = "bytes requested"
@@ -93,7 +97,7 @@ SMALL: Final = 0.01
 # Faster or slower
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Speed:
     """Whether a run is "faster" or "slower" than the first, or one "cannot tell", by the metric that was judged."""
 
@@ -115,7 +119,7 @@ class Speed:
         clear = [change.text for change in self.clear]
         if self.told or not clear:
             return "; ".join([self.text, *clear])
-        return "; ".join([*clear, f"{_judged(self.metric)}: {CANNOT_TELL}"])
+        return "; ".join([*clear, f"{JUDGED[self.metric]}: {CANNOT_TELL}"])
 
 
 def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
@@ -123,22 +127,22 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     runs = (*before, *after)
     events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
     name = WALL if len(events) < 2 or abs(events[1] - events[0]) <= 1e-3 * max(events) else RATE
-    clear, what = tuple(clear_changes(before, after, confidence)), _judged(name)
-    lacking = next((run for run in runs if name not in run.metrics), None)
-    if lacking is not None:
-        reason = lacking.missing.get(name, "it was not reported")
-        text = f"{CANNOT_TELL}, because the {what} of {lacking.name} is unknown: {reason}"
-        return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear)
+    clear, what = tuple(clear_changes(before, after, confidence)), JUDGED[name]
+    for run in runs:
+        if name not in run.metrics:
+            reason = run.missing.get(name, "it was not reported")
+            text = f"{CANNOT_TELL}, because the {what} of {run.name} is unknown: {reason}"
+            return Speed(CANNOT_TELL, name, repeats.Judgement(reason=reason), text, clear)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = repeats.judged(old, new, confidence=confidence)
-    bounds = _over_chunks(before, after, name, confidence) if judgement.over is None else None
-    if bounds is not None:  # an interval of the change, where runs give none
+    if judgement.over is None and (bounds := _over_chunks(before, after, name, confidence)):
+        # an interval of the change, where runs give none
         judgement = judgement._replace(low=bounds[0], high=bounds[1], over=repeats.CHUNKS)
-    relative = f" {signed(FRACTION, (median(new) - median(old)) / median(old))}" if median(old) else ""
+    change = f"{what} {signed(FRACTION, median(new) / median(old) - 1)}" if median(old) else what
     if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
         over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
-        relative += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
-    change = f"{what}{relative}, {counted(len(after), 'run')} against {counted(len(before), 'run')}"
+        change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
+    change += f", {counted(len(after), 'run')} against {counted(len(before), 'run')}"
     word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
     text = f"{word}: {change}"
     if judgement.side is None:
@@ -146,12 +150,7 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
     unknown = ", ".join(dict.fromkeys(run.name for run in runs if EVENTS not in run.metrics))
     if name == WALL and unknown:
         text += f"; taken to have as many events, as those of {unknown} are not known"
-    return Speed(word=word, metric=name, judgement=judgement, text=text, clear=clear)
-
-
-def _judged(name: str) -> str:
-    """What the metric that is judged is called."""
-    return "wall time" if name == WALL else "event rate"
+    return Speed(word, name, judgement, text, clear)
 
 
 def all_have(side: Runs, name: str) -> bool:
@@ -165,19 +164,6 @@ def median_of(side: Runs, name: str) -> float:
 
 
 # Metrics and facts
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Something that runs were made on or with, for each side."""
-
-    name: str
-    values: tuple[str, ...]
-
-    @property
-    def differs(self) -> bool:
-        """Whether it is not the same everywhere."""
-        return len(set(self.values)) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +182,6 @@ class Row:
         """Name of the metric, with what statistic it is."""
         return f"{self.metric.label} ({self.metric.statistic})" if self.metric.statistic else self.metric.label
 
-    @property
-    def differs(self) -> bool:
-        """Whether any side differs from the first."""
-        return any(self.differs_at)
-
     def change(self, place: int) -> float | None:
         """Difference of the medians, of a side less the first."""
         first, other = self.spreads[0], self.spreads[place]
@@ -212,33 +193,34 @@ class Row:
         return None if change is None or first is None or not first.median else change / abs(first.median)
 
 
-def facts_of(sides: Sequence[Side]) -> tuple[Fact, ...]:
+def facts_of(sides: Sequence[Side]) -> dict[str, tuple[str, ...]]:
     """All that runs were made on and with; different values of repeats are separated, "-" is not known."""
     names = dict.fromkeys(name for side in sides for run in side.runs for name in run.facts)
-    return tuple(
-        Fact(name, tuple(" / ".join(dict.fromkeys(run.facts.get(name, "-") for run in side.runs)) for side in sides))
+    return {
+        name: tuple(" / ".join(dict.fromkeys(run.facts.get(name, "-") for run in side.runs)) for side in sides)
         for name in names
-    )
+    }
 
 
-def rows_of(sides: Sequence[Side], confidence: float) -> tuple[Row, ...]:
+def rows_of(sides: Sequence[Side], confidence: float) -> Iterator[Row]:
     """All metrics that are numbers."""
-    shown = (metric for metric in CATALOGUE.metrics() if metric.group != RAW)
-    return tuple(_row(metric, sides, confidence) for metric in shown if metric.unit not in (STRUCTURE, WORD))
-
-
-def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
-    name, section, runs = metric.name, METRICS, [side.runs for side in sides]
-    if metric.group in LEDGERS and metric.label in LEDGERS[metric.group].labels:
-        section = THREAD_TIME if metric.group == TIME else BYTE_LEDGER
+    runs = [side.runs for side in sides]
     # beside the total of a ledger small differences of its classes are not shown
-    in_total = section == THREAD_TIME and all_have(runs[0], THREAD_TOTAL)
-    least = SMALL * median_of(runs[0], THREAD_TOTAL) if in_total else 0.0
-    first, *others = (repeats.spread(side, name, confidence) if all_have(side, name) else None for side in runs)
-    asked = partial(repeats.judged, exact=name in repeats.EXACT, confidence=confidence)
-    judgements = [first and other and asked(first.values, other.values) for other in others]
-    differ = (_differs(first, *pair, least) for pair in zip(others, judgements, strict=True))
-    return Row(metric, section, (first, *others), (None, *judgements), (False, *differ))
+    small = SMALL * median_of(runs[0], THREAD_TOTAL) if all_have(runs[0], THREAD_TOTAL) else 0.0
+    for metric in CATALOGUE.metrics():
+        if metric.group == RAW or metric.unit in (STRUCTURE, WORD):
+            continue
+        name, section, exact = metric.name, METRICS, metric.name in repeats.EXACT
+        if metric.group in LEDGERS and metric.label in LEDGERS[metric.group].labels:
+            section = THREAD_TIME if metric.group == TIME else BYTE_LEDGER
+        first, *others = (repeats.spread(side, name, confidence) if all_have(side, name) else None for side in runs)
+        judgements = [
+            first and other and repeats.judged(first.values, other.values, exact=exact, confidence=confidence)
+            for other in others
+        ]
+        least = small if section == THREAD_TIME else 0.0
+        differ = (_differs(first, *pair, least) for pair in zip(others, judgements, strict=True))
+        yield Row(metric, section, (first, *others), (None, *judgements), (False, *differ))
 
 
 def _differs(first: Spread | None, other: Spread | None, judgement: repeats.Judgement | None, least: float) -> bool:

@@ -91,32 +91,6 @@ def test_orders_and_outcomes_are_those_of_the_list() -> None:
     assert command.OUTCOMES == listed.OUTCOMES
 
 
-@pytest.mark.slow
-def test_a_measurement_that_lacks_its_chunks_is_unreadable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    (folder / "fast" / "chunks.parquet").unlink()
-    assert main(["list", str(folder), "--outcome", "unreadable"]) == 0
-    out = capsys.readouterr().out
-    assert names(out) == ["fast"]
-    assert "chunks.parquet is missing" in out
-
-
-@pytest.mark.slow
-def test_a_copy_that_is_not_finished_is_unreadable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    whole = (folder / "fast" / "tasks.parquet").read_bytes()
-    for size in (0, 3, len(whole) - 1):
-        (folder / "fast" / "tasks.parquet").write_bytes(whole[:size])
-        assert main(["list", str(folder), "--outcome", "unreadable"]) == 0
-        out = capsys.readouterr().out
-        assert names(out) == ["fast"]
-        assert "tasks.parquet cannot be read (ValueError: its end is missing)" in out
-
-
 def test_an_empty_folder_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"There are no measurements in {tmp_path}.\n"

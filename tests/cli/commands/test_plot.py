@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from matplotlib.colors import to_hex
-from matplotlib.image import imread
 
 from roastcoffea.cli import main
-from roastcoffea.visualization.draw import DARK
 from roastcoffea.visualization.plots import PLOTS
 
 
@@ -42,13 +39,6 @@ def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_plot_draws_for_a_dark_background(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", str(drawable), "byte_ledger", "--dark", "-o", str(tmp_path)]) == 0
-    corner = imread(capsys.readouterr().out.strip())[0, 0]
-    assert to_hex(corner).upper() == DARK.ground
-
-
-@pytest.mark.slow
 def test_plot_without_names_draws_all_that_can_be(
     drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,13 +47,6 @@ def test_plot_without_names_draws_all_that_can_be(
     assert len(out.splitlines()) + len(err.splitlines()) == len(PLOTS)
     assert "plot_stragglers has nothing to draw" in err
     assert sorted(map(str, (tmp_path / "all").iterdir())) == sorted(out.splitlines())
-
-
-def test_a_plot_that_is_named_twice_is_drawn_once(
-    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plot", str(drawable), "sections", "plot_sections", "sections", "-o", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'sections.png'}\n"
 
 
 @pytest.mark.slow

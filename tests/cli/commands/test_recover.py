@@ -83,13 +83,6 @@ def test_a_list_of_measurements_mentions_it(place: Path, runs: Path, capsys: pyt
     assert f"1 lost run in {place} can be recovered: roastcoffea recover" in capsys.readouterr().err
 
 
-def test_lost_runs_are_mentioned_where_nothing_was_ever_saved(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["list", str(tmp_path / "roastcoffea-runs")]) == 1
-    assert f"1 lost run in {place} can be recovered: roastcoffea recover" in capsys.readouterr().err
-
-
 def test_journals_of_a_scheduler_are_for_another_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

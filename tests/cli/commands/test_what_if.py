@@ -45,7 +45,7 @@ def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["spread"] is None
 
 
-def test_numbers_that_name_runs_are_runs(
+def test_several_numbers_follow_an_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from roastcoffea.cli import reading as what_if
@@ -57,8 +57,8 @@ def test_numbers_that_name_runs_are_runs(
     monkeypatch.setattr("roastcoffea.studies.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given)))
     monkeypatch.setattr(what_if.shell, "print_study", lambda *_: None)
     for words, runs, workers in (
-        (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),
-        (["first", "--workers", "1", "2", "4"], ["first"], (1, 2, 4)),
+        (["2024", "--workers", "1", "2"], ["2024"], (1, 2)),
+        (["first", "--workers=1", "2", "4"], ["first"], (1, 2, 4)),
         (["--workers", "1", "2", "--threads", "3", "4", "first"], ["first"], (1, 2)),
         (["first", "--workers", "2024"], ["first"], (2024,)),
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from dataclasses import replace
 
@@ -84,24 +83,6 @@ def test_amounts_have_the_unit_of_their_metric() -> None:
     rows = {row[0]: row for row in sheet(found, "metrics").rows}
     assert [str(cell) for cell in rows["elapsed"]] == ["elapsed", "32 s", "48 s", "+16 s", "+50 %"]
     assert "elapsed" in found.to_markdown()
-
-
-def test_what_does_not_differ_is_counted_and_shown_on_request() -> None:
-    found = comparison()
-    (few,) = (sheet.notes[-1] for sheet in found.sheets() if sheet.title == "notes")
-    assert few.endswith("are left out; --all (everything=True) shows them.")
-    every = {row[0] for row in sheet(found, "metrics", everything=True).rows}
-    assert every > {row[0] for row in sheet(found, "metrics").rows}
-
-
-def test_the_document_is_plain_json() -> None:
-    found = comparison(fail_if=["total_events < 0%"])
-    document = json.loads(json.dumps(found.as_dict()))
-    assert (document["format"], document["status"]) == ("roastcoffea comparison 1", 0)
-    (pair,) = document["comparisons"]
-    assert pair["explanation"]["wall_seconds"] == 16.0
-    assert document["metrics"]["elapsed_time_seconds"]["changes"][0]["relative"] == 0.5
-    assert document["conditions"][0]["outcome"] == "passed"
 
 
 def loaded(cpu: float, wait: float, name: str) -> Run:

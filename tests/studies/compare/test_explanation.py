@@ -11,7 +11,7 @@ from made_runs import BRANCHES, CLIENT_OF, TIME, branch, observation
 
 from roastcoffea.metrics.phases import COLUMNS_OF
 from roastcoffea.studies.explanation import Difference, divided, explained
-from roastcoffea.studies.observations import Observation, Work
+from roastcoffea.studies.observations import Observation
 
 
 def parts(explanation: Difference) -> dict[str, tuple[float, float]]:
@@ -108,13 +108,8 @@ def test_start_up_and_what_comes_after_stand_apart() -> None:
     }
 
 
-def work(events: int, compute: float) -> Work:
-    return Work(
-        events,
-        0,
-        0,
-        dict.fromkeys(COLUMNS_OF, 0.0) | {"compute": compute},
-    )
+def work(events: int, compute: float) -> dict[str, float]:
+    return {"events": events, "bytes": 0, "chunks": 0} | dict.fromkeys(COLUMNS_OF, 0.0) | {"compute": compute}
 
 
 def test_other_nodes_are_told_from_code_by_the_nodes_of_both() -> None:

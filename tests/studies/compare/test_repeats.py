@@ -14,7 +14,6 @@ from roastcoffea.studies.observations import (
     RUNS,
     judged,
     ranks_left_out,
-    resampled_chunks,
     spread,
 )
 
@@ -46,11 +45,6 @@ def test_the_interval_ends_where_ranks_tell_groups_apart(sizes: tuple[int, int],
         beyond, within = (stats.mannwhitneyu(old + bound + step, new, **exact).pvalue for step in (outwards, -outwards))
         assert beyond <= 1 - confidence + 1e-9
         assert within > 1 - confidence - 1e-3 * many
-
-
-def test_ranks_of_few_runs_reach_no_level() -> None:
-    assert [ranks_left_out(*sizes, 0.95) for sizes in ((2, 2), (3, 3), (3, 4), (2, 7))] == [0, 0, 0, 0]
-    assert [ranks_left_out(*sizes, 0.95) for sizes in ((4, 4), (3, 5), (2, 8), (5, 5))] == [1, 1, 1, 3]
 
 
 def test_a_run_that_went_astray_hides_little() -> None:
@@ -138,26 +132,16 @@ def test_a_median_has_an_interval_over_runs() -> None:
 
 
 def test_one_run_has_an_interval_over_its_chunks() -> None:
-    seconds = np.random.default_rng(6).exponential(1.0, 400)
+    seconds = np.random.default_rng(6).exponential(0.1, 400)
     run = observation(chunk_seconds=seconds)
     found = spread([run], "elapsed_time_seconds")
     assert found.over == CHUNKS
     half = 1.96 * np.std(seconds) * np.sqrt(400) / 4  # what chunks scatter by is shared by four threads
-    assert (found.low, found.high) == pytest.approx((found.median - half, found.median + half), rel=0.15)
+    assert (found.low, found.high) == pytest.approx((found.median - half, found.median + half), rel=0.02)
     assert spread([run], "num_chunks").over is None
-    rates = resampled_chunks(run, "event_rate_elapsed_khz")
-    walls = resampled_chunks(run, "elapsed_time_seconds")
-    assert rates is not None
-    assert walls is not None
-    assert rates * walls == pytest.approx(np.full(len(rates), 1.0))  # 1000 events, whatever they take
-
-
-def test_welch_of_groups_that_scatter_differently() -> None:
-    """Means of 2 and 6, variances 1 and 9, three each: 10/3 of variance, and 2.44 degrees of freedom."""
-    found = judged((1.0, 2.0, 3.0), (3.0, 6.0, 9.0), relative=False)
-    freedom = (10 / 3) ** 2 / ((1 / 3) ** 2 / 2 + 3**2 / 2)
-    reach = stats.t.ppf(0.975, freedom) * (10 / 3) ** 0.5
-    assert (found.low, found.high) == pytest.approx((4 - reach, 4 + reach))
+    rates = spread([run], "event_rate_elapsed_khz")
+    # 1000 events, whatever they take
+    assert (rates.low * found.high, rates.high * found.low) == pytest.approx((1.0, 1.0))
 
 
 def test_a_group_without_scatter_is_no_error() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_runs import observation, with_metric
-from scipy.stats import beta
 
 from roastcoffea.studies.observations import Observation, Side
 from roastcoffea.studies.side_by_side import (
@@ -37,8 +36,7 @@ def row(name: str, *sides: Side) -> Row:
 
 def test_facts_of_repeats_and_of_what_is_not_known() -> None:
     one, two, other = (replace(observation(), facts=facts) for facts in ({"a": "1"}, {"a": "2"}, {"a": "1", "b": "x"}))
-    facts = {fact.name: (fact.values, fact.differs) for fact in facts_of([side("A", one, two, one), side("B", other)])}
-    assert facts == {"a": (("1 / 2", "1"), True), "b": (("-", "x"), True)}
+    assert facts_of([side("A", one, two, one), side("B", other)]) == {"a": ("1 / 2", "1"), "b": ("-", "x")}
 
 
 def test_changes_are_those_of_medians() -> None:
@@ -68,7 +66,7 @@ def test_small_differences_of_a_ledger_are_not_shown(after: float, differs: bool
     name, total = "time_idle_tail_seconds", "time_total_seconds"
     metrics = [{name: seconds, total: 31.0} for seconds in (1.0, after)]
     found = row(name, *(side("x", observation(metrics=each)) for each in metrics))
-    assert (found.section, found.differs) == (THREAD_TIME, differs)
+    assert (found.section, any(found.differs_at)) == (THREAD_TIME, differs)
 
 
 WALLS = (10.0, 10.1, 10.2, 9.9)
@@ -112,41 +110,3 @@ def test_a_run_without_the_metric_tells_nothing() -> None:
     assert found.word == CANNOT_TELL
     assert found.text == "cannot tell, because the wall time of by hand is unknown: it has no stop"
     assert found.judgement.reason == "it has no stop"
-
-
-@pytest.mark.parametrize("confidence", [0.8, 0.99])
-def test_a_higher_confidence_takes_a_wider_interval(confidence: float) -> None:
-    usual, other = (speed(taking(*WALLS), taking(*WALLS[::-1]), level).judgement for level in (0.95, confidence))
-    width, of_other = ((found.high or 0.0) - (found.low or 0.0) for found in (usual, other))
-    assert (of_other > width) == (confidence > 0.95)
-
-
-SAME = (1.055, 1.046, 1.134, 1.064, 1.050, 1.085, 1.051, 1.050, 1.068, 1.041)
-SAME += (1.052, 1.042, 1.078, 1.205, 1.028, 1.041, 1.075, 1.091, 1.065, 1.046)
-"""Seconds that repeats of one run really took, on a machine that did other things as well."""
-
-A_FIFTH_SLOWER = (1.269, 1.313, 1.270, 1.255, 1.257, 1.388, 1.281, 1.264, 1.258, 1.266)
-"""The same with a sleep that makes them a fifth slower."""
-
-
-@pytest.mark.slow
-def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
-    same, slower = (with_metric(WALL, *seconds) for seconds in (SAME, A_FIFTH_SLOWER))
-    drawn, draws = np.random.default_rng(1), 300
-    words = [
-        speed(*([side[place] for place in drawn.permutation(len(side))[:5]] for side in (same, slower))).word
-        for _ in range(draws)
-    ]
-    assert words.count(SLOWER) >= 0.95 * draws
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_repeats_that_were_really_measured_are_seldom_told_apart(size: int) -> None:
-    same, draws, drawn = with_metric(WALL, *SAME), 500, np.random.default_rng(size)
-    told = 0
-    for _ in range(draws):
-        order = drawn.permutation(len(same))
-        groups = [[same[place] for place in some] for some in (order[:size], order[size : 2 * size])]
-        told += speed(*groups).word != CANNOT_TELL
-    assert beta.ppf(0.95, told + 1, draws - told) <= 0.08

@@ -10,12 +10,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from roastcoffea.studies.history_analysis import (
-    FALSE_ALARMS,
-    change_points,
-    fewest_runs,
-    p_value,
-)
+from roastcoffea.studies.history_analysis import FALSE_ALARMS, FEWEST_RUNS, change_points, p_value
 
 RUNS = 24
 
@@ -66,14 +61,10 @@ def test_what_is_no_change_is_not_marked() -> None:
     assert change_points(one_run_astray) == []
 
 
-@pytest.mark.parametrize("risk", [0.05, 0.025, 0.01])
-def test_with_fewer_runs_no_change_can_be_told(risk: float) -> None:
-    fewest = fewest_runs(risk)
-    assert fewest == {0.05: 10, 0.025: 12, 0.01: 14}[risk]
-    for count in range(2, fewest):
-        assert change_points([*range(count // 2), *range(100, 100 + count - count // 2)], risk) == []
-    half = fewest // 2
-    assert change_points([*range(half), *range(100, 100 + half)], risk) == [half]
+def test_with_fewer_runs_no_change_can_be_told() -> None:
+    for count in range(2, FEWEST_RUNS + 1):
+        values = [*range(count // 2), *range(100, 100 + count - count // 2)]
+        assert change_points(values, 0.025) == [count // 2] * (count == FEWEST_RUNS)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from made_runs import entry, made_run, plan
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Environment, Run
-from roastcoffea.studies.history_analysis import CPU, RATE, Change, Entry, changes, entry_of, noisy_facts
+from roastcoffea.studies.history_analysis import CPU, RATE, Change, Entry, changes, entry_of
 
 CHUNKS = [plan(0.5, 0.5)] * 8
 
@@ -50,13 +49,3 @@ def test_facts_that_change() -> None:
     newer = entry(1, facts={"coffea": "2026.1", "chunksize": "5"})
     assert changes(entry(0), newer) == [Change("coffea", "2025.11", "2026.1"), Change("chunksize", "-", "5")]
     assert str(changes(entry(0), newer)[0]) == "coffea 2025.11 -> 2026.1"
-
-
-def test_facts_that_change_all_the_time_tell_nothing() -> None:
-    runs = [
-        entry(number, facts={"hosts": f"node{number}", "coffea": "2025.11" if number < 5 else "2026.1"})
-        for number in range(9)
-    ]
-    steps = [changes(*pair) for pair in pairwise(runs)]
-    assert noisy_facts(steps) == {"hosts"}
-    assert noisy_facts(steps[4:5]) == noisy_facts([]) == set()

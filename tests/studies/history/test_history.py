@@ -142,21 +142,6 @@ def test_programs_get_all_of_it() -> None:
     assert "CPU/event" in found._repr_html_()
 
 
-def test_a_few_runs_and_no_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    of([entry(0, values={}, reason="it failed: OSError")]).print()
-    assert "run-00: it failed: OSError" in capsys.readouterr().out
-
-
-def test_a_run_that_is_not_used_says_so_however_narrow_its_table_is(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [replace(run, name=f"a-name-of-many-letters-{number:02d}") for number, run in enumerate(with_cpu(LOW))]
-    lost = replace(entry(9, reason="it failed: OSError", failures=12345), name="another-name-of-many-letters")
-    of([*runs, lost]).print()
-    text = capsys.readouterr().out
-    table = text.partition("\nRuns\n")[2].partition("\n\n")[0]
-    assert "not used" in table
-    assert max(map(len, text.splitlines())) <= 80
-
-
 def test_runs_of_a_day_are_listed_with_their_times(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [replace(run, start=1_700_000_000.0 + 60 * number) for number, run in enumerate(with_cpu(LOW))]
     of(runs).print()

@@ -94,10 +94,6 @@ def test_names_are_text() -> None:
     assert all(href.startswith("#") for href in hrefs)
 
 
-def test_one_run_is_not_drawn() -> None:
-    assert "<svg" not in history_page.page_of(Path("runs"), [analysis_of([entry(0)])], [], Path("pages"))
-
-
 @pytest.fixture
 def shown(browser: Browser, page: Path) -> Iterator[Browser]:
     browser.scripts(True)
