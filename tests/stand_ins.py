@@ -480,6 +480,12 @@ class Observed:
         self.closed: list[bool] = []
         self.observer = Observer(self.scheduler, lambda: self.closed.append(True))
 
+    def recorded_in(self, folder: Path) -> FacilityPlugin:
+        """The observer, which records in this folder from now on."""
+        self.observer = recorder = FacilityPlugin(self.scheduler, lambda: self.closed.append(True), folder)
+        recorder.tokens[RECORDER] = "token"
+        return recorder
+
     def pass_time(self, seconds: int) -> None:
         """Let seconds pass, in which the workers are sampled."""
         for _ in range(seconds):
@@ -541,9 +547,7 @@ def made_record(number: int, seconds: float) -> dict[str, Any]:
 
 def recorded(observed: Observed, folder: Path) -> FacilityPlugin:
     """A run that ended, with metered chunks, and one that goes on, without."""
-    observed.observer.tokens[RECORDER] = "token"
-    observed.scheduler.plugins = {}
-    recorder = FacilityPlugin(observed.scheduler, observed.observer, folder)
+    recorder = observed.recorded_in(folder)
     for number in range(4):
         task = observed.chunk(number, "call-1")
         observed.pass_time(1)
@@ -552,10 +556,8 @@ def recorded(observed: Observed, folder: Path) -> FacilityPlugin:
     observed.end(lost, 1.0, state="released", reason="handle-worker-cleanup-1")
     observed.forget(lost)
     observed.pass_time(40)
-    recorder.tick(observed.now)
     observed.end(observed.chunk(10, "call-2"), 9.0)
     observed.pass_time(1)
-    recorder.tick(observed.now)
     assert wait_until(lambda: len(journals_in(folder)[0]) == 3)  # threads write them
     assert wait_until(lambda: any(recorded_in(one).run.get("ended") for one in journals_in(folder)[0]))
     return recorder

@@ -29,13 +29,13 @@ from stored import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor
+from roastcoffea.backends.attempts import LONGEST_TEXT
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.journal import ENDING
-from roastcoffea.log.kinds import LONGEST_TEXT
 from roastcoffea.log.workers import ClusterLog
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor import views

@@ -24,6 +24,7 @@ from roastcoffea.instrument.calls import given_name
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.tasks import CARRIED, settings_of
 from roastcoffea.interrupts import Enterable, interrupts_held
+from roastcoffea.log.marks import FromEnvironment
 from roastcoffea.recording.assembly import BlackBox, Ending, Place, RunRecords, checked_place
 from roastcoffea.records.run import FAILED, FINISHED
 from roastcoffea.redaction import redacted_values
@@ -284,8 +285,13 @@ class MetricsCollector(Enterable):
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
-        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+    def step(
+        self, executor: Any, call: str | None, *, preprocessing: bool
+    ) -> AbstractContextManager[FromEnvironment | None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing.
+
+        It returns what the tasks are to report of their environment.
+        """
         return self._backend.step(executor, call, preprocessing=preprocessing)
 
     def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +13,11 @@ from typing import Any
 import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
-from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
-from processes import PATIENCE
+from coffea.processor import IterativeExecutor, Runner
 from test_documentation import DOCS, RUN_HERE
 
 from roastcoffea import Measurement, MetricsCollector, load
-from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
+from roastcoffea.backends.base import AbstractMetricsBackend
 
 HERE = f"{socket.gethostname()}/{os.getpid()}"
 METRICS = {("execute", "Jets", "thread-cpu", "seconds"): 1.5, ("execute", "Jets", "disk-read", "bytes"): 3.0}
@@ -108,13 +106,6 @@ def test_five_methods_are_enough(sample: Any, tmp_path: Any) -> None:
     assert again.fine_metrics == METRICS
 
 
-def test_threads_of_the_run_are_those_of_the_backend(sample: Any) -> None:
-    measurement = measured(Pool(lambda began, ended: {"worker_cores": {HERE: [(began, 3), (ended, 3)]}}), sample)
-    assert measurement.metrics["total_cores"] == 3
-    assert measurement.time_ledger.total == pytest.approx(3 * (measurement.run.stop - measurement.run.start))
-    assert "no series but worker_cores" in measurement.workers.attrs["absent"]
-
-
 class Two(AbstractMetricsBackend):
     """The two methods without which there is no backend."""
 
@@ -192,48 +183,6 @@ def test_fine_metrics_that_are_none_are_refused(metrics: Any) -> None:
     measurement = measured(backend)
     assert "get_span_metrics() failed: TypeError: it returned" in measurement.problems[0]
     assert measurement.fine_metrics == {}
-
-
-def test_an_error_of_the_analysis_comes_out_unchanged() -> None:
-    error = KeyError("of the user")
-    with pytest.raises(KeyError) as raised, MetricsCollector(backend=Pool(two_workers)) as collector:
-        raise error
-    assert raised.value is error
-    assert collector.measurement.outcome == "failed"
-    assert collector.measurement.fine_metrics == METRICS
-
-
-@pytest.mark.slow
-def test_a_backend_serves_several_collectors(sample: Any) -> None:
-    backend = Pool(two_workers)
-    before = set(threading.enumerate())
-    found = [measured(backend, sample) for _ in range(3)]
-    assert [measurement.metrics["num_chunks"] for measurement in found] == [4, 4, 4]
-    # event loops of other tests' clusters may start a thread of their own pools meanwhile
-    begun = [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio_")]
-    for thread in begun:
-        thread.join(PATIENCE)  # what ends by itself may need its time
-        assert not thread.is_alive()
-
-
-@pytest.mark.slow
-def test_threads_of_a_pool_are_measured(sample: Any) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    backend = Pool(lambda began, ended: {"worker_cores": {HERE: [(began, 2), (ended, 2)]}})
-    with MetricsCollector(backend=backend) as collector:
-        executor = FuturesExecutor(pool=ThreadPoolExecutor, workers=2, status=False)
-        Runner(executor, chunksize=1000, schema=NanoAODSchema)(sample, processor_instance=Jets())
-    measurement = collector.measurement
-    assert measurement.problems == []
-    assert set(measurement.chunks["worker"]) == {HERE}
-    assert measurement.metrics["total_cores"] == 2
-
-
-@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), "1", None, True])
-def test_intervals_are_positive_numbers(interval: Any) -> None:
-    with pytest.raises(ValueError, match="interval must be a positive number of seconds, not"):
-        checked_interval(interval)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,27 +72,6 @@ def task_of_this_span(number: int) -> str:
     return str(number)
 
 
-def test_the_class_as_the_documents_use_it_three_times(client: Any) -> None:
-    backend = DaskMetricsBackend(client)
-    workers = set(client.scheduler_info()["workers"])
-    for cycle, function in enumerate((abs, hex, oct)):  # each of a name of its own, as above
-        backend.start_tracking()  # the documented default
-        span_info = backend.create_span(name=f"cycle-{cycle}")
-        with span_info["context"] as span_id:
-            client.gather(client.map(function, range(cycle + 2), pure=False))
-        span_info["id"] = span_id
-        key = ("execute", function.__name__, "thread-cpu", "seconds")
-        metrics = partial(backend.get_span_metrics, span_info=span_info, delay=2.0)
-        assert wait_until(partial(has_amount, metrics, key))
-        tracking = backend.stop_tracking()
-        assert set(tracking) == {"worker_counts", *WORKER_SERIES}
-        assert set(tracking["worker_counts"].values()) == {2}
-        assert {worker for field in WORKER_SERIES for worker in tracking[field]} == workers
-        assert backend.tasks().num_rows == cycle + 2
-    assert backend.supports_fine_metrics() is True
-    assert backend.get_span_metrics({"name": "no id"}) == {}
-
-
 def has_amount(metrics: Callable[[], dict[Any, float]], key: tuple[str, ...]) -> bool:
     return metrics().get(key, 0.0) > 0
 
@@ -103,12 +81,6 @@ def test_a_backend_needs_a_client() -> None:
         DaskMetricsBackend(None)
     with pytest.raises(TypeError, match="not str"):
         DaskMetricsBackend("tcp://127.0.0.1:8786")
-
-
-@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "0.5"])
-def test_delays_are_bounds_in_seconds(client: Any, delay: Any) -> None:
-    with pytest.raises(ValueError, match="delay must be a number of seconds"):
-        DaskMetricsBackend(client).get_span_metrics({"id": "x"}, delay=delay)
 
 
 def test_a_long_delay_is_not_slept_through(client: Any) -> None:

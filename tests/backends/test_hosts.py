@@ -12,7 +12,7 @@ from handmade import handmade_run
 
 import roastcoffea
 from roastcoffea import Measurement
-from roastcoffea.backends.hosts import environment_of, hosts_of, versions_on, with_more, with_others, with_withheld
+from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_others, with_withheld
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -203,20 +203,6 @@ def test_workers_of_one_number_in_two_containers_are_two() -> None:
     ]
     (host,) = with_others([NODE], before, now)
     assert host.others == pytest.approx((150.0 - 100.0) / 100.0)
-
-
-def test_versions_of_workers_that_left_stay() -> None:
-    first = versions_on([{"versions": {"coffea": "2025.12.0", "uproot": "5.7.1"}}], {})
-    assert versions_on([{"versions": {"coffea": "2026.9.0"}}], first) == {
-        "coffea": "2025.12.0, 2026.9.0",
-        "uproot": "5.7.1",
-    }
-    assert versions_on([], first) == first
-
-
-def test_hosts_of_older_records_have_no_machine() -> None:
-    host = Host(name="node", cores=8, memory=None)
-    assert host.node_cores is host.node_memory is None
 
 
 def test_the_environment_has_the_versions_of_this_process() -> None:

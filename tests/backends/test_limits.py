@@ -9,21 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import psutil
 import pytest
-from analyses import Jets
-from coffea.nanoevents import NanoAODSchema
-from coffea.processor import IterativeExecutor, Runner
 from dask.system import CPU_COUNT
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 from processes import PATIENCE
 
 from roastcoffea import MetricsCollector
-from roastcoffea.backends import local
 from roastcoffea.backends.hosts import hosts_of
-from roastcoffea.backends.limits import ALL_GROUPS, limits, stolen, throttling, withheld
+from roastcoffea.backends.limits import ALL_GROUPS, limits, stolen, throttling
 
 
 def test_limits_are_those_that_dask_knows() -> None:
@@ -93,10 +88,6 @@ def test_throttling_is_that_of_all_groups_of_the_process(
     assert throttling(str(file), str(groups)) == (expected and pytest.approx(expected))
 
 
-def test_where_the_system_has_no_groups_nothing_is_known(tmp_path: Path) -> None:
-    assert throttling(str(tmp_path / "cgroup"), str(tmp_path / "groups")) is None
-
-
 def test_workers_tell_of_their_throttling(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def throttled(dask_worker: Any) -> None:
         (half,) = (plugin for name, plugin in dask_worker.plugins.items() if name.startswith("roastcoffea"))
@@ -122,21 +113,6 @@ def test_steal_is_that_of_all_processors(tmp_path: Path) -> None:
     file.write_text("cpu 1 2 3\n")
     assert stolen(str(file)) is None
     assert stolen(str(tmp_path / "none")) is None
-
-
-def test_processes_of_this_host_share_its_throttling(sample: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = Runner(executor=IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=4000, metadata_cache={})
-    before, (*_, taken) = throttling(), withheld()
-    earlier = (None, None) if before is None else (before[0] - 2, before[1] - 5)
-    monkeypatch.setattr(local, "withheld", lambda: (*earlier, taken))
-    with MetricsCollector() as collector:
-        runner(sample, processor_instance=Jets())
-    (lifetime,) = collector.measurement.lifetimes.to_dict("records")
-    if before is None:
-        assert pd.isna(lifetime["throttled_seconds"])
-    else:
-        assert lifetime["throttled_seconds"] >= 2
-        assert lifetime["throttled_periods"] >= 5
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from analyses import KernelCounted
 from coffea.nanoevents import NanoAODSchema
-from coffea.processor import IterativeExecutor, ParslExecutor, Runner
+from coffea.processor import ParslExecutor, Runner
 from processes import wait_until
 
 from roastcoffea import MetricsCollector
-from roastcoffea.backends.parsl import ParslManagers
-from roastcoffea.log.marks import PARSL_MANAGER, PARSL_RANK
+from roastcoffea.backends.parsl import MANAGER, RANK, ParslManagers
 
 LOGS = Path(__file__).parent.parent / "data" / "parsl"
 FIRST, SECOND, THIRD = "909650ec1b9f", "aa8bbadaf908", "0993ba4f9bbe"
@@ -37,9 +36,8 @@ def managers(folder: Path = LOGS) -> tuple[ParslManagers, list[str]]:
     )
     found = ParslManagers(problems.append)
     executor = ParslExecutor(config=SimpleNamespace(executors=[pool]))
-    found.learn(executor)
-    found.learn(executor)
-    found.learn(IterativeExecutor())
+    for _ in range(2):
+        assert found.size(executor) is None
     return found, problems
 
 
@@ -50,9 +48,9 @@ def chunks_of(times: dict[str, list[tuple[float, float]]]) -> Any:
 def test_workers_on_other_hosts_replaced_ones_and_those_without_a_chunk() -> None:
     found, problems = managers()
     facts = {
-        "node-1/10": {PARSL_MANAGER: FIRST, PARSL_RANK: "0"},
-        "node-2/20": {PARSL_MANAGER: THIRD, PARSL_RANK: "1"},
-        "node-2/21": {PARSL_MANAGER: THIRD, PARSL_RANK: "1"},
+        "node-1/10": {MANAGER: FIRST, RANK: "0"},
+        "node-2/20": {MANAGER: THIRD, RANK: "1"},
+        "node-2/21": {MANAGER: THIRD, RANK: "1"},
     }
     busy = {
         "node-1/10": [(START + 1, START + 5)],
@@ -84,8 +82,8 @@ def test_workers_on_other_hosts_replaced_ones_and_those_without_a_chunk() -> Non
     assert jobs[f"node-1/{SECOND}-0"] is None
     assert {row["name"].split(",")[0] for row in rows} == {"block 0", "block 1", "block 2"}
     assert found.known
-    assert found.have(facts["node-1/10"])
-    assert not found.have({})
+    assert found.has(facts["node-1/10"])
+    assert not found.has({})
     assert problems == []
 
 
@@ -93,7 +91,7 @@ def test_managers_outside_of_the_run_have_no_workers_in_it() -> None:
     found, _ = managers()
     worker = {"worker": "node-1/10", "host": "node-1", "threads": 1}
     rows = [dict(worker)]
-    facts = {"node-1/10": {PARSL_MANAGER: FIRST, PARSL_RANK: "0"}}
+    facts = {"node-1/10": {MANAGER: FIRST, RANK: "0"}}
     found.complete(rows, facts, chunks_of({"node-1/10": [(START, START + 1)]}), START - 1.0, START + 1.0)
     assert [row["worker"] for row in rows] == ["node-1/10", f"node-1/{FIRST}-1"]
 

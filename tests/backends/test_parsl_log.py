@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roastcoffea.backends.parsl import managers_in, managers_of
+from roastcoffea.backends.parsl import managers_in
 
 LOG = Path(__file__).parent.parent / "data" / "parsl" / "interchange.log"
 """What an interchange of Parsl 2026.10.26 logged, with other names of hosts and fewer packages."""
@@ -18,7 +18,7 @@ FIRST, SECOND = "909650ec1b9f", "aa8bbadaf908"
 
 
 def test_managers_from_registration_to_the_end_of_their_block() -> None:
-    managers = managers_of(LOG, PATIENCE)
+    managers = managers_in(LINES, PATIENCE)
     assert [(row["manager"], row["block"], row["host"], row["workers"]) for row in managers] == [
         (FIRST, "0", "node-1", 2),
         (SECOND, "2", "node-1", 2),

@@ -106,10 +106,6 @@ def test_samples_come_exactly_when_they_are_due(
     assert set(found["workers"]) == {2}
 
 
-def test_nothing_is_sampled_where_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(sampled(monkeypatch, 3.0, None)) == 0
-
-
 def test_what_a_blocked_loop_kept_out_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     # due were those of 1.1, 1.2, 1.3 and 1.4 s, of which the last one is taken when the loop goes on
     found = sampled(monkeypatch, 3 - SHORTLY, 0.1, lambda loop: loop.call_later(1.01, loop.take, 0.45))
@@ -209,14 +205,6 @@ def test_a_pace_that_would_burden_the_scheduler_is_told(client: Client) -> None:
         client.submit(abs, 1, pure=False).result()
     (problem,) = collector.measurement.problems
     assert problem == "an interval of 0.001 s would burden the scheduler: it was sampled every 0.05 s"
-
-
-def test_a_collector_that_does_not_track_has_no_samples(client: Client) -> None:
-    with MetricsCollector(client, track_workers=False) as collector:
-        client.submit(abs, 1, pure=False).result()
-    measurement = collector.measurement
-    for frame in (measurement.sampling, measurement.worker_states, measurement.workers):
-        assert frame.attrs["absent"] == "track_workers=False"
 
 
 # how it leaves

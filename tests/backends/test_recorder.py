@@ -6,10 +6,8 @@ import time
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from roastcoffea.backends.recorder import TABLES, Recorder
-from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.packing import packed_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
@@ -44,25 +42,6 @@ class Plain(Recorder):
         return table_of_rows(SAMPLE_COLUMNS, [{"worker": "w", "time": time.time(), "memory": 1000}])
 
 
-def test_each_period_has_a_name_and_problems_of_its_own() -> None:
-    backend = Plain()
-    assert (backend.is_open, backend.was_open) == (False, False)
-    backend.open(None)
-    first = backend.name
-    backend.note("one")
-    backend.note("one")
-    backend.received.take(b"nothing that can be unpacked")
-    assert backend.notes()[0] == "one"
-    assert len(backend.notes()) == 2
-    with pytest.raises(RoastcoffeaError, match="already"):
-        backend.open(None)
-    backend.close()
-    assert (backend.is_open, backend.was_open, backend.name) == (False, True, first)
-    backend.open(None)
-    assert backend.name != first
-    assert backend.notes() == []
-
-
 def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers() -> None:
     backend = Plain()
     backend.open(None)
@@ -89,16 +68,6 @@ def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers(
     assert backend.table("sections", None, T, T + 5) is None
     (lifetime,) = tables["lifetimes"].to_pylist()
     assert (lifetime["start"], lifetime["stop"]) == (T, T + 5)
-
-
-def test_tracking_under_the_older_names() -> None:
-    backend = Plain()
-    backend.start_tracking(1.0)
-    data = backend.stop_tracking()
-    ((_, memory),) = data["worker_memory"]["w"]
-    assert memory == 1000
-    assert max(data["worker_counts"].values()) == 1
-    assert not backend.is_open
 
 
 def test_a_collector_that_was_given_a_recorder_has_one_of_its_own() -> None:

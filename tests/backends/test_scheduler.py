@@ -35,9 +35,10 @@ from stand_ins import (
 )
 from stand_ins import STARTED as T
 
+from roastcoffea.backends.attempts import MOST_PROBLEMS
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log import kinds as writer
-from roastcoffea.log.kinds import BLOCK, MOST_PROBLEMS
+from roastcoffea.log.kinds import BLOCK
 from roastcoffea.log.workers import ClusterLog
 from roastcoffea.records.workers import (
     ERROR,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,10 +95,11 @@ def test_records_and_tables_of_a_real_log() -> None:
     with logs.step(executor, "call", preprocessing=False):
         executor.custom_init(SimpleNamespace(logging_directory=str(LOGS)))
     assert executor.custom_init is None
-    (attempt,) = [one for one in TransactionLog.of(LOGS).attempts if one["task"] == 5]
+    log = TransactionLog((LOGS / "transactions").read_text().splitlines())
+    (attempt,) = [one for one in log.attempts if one["task"] == 5]
     rows = [
-        {"call": "call", "key": "taskvine-5", "worker": "node-1/17", "start": attempt["start"] + 0.5},
-        {"call": "call", "key": "taskvine-99", "worker": "node-1/18", "start": attempt["start"]},
+        {"call": "call", "key": "5", "worker": "node-1/17", "start": attempt["start"] + 0.5},
+        {"call": "call", "key": "99", "worker": "node-1/18", "start": attempt["start"]},
         {"call": "elsewhere", "key": None, "worker": "node-1/19", "start": attempt["start"]},
     ]
     facts = {"node-1/17": {"batch_system": "slurm", "job": "5", "job_start": attempt["start"] - 9.0}}
@@ -108,17 +110,18 @@ def test_records_and_tables_of_a_real_log() -> None:
     task = tasks[placed[0]["key"]]
     assert task["run_id"] == placed[0]["run_id"]
     assert task["startup_seconds"] == pytest.approx(0.5)
-    assert logs.attempts() == {"processor": 16, "preprocessing": 4, "merge": 5, "other": 0}
+    assert Counter(task["kind"] for task in tasks.values()) == {"processor": 16, "preprocessing": 4, "merge": 5}
     start, stop = attempt["start"], attempt["stop"]
-    lifetimes = logs.lifetimes(start, stop).to_pylist()
+    lifetimes: list[dict[str, Any]] = []
+    logs.complete(lifetimes, {}, lambda worker: [], start, stop)
     assert [(row["start"], row["stop"], row["threads"], row["host"]) for row in lifetimes] == [
         (start, stop, 1, "node-1")
     ] * 2
-    jobs = {row["worker"]: (row["batch_system"], row["job"], row["job_start"]) for row in lifetimes}
+    jobs = {row["worker"]: tuple(row.get(name) for name in ("batch_system", "job", "job_start")) for row in lifetimes}
     assert jobs.pop(attempt["worker"]) == ("slurm", "5", attempt["start"] - 9.0)
     assert set(jobs.values()) == {(None, None, None)}
-    assert logs.why_unknown(0) is None
-    assert "others did not" in str(logs.why_unknown(1))
+    assert logs.absent(0).keys() == {"samples"}
+    assert "others did not" in logs.absent(1)["tasks"]
 
 
 def test_without_a_log_workers_and_efficiency_are_missing(

@@ -23,7 +23,7 @@ def statistics() -> dict[str, float]:
 
 
 def test_workers_with_their_cores_from_connection_to_disconnection() -> None:
-    log = TransactionLog.of(FOLDER)
+    log = TransactionLog(LINES)
     assert [(row["cores"], row["memory"], row["address"]) for row in log.workers] == [
         (1, 24105 * 2**20, "127.0.0.1:47928"),
         (1, 24105 * 2**20, "127.0.0.1:47932"),
@@ -36,7 +36,7 @@ def test_workers_with_their_cores_from_connection_to_disconnection() -> None:
 
 
 def test_tasks_are_those_of_the_managers_statistics(statistics: dict[str, float]) -> None:
-    log = TransactionLog.of(FOLDER)
+    log = TransactionLog(LINES)
     assert len(log.attempts) == statistics["tasks_dispatched"] == statistics["tasks_successful"]
     assert len(log.workers) == statistics["workers_joined"]
     executing = sum(attempt["stop"] - attempt["start"] for attempt in log.attempts)

@@ -87,16 +87,6 @@ def test_times_of_a_task_travel_in_its_own_metadata(now: list[float]) -> None:
     assert worker.sent == []
 
 
-def test_a_task_that_was_never_ready_was_so_when_it_arrived(now: list[float]) -> None:
-    worker = Worker()
-    half = begun(worker)
-    task = worker.add_task("a")
-    now += [1.0, 4.0]
-    half.transition("a", "released", "waiting")
-    half.transition("a", "waiting", "executing")
-    assert task.metadata == {NAME: [1.0, 1.0, 4.0, 0.25]}
-
-
 def test_a_task_that_fails_is_reported_before_the_scheduler_learns_of_it(now: list[float]) -> None:
     worker = Worker()
     half = begun(worker)

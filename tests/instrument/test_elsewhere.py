@@ -7,22 +7,23 @@ from typing import Any
 
 import pytest
 
+from roastcoffea.backends.parsl import ParslManagers
+from roastcoffea.backends.taskvine import TaskVineLogs
 from roastcoffea.instrument.channels import task_of
 from roastcoffea.instrument.gauges import process_name
-from roastcoffea.log.marks import PARSL, TASKVINE
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import ReceivedRecords
 
 
 @pytest.mark.parametrize(
     ("folder", "key"),
-    [("/scratch/task.12/.taskvine.tmp", "taskvine-12"), ("/work/t.3/.taskvine.tmp", "taskvine-3"), ("/tmp", None)],
+    [("/scratch/task.12/.taskvine.tmp", "12"), ("/work/t.3/.taskvine.tmp", "3"), ("/tmp", None)],
 )
 def test_a_task_of_taskvine_is_known_by_its_folder(
     folder: str, key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", folder)
-    task = task_of(TASKVINE)
+    task = task_of(TaskVineLogs.environment)
     assert task.known.get("key") == key
     assert task.known["worker"] == process_name()
 
@@ -39,7 +40,7 @@ def test_tasks_outside_of_dask_report_their_batch_job_and_their_place_in_parsl(
     monkeypatch.setattr(os, "environ", place | job)
     monkeypatch.setattr(os, "getpid", lambda: -len(place) - 10 * len(job))  # a process reads its environment once
     received = ReceivedRecords()
-    received.take(packed_records([{"id": 1, "call": "ours"} | task_of(PARSL).known]))
+    received.take(packed_records([{"id": 1, "call": "ours"} | task_of(ParslManagers.environment).known]))
     assert len(received.chunks({"ours"})) == 1
     expected: dict[str, Any] = {"parsl_manager": "4f", "parsl_rank": "3"} if place else {}
     if job:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from roastcoffea.backends.attempts import LONGEST_TEXT, MOST_PROBLEMS, Problems
 from roastcoffea.log import kinds
 from roastcoffea.log import kinds as writer
 from roastcoffea.log.kinds import (
@@ -15,8 +16,6 @@ from roastcoffea.log.kinds import (
     DEPARTURE,
     HEADER,
     HEADER_SIZE,
-    LONGEST_TEXT,
-    MOST_PROBLEMS,
     NO_STRING,
     PROBLEM,
     SAMPLE,
@@ -24,7 +23,6 @@ from roastcoffea.log.kinds import (
     TASK,
     Kind,
     LogWriter,
-    Problems,
 )
 from roastcoffea.log.workers import ClusterLog
 

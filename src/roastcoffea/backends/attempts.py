@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 from roastcoffea.backends.worker import BEGUN
 from roastcoffea.log.kinds import (
     CHUNK,
-    LONGEST_TEXT,
     MERGED,
     MOST_LEVELS,
     NO_SIZE,
     NO_STRING,
     NO_TIME,
+    PROBLEM,
     TASK,
     TASK_CHUNK,
     TASK_ERROR,
     LogWriter,
-    Problems,
 )
 from roastcoffea.log.marks import METADATA_KEY, is_measured, mark_of
 from roastcoffea.records.workers import (
@@ -103,6 +102,40 @@ def first_of(arguments: Any) -> Any:
     if type(first).__name__ == "Tuple":
         return first_of(first.args)
     return first[0] if type(first) is tuple and first else first
+
+
+LONGEST_TEXT = 2000
+MOST_PROBLEMS = 20
+"""Most distinct problems listed; the others are counted."""
+
+
+class Problems:
+    """Problems of recording on the cluster: each is written once, up to a maximum number."""
+
+    def __init__(self, log: LogWriter) -> None:
+        self.failures = 0
+        self._log = log
+        self._noted: set[str] = set()
+        self._more = 0
+
+    def failed(self, problem: Exception) -> None:
+        """Count an error of the plugin itself; distributed would swallow it."""
+        self.failures += 1
+        self.note(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
+
+    def note(self, text: str) -> None:
+        """Write a problem, or count it if too many were written."""
+        text = redacted_beginning(text, LONGEST_TEXT)
+        if text not in self._noted and len(self._noted) == MOST_PROBLEMS:
+            self._more += 1
+        elif text not in self._noted:
+            self._noted.add(text)
+            self._log.write_text(PROBLEM, text)
+
+    def note_rest(self) -> None:
+        """Write the number of problems that were not listed."""
+        if self._more:
+            self._log.write_text(PROBLEM, f"{self._more} further problem(s) on the scheduler are not listed")
 
 
 UNKNOWN_TIMES = (math.nan,) * 4

@@ -25,8 +25,8 @@ from roastcoffea.backends.deployment import (
 )
 from roastcoffea.backends.hosts import differing_versions, hosts_of, versions_on, with_more, with_others
 from roastcoffea.backends.limits import Usage, load, usage, versions_of
-from roastcoffea.backends.plugin_lifetime import leave_spans, metrics_of_span
-from roastcoffea.backends.recorder import AskedJobs, LoggedCluster, RunSpan
+from roastcoffea.backends.plugin_lifetime import leave_spans, metrics_of_span, survey
+from roastcoffea.backends.recorder import LoggedCluster, RunSpan, jobs_of
 from roastcoffea.backends.scheduler import ClusterPlugin, Display
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError
@@ -136,9 +136,9 @@ class DaskMetricsBackend(LoggedCluster):
 
     def _reset(self) -> None:
         super()._reset()
-        self._asked = AskedJobs(getattr(self.client, "cluster", None))
+        self._asked = dict.fromkeys(jobs_of(getattr(self.client, "cluster", None)))
         self._period = self._deployment = Deployment(
-            self._connection, self.name, self.note, look=self._look, keep=self._keep
+            self._connection, self.name, self.note, look=self.look, keep=self._keep
         )
         self._loop = ClientLoop(self.client, lambda sample: self.take_client_steps([sample]))
         self._scheduler_package: str | None = None
@@ -153,10 +153,12 @@ class DaskMetricsBackend(LoggedCluster):
         if self.keep is not None:
             self.keep(LOG, data)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Look at what no scheduler knows, about once a second."""
         self._loop.look()
-        self._asked.look()
+        now = time.time()
+        for job in jobs_of(getattr(self.client, "cluster", None)):
+            self._asked.setdefault(job, now)
 
     # life cycle of a collector
 
@@ -210,7 +212,9 @@ class DaskMetricsBackend(LoggedCluster):
             raise RoastcoffeaError("the cluster is not recorded")
         if self._deployment.wait_for_start() and not self._workers_known:
             with suppress(NoAnswerError):
-                self._learn_environment(self._deployment.ask("ask", flush=pickled(flush), timeout=WORKERS_TIMEOUT))
+                self._learn_environment(
+                    self._connection.answer(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
+                )
         if not self._lacking():
             return packed_by_value(thing) if self._registered else None
         self._is_carried = True
@@ -227,10 +231,6 @@ class DaskMetricsBackend(LoggedCluster):
     def chunks(self, calls: Collection[str]) -> pa.Table:
         self._deployment.freeze()
         return super().chunks(calls)
-
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        self._deployment.freeze()
-        return super().lifetimes(start, stop)
 
     # spans
 

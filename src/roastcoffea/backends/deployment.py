@@ -10,16 +10,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from distributed import Client
-from distributed.comm import parse_address, parse_host_port
-from distributed.comm.registry import get_backend
 from distributed.protocol.pickle import dumps
-from distributed.security import Security
 
 import roastcoffea
 from roastcoffea.backends.plugin_lifetime import survey
@@ -31,7 +28,6 @@ from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, signal
 from roastcoffea.log.attempts import ClockBounds
 from roastcoffea.log.byvalue import ByValue
 from roastcoffea.log.workers import ClusterLog
-from roastcoffea.redaction import redacted
 from roastcoffea.units import counted, moment
 
 SCHEDULER_TIMEOUT: Final = 10.0
@@ -131,64 +127,9 @@ class Connection:
                 raise lost("the answer is no longer needed")
         return self.result(call, 0)
 
-    def answer_while_alive(
-        self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float, silence: float
-    ) -> Any:
-        """Result of one of our functions on the scheduler, as long as the scheduler answers others meanwhile.
-
-        Parameters
-        ----------
-        timeout
-            Most seconds for the result.
-        silence
-            Most seconds without an answer to anything.
-        """
-        end = time.monotonic() + timeout
-        call, alive = self.call(function, arguments), self.call(nothing, {})
-        try:
-            while (left := end - time.monotonic()) > 0:
-                done, _ = wait([call, alive], min(silence, left), FIRST_COMPLETED)
-                if call in done:
-                    return self.result(call, 0)
-                if alive not in done:
-                    raise silent(min(silence, left))
-                self.result(alive, 0)
-                # seconds between questions whether the scheduler still answers
-                done, _ = wait([call], min(0.5, silence))
-                alive = self.call(nothing, {})
-            raise silent(timeout)
-        finally:
-            call.cancel()
-            alive.cancel()
-
     async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         """Result of one of our functions on the scheduler, from the client's loop, whenever it answers."""
         return await self.client._run_on_scheduler(_portable(function), **arguments)
-
-
-def check_address(address: str) -> None:
-    """Reject an invalid scheduler address, which a `Client` would try for a long time.
-
-    Raises
-    ------
-    RoastcoffeaError
-        If it has no host or port, or Dask cannot connect by its scheme.
-    """
-    try:
-        scheme, place = parse_address(address)
-        get_backend(scheme).get_connector()
-        if scheme == "inproc":
-            raise ValueError("inproc does not leave its own process")
-        host, _, port = place.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-            raise ValueError("it needs a host and a port number")
-        parse_host_port(place)
-        # schemes of addresses that need certificates
-        if scheme in ("tls", "wss") and Security().get_connection_args("client")["ssl_context"] is None:
-            raise ValueError(f"{scheme} needs the certificates of Dask's configuration, distributed.comm.tls")
-    except (ValueError, TypeError, ImportError, OSError) as error:
-        reason = f"{address!r} is not a scheduler address ({redacted(str(error))}); use tcp://HOST:PORT"
-        raise RoastcoffeaError(reason) from None
 
 
 def lost(reason: str) -> NoAnswerError:
@@ -379,7 +320,9 @@ class Deployment(LoggedPeriod):
             self._is_silent = True
             raise
         self._is_silent = False
-        return self._checked(answer)
+        if answer is None:
+            raise PluginGoneError(GONE_PLUGIN)
+        return dict(answer)
 
     @contextmanager
     def _reading_within(self, patience: float | None) -> Iterator[None]:
@@ -394,12 +337,6 @@ class Deployment(LoggedPeriod):
 
     def _call(self, method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": self.name, "method": method, "arguments": arguments}
-
-    @staticmethod
-    def _checked(answer: Answer | None) -> dict[str, Any]:
-        if answer is None:
-            raise PluginGoneError(GONE_PLUGIN)
-        return dict(answer)
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Remove the plugins and keep their records; missing records are noted.
@@ -603,11 +540,10 @@ class Deployment(LoggedPeriod):
     def _finish(self, silence: float) -> dict[str, Any]:
         """Last answer of the plugin, after the workers have reported to it."""
         arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
-        patience = self._connection.patience
 
         def ask() -> dict[str, Any]:
-            call = self._call("finish", {**arguments, "received": self._received})
-            return self._checked(self._connection.answer_while_alive(call_plugin, call, patience, silence))
+            self._connection.answer(nothing, {}, silence)  # does the scheduler answer at all?
+            return self.ask("finish", **arguments, received=self._received)
 
         return self._again_if_gone(ask)
 

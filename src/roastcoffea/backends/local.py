@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import pkgutil
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import pairwise
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -19,18 +21,18 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.backends.base import EXECUTORS, ExecutorLog
 from roastcoffea.backends.hosts import hosts_of, with_others
 from roastcoffea.backends.limits import Withheld, limits, load, withheld, withheld_since
-from roastcoffea.backends.parsl import ParslManagers, pools_of
 from roastcoffea.backends.processes import PROCESSES, ProcessJournal, ProcessTree, Step, WatchedProcess, remember
 from roastcoffea.backends.recorder import Recorder
-from roastcoffea.backends.taskvine import NO_SAMPLES, TaskVineLogs, is_taskvine
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.jobs import job
+from roastcoffea.log.marks import FromEnvironment
 from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
+from roastcoffea.records.workers import KINDS, LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
 
 SCAN_INTERVAL: Final = 0.1
@@ -44,6 +46,11 @@ SHARE: Final = 0.02
 
 MOST_SAMPLES: Final = 100_000
 """Most samples kept; beyond that, neighbours are merged and the interval is doubled."""
+
+
+UNSEEN: Final = (
+    "not seen (ended too soon, or in a container): assumed present from first chunk to last, with unknown resource use"
+)
 
 
 class LocalMetricsBackend(Recorder):
@@ -73,8 +80,8 @@ class LocalMetricsBackend(Recorder):
         """Steps that ran in this process, and on how many threads."""
         self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
-        self._taskvine = TaskVineLogs(self.note)
-        self._parsl = ParslManagers(self.note)
+        self._others: dict[str, ExecutorLog] = {}
+        """What executors know of their workers, by class."""
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self._brief: set[str] = set()
@@ -126,21 +133,22 @@ class LocalMetricsBackend(Recorder):
     # information from the collector
 
     @contextmanager
-    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[None]:
-        if is_taskvine(executor):
-            with self._taskvine.step(executor, call, preprocessing=preprocessing):
-                yield
-            return
-        size = None
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[FromEnvironment | None]:
+        size, other = None, None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
-            size = pool_size(executor)
-            self._parsl.learn(executor)
+            name = next((kind.__name__ for kind in type(executor).__mro__ if kind.__name__ in EXECUTORS), None)
+            if name is not None and name not in self._others:
+                self._others[name] = pkgutil.resolve_name(EXECUTORS[name])(self.note)
+            other = None if name is None else self._others[name]
+            size = pool_size(executor) if other is None else other.size(executor)
         step = Step(call=call, preprocessing=preprocessing, size=size, start=time.time(), cpu_start=time.process_time())
-        self._steps.append(step)
-        try:
-            yield
-        finally:
-            step.stop, step.cpu_stop = time.time(), time.process_time()
+        if other is None or not other.is_apart:
+            self._steps.append(step)
+        with nullcontext() if other is None else other.step(executor, call, preprocessing=preprocessing):
+            try:
+                yield None if other is None else other.environment
+            finally:
+                step.stop, step.cpu_stop = time.time(), time.process_time()
 
     def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
         """Learn from records which processes are workers, and how many threads they have.
@@ -155,7 +163,8 @@ class LocalMetricsBackend(Recorder):
         """
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
-        elsewhere = pa.array(self._taskvine.calls(preprocessing), pa.string())
+        calls = [call for other in self._others.values() for call in other.calls(preprocessing)]
+        elsewhere = pa.array(calls, pa.string())
         known = known.filter(pc.invert(pc.is_in(known["call"], elsewhere)))
         self._learned.append(known)
         for call in known["call"].unique().to_pylist():
@@ -194,7 +203,7 @@ class LocalMetricsBackend(Recorder):
         else:
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
-            if size is None and not self._parsl.known:
+            if size is None and not any(other.known for other in self._others.values()):
                 unknown = "the executor does not report how many processes work for it"
                 self.note(f"{unknown}: those that ran no chunk are not counted")
 
@@ -215,21 +224,20 @@ class LocalMetricsBackend(Recorder):
 
     def _note_unseen(self) -> None:
         facts = self.received.processes
-        of_managers = [worker for worker in self._unseen if self._parsl.have(facts.get(worker, {}))]
-        others = self._unseen.keys() - self._brief - {*of_managers}
-        hosts = [host_and_process(worker)[0] for worker in others]
-        here, unknown = hosts.count(self._host), hosts.count(None)
-        elsewhere = len(hosts) - here - unknown
-        notes = {
-            "of Parsl, not seen on this host: their resource use is unknown": len(of_managers),
-            "not seen (ended too soon, or in a container): assumed present from the first chunk to the last, "
-            "with unknown resource use": here,
-            f"on other hosts than {self._host}: their lifetimes and resource use are unknown": elsewhere,
-            "without a name of host and process: their hosts, lifetimes and resource use are unknown": unknown,
-        }
-        for text, number in notes.items():
-            if number:
-                self.note(f"{counted(number, 'worker')} {text}")
+        texts = Counter[str]()
+        for worker in self._unseen:
+            host, known = host_and_process(worker)[0], facts.get(worker, {})
+            other = next((other.label for other in self._others.values() if other.has(known)), None)
+            if other is not None:
+                texts[f"of {other}, not seen on this host: their resource use is unknown"] += 1
+            elif host == self._host:
+                texts[UNSEEN] += worker not in self._brief
+            else:
+                texts[
+                    f"on other hosts than {self._host}, or on unknown ones: lifetimes and resource use are unknown"
+                ] += 1
+        for text in +texts:
+            self.note(f"{counted(texts[text], 'worker')} {text}")
         if self._unseen and not self._threads:
             self.absent["samples"] = "no process that ran chunks was seen on this host"
         else:
@@ -239,30 +247,27 @@ class LocalMetricsBackend(Recorder):
 
     def chunks(self, calls: Collection[str]) -> pa.Table:
         chunks = super().chunks(calls)
-        if self._taskvine.used:
-            chunks = self._taskvine.placed(chunks, self.received.processes, preprocessing=False)
-            reason = self._taskvine.why_unknown(sum(not step.preprocessing for step in self._steps))
-            self.absent["samples"] = NO_SAMPLES
-            self.absent |= {} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason)
-            if reason is None:
+        for other in self._others.values():
+            chunks = other.placed(chunks, self.received.processes, preprocessing=False)
+            absent = other.absent(sum(not step.preprocessing for step in self._steps))
+            self.absent |= absent
+            if "tasks" not in absent and (tasks := other.tasks()) is not None:
                 self.absent.pop("tasks")
-                self.attempts = self._taskvine.attempts()
+                self.attempts = dict.fromkeys(KINDS, 0) | Counter(tasks["kind"].to_pylist())
         return chunks
 
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
-        if not self._taskvine.used:
-            return super().table(name, chunks, start, stop)
-        if name in self.absent:
+        if self._others and name in self.absent:
             return None
-        match name:
-            case "preprocessing":
-                files = self.received.preprocessing()
-                return self._taskvine.placed(files, self.received.processes, preprocessing=True)
-            case "lifetimes":
-                return self._taskvine.lifetimes(start, stop)
-            case "tasks":
-                return self._taskvine.tasks()
-        return super().table(name, chunks, start, stop)
+        table = super().table(name, chunks, start, stop)
+        if name == "preprocessing":
+            for other in self._others.values():
+                table = other.placed(table, self.received.processes, preprocessing=True)
+        return table
+
+    def tasks(self) -> pa.Table | None:
+        """Attempts of tasks of an executor that has them; None without."""
+        return next((tasks for other in self._others.values() if (tasks := other.tasks()) is not None), None)
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop."""
@@ -282,7 +287,8 @@ class LocalMetricsBackend(Recorder):
         for row in rows:
             if "batch_system" in (known := facts.get(row["worker"], {})):
                 row.update(job_columns(known, stop))
-        self._parsl.complete(rows, facts, self._busy, start, stop)
+        for other in self._others.values():
+            other.complete(rows, facts, self._busy, start, stop)
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
@@ -325,7 +331,7 @@ class LocalMetricsBackend(Recorder):
         always = [threads for step, threads in self._steps_here if step is None or not step.preprocessing]
         edges = {start, stop, *(edge for span in spans for edge in span[:2] if start < edge < stop)}
         found: list[tuple[float, float, int]] = []
-        for begin, end in pairwise(sorted(edges)):
+        for begin, end in itertools.pairwise(sorted(edges)):
             inside = [threads for first, last, threads in spans if first <= begin and end <= last]
             threads = max(inside or always, default=0)
             if found and found[-1][1:] == (begin, threads):
@@ -419,9 +425,6 @@ def host_and_process(worker: str) -> tuple[str | None, int | None]:
 
 def pool_size(executor: Any) -> int | None:
     """Processes or threads that work for an executor of coffea; None if not reported."""
-    pools = pools_of(executor)
-    if pools:  # Parsl, where only pools of threads show the size of all
-        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
     if not hasattr(executor, "pool"):
         return None
     return getattr(executor.pool, "_max_workers", None) or int(executor.workers)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from roastcoffea.log.marks import PARSL_MANAGER, PARSL_RANK
+from roastcoffea.backends.base import Busy, ExecutorLog, Row
 from roastcoffea.records.workers import OF_JOB
 
 WHEN: Final = re.compile(r"(?:(?P<unix>\d+\.\d+) )?(?P<local>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) ")
@@ -27,13 +24,9 @@ LEFT: Final = re.compile(r"Received HOLD_\w+ for b'([^']+)'|Manager b'([^']+)' i
 """It is drained, or put on hold because its block is about to be cancelled."""
 LOST: Final = re.compile(r"Too many heartbeats missed for manager b'([^']+)'")
 
-Row = dict[str, Any]
-
-
-def managers_of(log: Path, patience: float) -> list[Row]:
-    """Managers in a log, as in `managers_in`."""
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        return managers_in(lines, patience)
+MANAGER: Final = "parsl_manager"
+RANK: Final = "parsl_rank"
+"""What a worker knows: its manager, and its number there."""
 
 
 def managers_in(lines: Iterable[str], patience: float) -> list[Row]:
@@ -71,48 +64,36 @@ def managers_in(lines: Iterable[str], patience: float) -> list[Row]:
     return list(managers.values())
 
 
-Facts = Mapping[str, Any]
-Busy = Callable[[str], Sequence[npt.NDArray[np.float64]]]
-"""Starts and ends of the chunks of a worker, in order."""
-
-
 def pools_of(executor: Any) -> list[Any]:
-    """Parsl's executors that run the chunks of this executor of coffea; none if it is not Parsl's."""
-    if not hasattr(executor, "jobs_executors"):
-        return []
+    """Parsl's executors that run the chunks of this executor of coffea."""
     labels = executor.jobs_executors
     config = executor.config or sys.modules["parsl"].dfk().config
     return [pool for pool in config.executors if labels == "all" or pool.label in labels]
 
 
-class ParslManagers:
-    """Managers that worked for the Runner calls of a run: each has a number of workers in a block.
+class ParslManagers(ExecutorLog):
+    """Managers that worked for the Runner calls of a run: each has a number of workers in a block."""
 
-    Parameters
-    ----------
-    note : callable
-        Takes a problem.
-    """
+    label = "Parsl"
+    environment = ((MANAGER, "PARSL_WORKER_POOL_ID", "(.+)"), (RANK, "PARSL_WORKER_RANK", "(.+)"))
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self, note: Any) -> None:
+        super().__init__(note)
         self._pools: list[Any] = []
         self._managers: list[Row] | None = None
 
-    def learn(self, executor: Any) -> None:
-        """Learn whose managers work for an executor of coffea."""
-        new = [pool for pool in pools_of(executor) if hasattr(pool, "connected_managers")]
-        self._pools += [pool for pool in new if pool not in self._pools]
+    def size(self, executor: Any) -> int | None:
+        pools = pools_of(executor)  # only those of threads show the size of all
+        self._pools += [pool for pool in pools if hasattr(pool, "connected_managers") and pool not in self._pools]
         self._managers = None
+        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
 
     @property
-    def known(self) -> bool:
-        """Whether the managers are known."""
+    def known(self) -> bool:  # type: ignore[override]
         return bool(self._read())
 
-    def have(self, facts: Facts) -> bool:
-        """Whether a worker that reported these facts is one of a known manager."""
-        return facts.get(PARSL_MANAGER) in {manager["manager"] for manager in self._read()}
+    def has(self, facts: Mapping[str, Any]) -> bool:
+        return facts.get(MANAGER) in {manager["manager"] for manager in self._read()}
 
     def _read(self) -> list[Row]:
         if self._managers is None:
@@ -120,37 +101,27 @@ class ParslManagers:
             for pool in self._pools:
                 log = Path(pool.logdir) / "interchange.log"
                 try:
-                    found = managers_of(log, float(pool.heartbeat_threshold))
+                    with log.open(encoding="utf-8", errors="replace") as lines:
+                        found = managers_in(lines, float(pool.heartbeat_threshold))
                 except OSError as error:
-                    self._note(f"Parsl's managers are unknown, as {log} could not be read: {error.strerror}")
+                    self.note(f"Parsl's managers are unknown, as {log} could not be read: {error.strerror}")
                 else:
                     self._managers += found
                     if not found:
-                        self._note(f"Parsl's managers are unknown: there is none in {log}")
+                        self.note(f"Parsl's managers are unknown: there is none in {log}")
         return self._managers
 
-    def complete(self, rows: list[Row], facts: Mapping[str, Facts], busy: Busy, start: float, stop: float) -> None:
+    def complete(self, rows: list[Row], facts: Mapping[str, Row], busy: Busy, start: float, stop: float) -> None:
         """Complete lifetimes by what only the managers know.
 
         Workers that the operating system does not report last as long as their manager, or from the end of the one that
         they replaced. Workers without a chunk are added.
-
-        Parameters
-        ----------
-        rows : list of dict
-            Lifetimes of workers with a chunk; with `cpu_seconds` if the operating system reports them.
-        facts : mapping
-            What workers reported of their processes.
-        busy : callable
-            Returns starts and ends of the chunks of a worker.
-        start, stop : float
-            Start and stop of the run.
         """
         places: dict[str, dict[str, list[Row]]] = {}
         for row in rows:
             known = facts.get(row["worker"], {})
-            if PARSL_MANAGER in known:
-                places.setdefault(known[PARSL_MANAGER], {}).setdefault(known[PARSL_RANK], []).append(row)
+            if MANAGER in known:
+                places.setdefault(known[MANAGER], {}).setdefault(known[RANK], []).append(row)
         # without reports of workers nobody knows which of them had chunks
         for manager in self._read() if places else ():
             of_manager = places.get(manager["manager"], {})

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -47,18 +47,17 @@ class WatchedProcess:
         self._pending = 0.0
 
     @classmethod
-    def remembered(cls, pid: int, parent: int, born: float) -> WatchedProcess:
+    def remembered(cls, state: Mapping[str, Any], samples: list[Sample]) -> WatchedProcess:
         """A process that is known from a journal, and not watched."""
         known = cls.__new__(cls)
-        known.pid, known.parent, known.born, known.seen = pid, parent, born, born
-        known.is_tracker, known.gone, known.samples = False, None, []
-        known._cpu = known._cpu_before = 0.0
+        vars(known).update(state, samples=samples, _cpu_before=0.0)
         return known
 
-    def remember(self, seen: float, gone: float | None, cpu: float, samples: Iterable[Sample]) -> None:
-        """Take later facts about it from a journal."""
-        self.seen, self.gone, self._cpu = seen, gone, cpu
-        self.samples += samples
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a journal has of it in addition to its samples."""
+        names = ("pid", "parent", "born", "is_tracker", "seen", "gone")
+        return {name: getattr(self, name) for name in names} | {"_cpu": self.cpu_seconds}
 
     @property
     def cpu_seconds(self) -> float:
@@ -250,12 +249,12 @@ class ProcessJournal:
         """An entry with what has changed; none if nothing has."""
         changed = []
         for number, one in enumerate(list(processes)):
-            state, samples = (one.is_tracker, one.seen, one.gone, one.cpu_seconds), list(one.samples)
+            state, samples = one.state, list(one.samples)
             known, first = self._known.get(number, (None, 0))
             if (state, len(samples)) != (known, first):
                 self._known[number] = state, len(samples)
                 first = first if first <= len(samples) else 0  # they were merged meanwhile
-                changed.append([number, (one.pid, one.parent, one.born), state, first, samples[first:]])
+                changed.append([number, state, first, samples[first:]])
         steps_now = [*map(astuple, list(steps))]
         new_steps = None if steps_now == self._steps else steps_now
         self._steps = steps_now
@@ -265,12 +264,9 @@ class ProcessJournal:
 
 def remember(entry: Mapping[str, Any], processes: list[WatchedProcess], steps: list[Step]) -> None:
     """Take an entry into the lists of what is known so far."""
-    for number, identity, (is_tracker, *state), first, samples in entry["changed"]:
-        if number == len(processes):
-            processes.append(WatchedProcess.remembered(*identity))
-        process = processes[number]
-        process.is_tracker = is_tracker
-        del process.samples[first:]
-        process.remember(*state, samples=[Sample(*sample) for sample in samples])
+    for number, state, first, samples in entry["changed"]:
+        before = [sample for process in processes[number : number + 1] for sample in process.samples[:first]]
+        known = WatchedProcess.remembered(state, [*before, *(Sample(*sample) for sample in samples)])
+        processes[number : number + 1] = [known]
     if entry["steps"] is not None:
         steps[:] = [Step(*step) for step in entry["steps"]]

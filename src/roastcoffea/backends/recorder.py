@@ -22,7 +22,7 @@ from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.interrupts import whole
 from roastcoffea.log.journal import CLIENT, LOG, RECORDS
-from roastcoffea.log.marks import ANNOTATION
+from roastcoffea.log.marks import ANNOTATION, FromEnvironment
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.log.workers import ClusterLog
 from roastcoffea.records.arrow import table_of_rows, with_column
@@ -187,8 +187,11 @@ class Recorder(AbstractMetricsBackend):
         call: str | None,  # noqa: ARG002
         *,
         preprocessing: bool,  # noqa: ARG002
-    ) -> AbstractContextManager[None]:
-        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+    ) -> AbstractContextManager[FromEnvironment | None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing.
+
+        It returns what the tasks are to report of their environment.
+        """
         return nullcontext()
 
     def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
@@ -333,39 +336,11 @@ class Recorder(AbstractMetricsBackend):
         return tracking_data(self.samples(), self.lifetimes(self._began, now), *of_scheduler)
 
 
-class AskedJobs:
-    """Jobs of a cluster object that asks a batch system for them, as those of dask-jobqueue do.
-
-    The cluster keeps no times, so it is looked at again and again.
-
-    Parameters
-    ----------
-    cluster
-        Cluster of a client; None, or one of another kind, has no jobs.
-    """
-
-    def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
-        self.known: dict[str, float | None] = dict.fromkeys(self._jobs())
-        """Times by job; None for jobs that were asked for earlier."""
-
-    def look(self) -> None:
-        """Note the jobs that are new since the last look."""
-        now = time.time()
-        for job in self._jobs():
-            self.known.setdefault(job, now)
-
-    def in_lifetimes(self, lifetimes: pa.Table) -> pa.Table:
-        """Lifetimes with the time at which each job was asked for, where its batch system does not tell it."""
-        rows = lifetimes.select(["job", "job_queued"]).to_pylist()
-        return with_column(lifetimes, "job_queued", [row["job_queued"] or self.known.get(row["job"]) for row in rows])
-
-    def _jobs(self) -> Iterator[str]:
-        workers = getattr(self._cluster, "workers", None)
-        for worker in list(workers.values()) if isinstance(workers, dict) else ():
-            job = getattr(worker, "job_id", None)
-            if job:
-                yield str(job)
+def jobs_of(cluster: Any) -> list[str]:
+    """Jobs that a cluster object asked a batch system for, as those of dask-jobqueue do; none of another kind."""
+    workers = getattr(cluster, "workers", None)
+    jobs = [getattr(one, "job_id", None) for one in (list(workers.values()) if isinstance(workers, dict) else ())]
+    return [str(job) for job in jobs if job]
 
 
 @dataclass(eq=False)
@@ -417,7 +392,8 @@ class LoggedCluster(Recorder):
     def _reset(self) -> None:
         super()._reset()
         self.absent = {}
-        self._asked = AskedJobs(None)
+        self._asked: dict[str, float | None] = {}
+        """When each job of a cluster was asked for, which the cluster does not keep; None for those from before."""
         self._period = LoggedPeriod()
         self._client_steps: list[Mapping[str, Any]] = []
         self._withheld: dict[str, Withheld | None] = {}
@@ -445,7 +421,9 @@ class LoggedCluster(Recorder):
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop, or until the last contact with the cluster."""
         table = self.log.workers.lifetimes(self.clock_offset, start, self._period.last_contact(start, stop))
-        return with_withheld(self._asked.in_lifetimes(table), self._withheld)
+        rows = table.select(["job", "job_queued"]).to_pylist()
+        table = with_column(table, "job_queued", [row["job_queued"] or self._asked.get(row["job"]) for row in rows])
+        return with_withheld(table, self._withheld)
 
     def pauses(self, start: float, stop: float) -> pa.Table:
         """Pauses of workers by Dask between start and stop, or until the last contact with the cluster."""
@@ -482,7 +460,7 @@ class LoggedCluster(Recorder):
         known = {
             "clock_offset": period.clock_offset,
             "withheld": dict(self._withheld),
-            "asked": dict(self._asked.known),
+            "asked": dict(self._asked),
         }
         return super().facts() | counts | known
 
@@ -500,7 +478,7 @@ class LoggedCluster(Recorder):
         for name in ("clock_offset", "dropped", "refused", "failures"):
             setattr(self._period, name, facts[name])
         self._withheld = {worker: amounts and tuple(amounts) for worker, amounts in facts["withheld"].items()}
-        self._asked.known = dict(facts["asked"])
+        self._asked = dict(facts["asked"])
 
 
 class RunSpan(whole[str]):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import pickle
 import struct
 import time
@@ -21,9 +20,9 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from roastcoffea.backends.attempts import Attempts, TasksOfRun
+from roastcoffea.backends.attempts import Attempts, Problems, TasksOfRun
 from roastcoffea.backends.limits import usage
-from roastcoffea.backends.plugin_lifetime import Stay, ask_workers, clear_tasks, described, forget_span, metrics_of_span
+from roastcoffea.backends.plugin_lifetime import Stay, clear_tasks, forget_span, metrics_of_span
 from roastcoffea.log.kinds import (
     ARRIVAL,
     CHUNK,
@@ -37,12 +36,11 @@ from roastcoffea.log.kinds import (
     PAUSE,
     PROCESS_CPU,
     RESUMED,
-    SAMPLE,
     SAMPLING,
     USAGE,
     WORKER_STATE_FIELDS,
     LogWriter,
-    Problems,
+    Samples,
     packing,
 )
 
@@ -142,7 +140,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.problems = Problems(log)
         self.refused = 0
         self.attempts = attempts(self.name, scheduler, log, self.problems, self.run)
-        self.workers = Workers(self.name, scheduler, log, self.problems, self._note_lost)
+        self.workers = Workers(self.name, scheduler, log, self._note_lost)
         self.transition = self.attempts.transition  # without another call: a task has five transitions
         for address in list(scheduler.workers):
             self._arrived(address)
@@ -250,10 +248,6 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         last = {"of_others": attempts.of_others, "attempts": attempts.by_kind()}
         return answer | self.drain(limit, received) | last
 
-    async def ask(self, flush: bytes, timeout: float) -> dict[str, Any]:
-        """Facts about the workers, in the form of `described`."""
-        return described(*await ask_workers(self.scheduler, flush, {}, timeout))
-
     async def stop(self, wait: float = 0.0) -> None:
         """Restore the scheduler and the workers; wait at most this many seconds for the workers."""
         await self.stay.leave(wait)
@@ -262,7 +256,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def sample(self) -> None:
         """Write a sample of each worker that has reported since its last one."""
-        self.workers.samples.take(self.workers.here)
+        now = time.time()
+        for address, state in self.workers.here.items():
+            self.workers.samples.take(address, state, now)
 
     def tick(self, number: int, late: float, missed: int) -> None:
         """Sample the workers, and give up on those that will send nothing more.
@@ -371,12 +367,10 @@ class Workers:
         Reported counts of each of them so far.
     """
 
-    def __init__(
-        self, name: str, scheduler: Any, log: LogWriter, problems: Problems, lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, scheduler: Any, log: LogWriter, lost: Callable[[str], None]) -> None:
         self.here: dict[str, Any] = {}
         self.counted: dict[str, dict[Any, float]] = {}
-        self.samples = Samples(name, log, problems)
+        self.samples = Samples(name, log)
         self.states = States(scheduler, log)
         self._scheduler = scheduler
         self._log = log
@@ -400,7 +394,8 @@ class Workers:
     def departed(self, address: str) -> None:
         """Handle the departure of a worker."""
         now = time.time()
-        self.samples.last(address, self.here.pop(address), now)
+        self.samples.take(address, self.here.pop(address), now)
+        self.samples.sampled.pop(address, None)
         self._paused.discard(address)
         self._closing.discard(address)
         self._log.write_fields(DEPARTURE, self._log.number(address), now)
@@ -497,62 +492,6 @@ class Workers:
         """Write Dask's counts of a worker that left; a later entry of the same worker replaces it."""
         amounts = zlib.compress(json.dumps(list(counts.items()), default=str).encode(), 1)
         self._log.write_fields(COUNTED, self._log.number(address), then=amounts)
-
-
-class Samples:
-    """Writes the reports in workers' heartbeats."""
-
-    def __init__(self, name: str, log: LogWriter, problems: Problems) -> None:
-        self._name = name
-        self._log = log
-        self._problems = problems
-        self._pack = struct.Struct(SAMPLE.packing).pack
-        self._sampled: dict[str, float] = {}
-
-    def take(self, workers: Mapping[str, Any]) -> None:
-        """Write a sample of each worker that has reported since its last one."""
-        now = time.time()
-        for address, state in workers.items():
-            try:
-                self._take(address, state, now)
-            except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
-                self._problems.failed(problem)
-
-    def last(self, address: str, state: Any, now: float) -> None:
-        """Write the last sample of a worker that leaves."""
-        self._take(address, state, now)
-        self._sampled.pop(address, None)
-
-    def _take(self, address: str, state: Any, now: float) -> None:
-        get, nan = state.metrics.get, math.nan
-        measured = get("time")
-        if measured is None or measured == self._sampled.get(address):
-            return
-        self._sampled[address] = measured
-        network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
-        spilled = get("spilled_bytes") or {}
-        # unpacking tuples in the call would take a fifth longer
-        fixed = self._pack(
-            self._log.number(address),
-            measured,
-            state.last_seen,
-            now - state.last_seen,
-            get("cpu", nan),
-            get("memory", NO_SIZE),
-            len(state.processing),
-            min(len(state.executing), 65_535),
-            state.nbytes,
-            state.occupancy,
-            spilled.get("memory", NO_SIZE),
-            get(self._name, nan),
-            get("event_loop_interval", nan),
-            get("num_fds", NO_SIZE),
-            network.get("read_bps", nan),
-            network.get("write_bps", nan),
-            disk.get("read_bps", nan),
-            disk.get("write_bps", nan),
-        )
-        self._log.write(SAMPLE, fixed)
 
 
 class States:

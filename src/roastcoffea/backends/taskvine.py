@@ -6,22 +6,20 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.backends.base import Busy, ExecutorLog, Row
 from roastcoffea.log.attempts import offset_within
-from roastcoffea.log.marks import TASKVINE
 from roastcoffea.log.workers import job_columns
 from roastcoffea.records.arrow import table_of_rows, with_column
 from roastcoffea.records.workers import (
     CANCELLED,
     ERROR,
-    KINDS,
-    LIFETIME_COLUMNS,
     LOST,
     MERGE,
     OK,
@@ -37,8 +35,6 @@ KIND_OF: Final = {"preprocessing": PREPROCESSING, "processing": PROCESSOR, "accu
 """Kinds of tasks by the categories that coffea gives them."""
 
 RETRIEVED: Final = re.compile(r"(?P<result>\S+)\s+(?:(?P<status>-?\d+)\s+)?(?P<resources>\{.*)")
-
-Row = dict[str, Any]
 
 
 class TransactionLog:
@@ -72,12 +68,6 @@ class TransactionLog:
                 except (ValueError, KeyError, TypeError, AttributeError):
                     # the last line of a manager that was killed may be a part of one
                     self.unread += 1
-
-    @classmethod
-    def of(cls, folder: Path) -> TransactionLog:
-        """Log in a manager's folder."""
-        with (folder / "transactions").open(encoding="utf-8", errors="replace") as lines:
-            return cls(lines)
 
     def _take(self, time: float, event: str, identity: str, details: str) -> None:
         match event:
@@ -156,22 +146,16 @@ NO_LOGS: Final = "TaskVine reports its workers in the logs of its manager, and {
 NO_SAMPLES: Final = "TaskVine does not report memory and CPU time of its workers; chunks have those of their processes"
 
 
-def is_taskvine(executor: Any) -> bool:
-    """Whether this is coffea's executor for TaskVine."""
-    return any(kind.__name__ == "TaskVineExecutor" for kind in type(executor).__mro__)
+class TaskVineLogs(ExecutorLog):
+    """Logs of the managers that ran the Runner calls of a run."""
 
+    label = "TaskVine"
+    is_apart = True
+    # its worker gives each task a folder with its number
+    environment = (("key", "TMPDIR", r"/t(?:ask)?\.(\d+)/[^/]+$"),)
 
-class TaskVineLogs:
-    """Logs of the managers that ran the Runner calls of a run.
-
-    Parameters
-    ----------
-    note : callable
-        Takes a problem.
-    """
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self, note: Any) -> None:
+        super().__init__(note)
         self._folders: list[Path] = []
         self._calls: dict[tuple[str | None, bool], list[int]] = {}
         """Managers by Runner call, and whether they worked for its preprocessing."""
@@ -186,13 +170,7 @@ class TaskVineLogs:
         self.reason: str | None = None
         """Why workers and tasks are unknown, if so."""
 
-    @property
-    def used(self) -> bool:
-        """Whether a step ran on TaskVine."""
-        return bool(self._calls)
-
     def calls(self, preprocessing: bool) -> list[str]:
-        """Runner calls whose chunks, or preprocessing, ran on TaskVine."""
         return [call or "" for call, of_files in self._calls if of_files == preprocessing]
 
     @contextmanager
@@ -220,13 +198,16 @@ class TaskVineLogs:
         """Read the logs of all managers; `reason` says why there are none."""
         if self._is_read:
             return
-        self._is_read, logs = True, []
+        self._is_read = True
+        logs: list[TransactionLog] = []
         try:
-            logs = [TransactionLog.of(folder) for folder in self._folders]
+            for folder in self._folders:
+                with (folder / "transactions").open(encoding="utf-8", errors="replace") as lines:
+                    logs.append(TransactionLog(lines))
         except OSError as error:
             self.reason = NO_LOGS.format(f"{error.filename} could not be read: {error.strerror}")
         if unread := sum(log.unread for log in logs):
-            self._note(f"{counted(unread, 'line')} of TaskVine's logs could not be read")
+            self.note(f"{counted(unread, 'line')} of TaskVine's logs could not be read")
         self._workers = [worker for log in logs for worker in log.workers]
         if self.reason is None and not self._workers:
             self.reason = NO_LOGS.format("no worker is in them")
@@ -239,14 +220,14 @@ class TaskVineLogs:
         self._clocks = _clock_offsets(self._attempts)
         cores = max((attempt["cores"] or 1 for attempt in self._attempts), default=1)
         if cores > 1:
-            self._note(f"TaskVine gave up to {cores:g} cores to a task: all but one of them count as idle")
+            self.note(f"TaskVine gave up to {cores:g} cores to a task: all but one of them count as idle")
 
-    def why_unknown(self, steps_elsewhere: int) -> str | None:
-        """Why workers and tasks are unknown; None if they are known."""
-        if steps_elsewhere:
-            return "some Runner calls ran on TaskVine, and others did not: their workers cannot be added up"
+    def absent(self, steps_elsewhere: int) -> dict[str, str]:
         self._read()
-        return self.reason
+        reason = self.reason
+        if steps_elsewhere:
+            reason = "some Runner calls ran on TaskVine, and others did not: their workers cannot be added up"
+        return {"samples": NO_SAMPLES} | ({} if reason is None else dict.fromkeys(("lifetimes", "tasks"), reason))
 
     # records of chunks and files
 
@@ -266,8 +247,8 @@ class TaskVineLogs:
             managers = self._calls.get((row["call"], preprocessing))
             if managers is None:
                 continue
-            number = re.fullmatch(rf"{TASKVINE}-(\d+)", row["key"] or "")  # the key that the probe found in the task
-            found = [one for manager in managers for one in tasks.get((manager, int(number[1])), ())] if number else []
+            number = int(row["key"] or 0)  # as the task's environment had it
+            found = [one for manager in managers for one in tasks.get((manager, number), ())]
             if not found:
                 lost += 1
                 continue
@@ -281,17 +262,16 @@ class TaskVineLogs:
                 self._startups[attempt["run_id"]] = min(begun, self._startups.get(attempt["run_id"], math.inf))
             row.update((name, attempt[name]) for name in known)
         if lost and self.reason is None:
-            self._note(f"{counted(lost, 'record')} of TaskVine's tasks could not be found in its logs")
+            self.note(f"{counted(lost, 'record')} of TaskVine's tasks could not be found in its logs")
         for name in known:
             records = with_column(records, name, [row[name] for row in rows])
         return records
 
     # tables
 
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers connected between start and stop, with their cores."""
+    def complete(self, rows: list[Row], facts: Mapping[str, Row], busy: Busy, start: float, stop: float) -> None:  # noqa: ARG002
+        """Add the workers connected between start and stop, with their cores."""
         self._read()
-        rows = []
         for worker in self._workers:
             name, host = worker["worker"], _host(worker["address"])
             times = {"start": max(worker["start"], start), "stop": min(worker["stop"] or stop, stop)}
@@ -299,7 +279,6 @@ class TaskVineLogs:
                 known = {"host": self._hosts.get(host, host), "threads": worker["cores"]}
                 known |= {"memory_limit": worker["memory"], "clock_offset": self._clocks.get(name)}
                 rows.append(self._jobs.get(name, {}) | {"worker": name} | known | times)
-        return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def tasks(self) -> pa.Table:
         """Attempts of tasks that were given to a worker."""
@@ -313,11 +292,6 @@ class TaskVineLogs:
             times["startup_seconds"] = self._startups.get(attempt["run_id"])
             rows.append(attempt | times | {"prefix": attempt["category"], "attempt": tried[place], "stolen": 0})
         return table_of_rows(TASK_COLUMNS, rows)
-
-    def attempts(self) -> dict[str, int]:
-        """Number of attempts by kind."""
-        self._read()
-        return dict.fromkeys(KINDS, 0) | Counter(attempt["kind"] for attempt in self._attempts)
 
 
 def _host(address: str | None) -> str | None:

@@ -220,12 +220,13 @@ def watch_command(*, address: str, interval: float, seconds: float | None, as_js
     task, and a table is printed at the end.
     """
     from distributed import Client
+    from distributed.comm import get_address_host_port
 
-    from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT, check_address
+    from roastcoffea.backends.deployment import SCHEDULER_TIMEOUT
 
-    check_address(address)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it writes a traceback when a scheduler goes
     try:
+        get_address_host_port(address)  # a client would try an unknown scheme for a long time
         client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         reason = f"no scheduler answers at {address} ({redacted(str(error))}); use tcp://HOST:PORT"

@@ -25,6 +25,7 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.generations import captured_error, output_of
 from roastcoffea.instrument.shared import Remembered, Row
 from roastcoffea.interrupts import raise_if_interrupted
+from roastcoffea.log.marks import FromEnvironment
 from roastcoffea.log.stacks import SENT, function_of, place_of
 from roastcoffea.records.run import FAILED, FINISHED, LOST, OF_TASKS, RunnerCall
 from roastcoffea.redaction import redacted, redacted_beginning, redacted_each, redacted_values
@@ -240,8 +241,13 @@ class Watcher(Protocol):
     def call_runs(self, call: RunnerCall) -> None:
         """Take the record of a running call, as it would be if the client were lost now."""
 
-    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
-        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+    def step(
+        self, executor: Any, call: str | None, *, preprocessing: bool
+    ) -> AbstractContextManager[FromEnvironment | None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing.
+
+        It returns what the tasks are to report of their environment.
+        """
 
     def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Take what the client's thread did for an executor on Dask."""

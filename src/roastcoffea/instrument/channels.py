@@ -24,7 +24,7 @@ from roastcoffea.instrument.gauges import process_name
 from roastcoffea.instrument.shared import Action, Remembered, Row
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.jobs import job_since_start
-from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, PARSL_MANAGER, PARSL_RANK, TASKVINE
+from roastcoffea.log.marks import IS_MEASURED, METADATA_KEY, FromEnvironment
 from roastcoffea.log.packing import OF_PROCESS, PROBLEMS, packed_records
 from roastcoffea.redaction import Added, redacted
 
@@ -43,13 +43,13 @@ class Transport:
 
     `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output if it is
     a dictionary (`in_output`), and are also appended to files in `spool` if this host has that folder: a run that
-    raises returns no output. `system` is TASKVINE or PARSL if the tasks run there.
+    raises returns no output. `environment` is what tasks of other systems report of theirs; None where they do not.
     """
 
     topics: tuple[str, ...] = ()
     spool: str | None = None
     in_output: bool = False
-    system: str | None = None
+    environment: FromEnvironment | None = None
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records to the client; return the output, with the records inside if they travel that way.
@@ -240,28 +240,19 @@ class Packed:
 
 
 _facts: Final[dict[int, Row]] = Remembered()
-"""What this process knows of itself, which stays."""
+"""What this process knows of its batch job, which stays."""
 
 
-def task_of(system: str) -> DaskTask:
-    """The task of this system that runs on this thread, with what its process knows of itself."""
-    task = DaskTask()
-    task.known = {"worker": process_name()}
-    if facts := facts_of_process():
-        task.known[OF_PROCESS] = facts
-    # TaskVine's worker gives each task a folder with its number
-    folder = re.search(r"/t(?:ask)?\.(\d+)/[^/]+$", os.environ.get("TMPDIR", ""))
-    if system == TASKVINE and folder is not None:
-        task.known["key"] = f"{TASKVINE}-{folder[1]}"
-    return task
-
-
-def facts_of_process() -> Row:
-    """Batch job of this process, and its place in Parsl's HighThroughputExecutor; empty without both."""
+def task_of(environment: FromEnvironment) -> DaskTask:
+    """The task of another system that runs on this thread, with what its process knows of itself."""
     process = os.getpid()
     if process not in _facts:
         _facts.clear()  # those of a process that this one was forked from
-        manager, rank = (os.environ.get(f"PARSL_WORKER_{name}") for name in ("POOL_ID", "RANK"))
-        place = {} if manager is None else {PARSL_MANAGER: manager, PARSL_RANK: rank}
-        _facts[process] = job_since_start() | place
-    return _facts[process]
+        _facts[process] = job_since_start()
+    told = {name: re.search(pattern, os.environ.get(variable, "")) for name, variable, pattern in environment}
+    facts = _facts[process] | {name: found[1] for name, found in told.items() if found is not None}
+    task = DaskTask()
+    task.known = {"worker": process_name()} | ({"key": facts.pop("key")} if "key" in facts else {})
+    if facts:
+        task.known[OF_PROCESS] = facts
+    return task

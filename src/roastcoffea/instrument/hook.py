@@ -30,7 +30,7 @@ from roastcoffea.instrument.gauges import process_name
 from roastcoffea.instrument.probe import Probe, TraceWatch
 from roastcoffea.instrument.shared import Action, Row
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted, whole
-from roastcoffea.log.marks import ANNOTATION, PARSL, TASKVINE
+from roastcoffea.log.marks import ANNOTATION, FromEnvironment
 from roastcoffea.log.packing import packed_records
 from roastcoffea.records.workers import EXECUTOR, MERGE, PREPROCESSING, RESULTS, SUBMIT
 from roastcoffea.redaction import added_patterns
@@ -289,9 +289,9 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
                 call.process_chunks(items)
             watched = ExecutorCall(found, self, None if call is None else call.id, name)
         with whole(found[-1].span_ensured()), whole(dask.annotate(**watched.mark())), whole(watched.transport()):
-            with interrupts_held():
-                probed = watched.probed(function)
             with whole(watched.at_work()):
+                with interrupts_held():
+                    probed = watched.probed(function)
                 result = kind.__call__(self, items, probed, accumulator)
             result = watched.without_records(result)
             if call is not None and not preprocessing:
@@ -310,15 +310,14 @@ class ExecutorCall:
     """
 
     def __init__(self, watchers: Watchers, executor: Any, call: str | None, name: str | None) -> None:
-        from coffea.processor import DaskExecutor, ParslExecutor, TaskVineExecutor
+        from coffea.processor import DaskExecutor
 
         self._call = call
         self._name = name
         self._executor = executor
         self._collectors = tuple(watcher.topic for watcher in watchers)
         self._on_dask = isinstance(executor, DaskExecutor)
-        systems = {TASKVINE: TaskVineExecutor, PARSL: ParslExecutor}
-        self._system = next((name for name, kind in systems.items() if isinstance(executor, kind)), None)
+        self._environment: FromEnvironment | None = None
         self._spool: str | None = None
         self._read: dict[str, int] = {}
         self._reading = threading.Lock()
@@ -358,7 +357,7 @@ class ExecutorCall:
         name = self._name or funcname(function)
         state = (
             self._call,
-            (topics, self._spool, not self._on_dask and self._name is not None, self._system),
+            (topics, self._spool, not self._on_dask and self._name is not None, self._environment),
             self._name is None,
             added_patterns(),
             any(watcher.profile for watcher in reached),
@@ -373,7 +372,8 @@ class ExecutorCall:
         """Context in which the collectors know that this executor works for the call; it may have a pool of its own."""
         with ExitStack() as stack:
             for watcher in self._reached:
-                stack.enter_context(watcher.step(self._executor, self._call, preprocessing=self._name is None))
+                step = watcher.step(self._executor, self._call, preprocessing=self._name is None)
+                self._environment = stack.enter_context(step) or self._environment
             if self._on_dask and self._reached:
                 work = PREPROCESSING if self._name is None else PROCESSING
                 stack.enter_context(recorded_steps(self._executor.client, self._call, work, self._take_steps))

@@ -50,7 +50,7 @@ class Probe:
     call : str, optional
         Identity of the Runner call.
     transport : tuple
-        Arguments of `Transport`: topics, spool, whether records travel in the output, whether tasks are TaskVine's.
+        Arguments of `Transport`: topics, spool, whether records travel in the output, what tasks report.
     of_files : bool
         The function fetches a file's metadata instead of processing a chunk.
     added : tuple, optional
@@ -89,11 +89,11 @@ class Probe:
 
     def task(self) -> DaskTask:
         """The task that runs on this thread."""
-        if self.channel.system is None:
+        if self.channel.environment is None:
             return DaskTask(self.channel.topics)
         from roastcoffea.instrument.channels import task_of  # Dask's workers, which may lack the package, need it not
 
-        return task_of(self.channel.system)
+        return task_of(self.channel.environment)
 
     def _deliver(self, watch: _FileWatch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:

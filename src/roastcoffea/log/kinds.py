@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
-
-from roastcoffea.redaction import redacted_beginning
 
 HEADER: Final = "<cI"
 HEADER_SIZE: Final = 5
@@ -228,10 +227,6 @@ BLOCK = 256_000
 MOST_TEXTS = 10_000
 """Most texts with a remembered number; beyond that numbering restarts, and a text may get a second number."""
 
-LONGEST_TEXT = 2000
-MOST_PROBLEMS = 20
-"""Most distinct problems listed; the others are counted."""
-
 
 class LogWriter:
     """Entries as bytes in order of writing, with a limit on those waiting to be drained.
@@ -254,7 +249,8 @@ class LogWriter:
         self._numbers: dict[str, int] = {}
         self._next_number = first_text
         self._given = b""
-        self._given_from = 0
+        self.given = 0
+        """Bytes returned so far."""
 
     # entries
 
@@ -319,13 +315,10 @@ class LogWriter:
             `dropped` (rows lost so far, by table).
         """
         if received == self.given:
-            self._given_from, self._given = received, self._take(limit)
-        return {"data": self._given, "at": self._given_from, "more": self.size > 0, "dropped": dict(self.dropped)}
-
-    @property
-    def given(self) -> int:
-        """Bytes returned so far."""
-        return self._given_from + len(self._given)
+            self._given = self._take(limit)
+            self.given += len(self._given)
+        at = self.given - len(self._given)
+        return {"data": self._given, "at": at, "more": self.size > 0, "dropped": dict(self.dropped)}
 
     def _take(self, limit: int) -> bytes:
         """Remove about `limit` bytes of complete entries, oldest first."""
@@ -341,30 +334,44 @@ class LogWriter:
         return data
 
 
-class Problems:
-    """Problems of recording on the cluster: each is written once, up to a maximum number."""
+class Samples:
+    """Writes the reports in workers' heartbeats: the values, in the order of the fields of `SAMPLE`."""
 
-    def __init__(self, log: LogWriter) -> None:
-        self.failures = 0
+    def __init__(self, name: str, log: LogWriter) -> None:
+        self._name = name
         self._log = log
-        self._noted: set[str] = set()
-        self._more = 0
+        self._pack = struct.Struct(SAMPLE.packing).pack
+        self.sampled: dict[str, float] = {}
+        """When each worker measured what was sampled last."""
 
-    def failed(self, problem: Exception) -> None:
-        """Count an error of the plugin itself; distributed would swallow it."""
-        self.failures += 1
-        self.note(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
-
-    def note(self, text: str) -> None:
-        """Write a problem, or count it if too many were written."""
-        text = redacted_beginning(text, LONGEST_TEXT)
-        if text not in self._noted and len(self._noted) == MOST_PROBLEMS:
-            self._more += 1
-        elif text not in self._noted:
-            self._noted.add(text)
-            self._log.write_text(PROBLEM, text)
-
-    def note_rest(self) -> None:
-        """Write the number of problems that were not listed."""
-        if self._more:
-            self._log.write_text(PROBLEM, f"{self._more} further problem(s) on the scheduler are not listed")
+    def take(self, address: str, state: Any, now: float) -> None:
+        """Write a sample of a worker, if it has reported since its last one."""
+        get, nan = state.metrics.get, math.nan
+        measured = get("time")
+        if measured is None or measured == self.sampled.get(address):
+            return
+        self.sampled[address] = measured
+        network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
+        spilled = get("spilled_bytes") or {}
+        # unpacking tuples in the call would take a fifth longer
+        sample = self._pack(
+            self._log.number(address),
+            measured,
+            state.last_seen,
+            now - state.last_seen,
+            get("cpu", nan),
+            get("memory", NO_SIZE),
+            len(state.processing),
+            min(len(state.executing), 65_535),
+            state.nbytes,
+            state.occupancy,
+            spilled.get("memory", NO_SIZE),
+            get(self._name, nan),
+            get("event_loop_interval", nan),
+            get("num_fds", NO_SIZE),
+            network.get("read_bps", nan),
+            network.get("write_bps", nan),
+            disk.get("read_bps", nan),
+            disk.get("write_bps", nan),
+        )
+        self._log.write(SAMPLE, sample)

@@ -12,13 +12,11 @@ ANNOTATION: Final = "roastcoffea"
 METADATA_KEY: Final = "roastcoffea"
 """Key of a chunk's record in the metadata of its Dask task."""
 
-TASKVINE: Final = "taskvine"
-"""Word before the number of TaskVine's task in the key of a record, until the client knows the task."""
+FromEnvironment = tuple[tuple[str, str, str], ...]
+"""What tasks of an executor report of their environment: a name, a variable, and a pattern of what is reported of it.
 
-PARSL: Final = "parsl"
-PARSL_MANAGER: Final = "parsl_manager"
-PARSL_RANK: Final = "parsl_rank"
-"""What a worker of Parsl's HighThroughputExecutor knows: its manager, and its number there."""
+`key` becomes the key of the record; other names are known of the process.
+"""
 
 IS_MEASURED: Final = "_roastcoffea_measured"
 """Attribute of functions that record what they read, whatever task runs them."""

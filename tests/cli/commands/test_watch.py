@@ -87,22 +87,16 @@ def test_a_line_for_each_change_and_a_table(client: Client, capsys: Any, tmp_pat
     ("words", "status", "reason"),
     [
         (["watch"], 2, "Missing argument 'SCHEDULER'"),
-        (["watch", "nowhere://x:1"], 1, "'nowhere://x:1' is not a scheduler address (unknown address scheme"),
+        (["watch", "nowhere://x:1"], 1, "no scheduler answers at nowhere://x:1 (unknown address scheme"),
         (["watch", "http://127.0.0.1:8786"], 1, "(unknown address scheme 'http'"),
-        (["watch", ""], 1, "'' is not a scheduler address (it needs a host and a port number)"),
-        (["watch", "localhost"], 1, "'localhost' is not a scheduler address (it needs a host"),
-        (["watch", "tcp://127.0.0.1:notaport"], 1, "(it needs a host and a port number); use tcp://HOST:PORT"),
-        (["watch", "tcp://127.0.0.1:70000"], 1, "(it needs a host and a port number)"),
-        (["watch", "tls://127.0.0.1:8786"], 1, "needs the certificates of Dask's configuration"),
-        (["watch", "inproc://127.0.0.1/1/1"], 1, "does not leave its own process"),
-        (["watch", "tcp://::1:80"], 1, "ipv6 needs brackets"),
+        (["watch", ""], 1, "no scheduler answers at (missing port number"),
+        (["watch", "localhost"], 1, "no scheduler answers at localhost (missing port number"),
+        (["watch", "tcp://127.0.0.1:notaport"], 1, "; use tcp://HOST:PORT"),
+        (["watch", "tls://127.0.0.1:8786"], 1, "no scheduler answers at tls://127.0.0.1:8786 (TLS expects"),
         (["watch", "tcp://x:1", "--interval", "0"], 2, "--interval"),
     ],
 )
-def test_what_cannot_be_watched(
-    words: list[str], status: int, reason: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("distributed.Client", None)  # one would try for long, and leave a traceback as it goes
+def test_what_cannot_be_watched(words: list[str], status: int, reason: str, capsys: Any) -> None:
     assert main(words) == status
     found = capsys.readouterr().err
     assert reason in found

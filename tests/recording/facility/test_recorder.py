@@ -20,9 +20,7 @@ from roastcoffea.records.workers import ERROR, OK
 
 @pytest.fixture
 def recorder(observed: Observed, tmp_path: Path) -> FacilityPlugin:
-    observed.observer.tokens[NAME] = "token"
-    observed.scheduler.plugins = {}
-    return FacilityPlugin(observed.scheduler, observed.observer, tmp_path)
+    return observed.recorded_in(tmp_path)
 
 
 def runs_in(folder: Path) -> list[Journal]:
@@ -35,7 +33,6 @@ def finished(observed: Observed, recorder: FacilityPlugin, numbers: range, call:
     tasks = [observed.chunk(number, call) for number in numbers]
     for task in tasks:
         observed.pass_time(1)
-        recorder.tick(observed.now)
         observed.end(task, 1.0, **record)
         observed.forget(task)
 
@@ -48,7 +45,6 @@ def test_each_run_is_in_a_journal_of_its_own_with_its_tasks_and_chunks(
     for task in (*first, *second):
         observed.pass_time(1)
         observed.end(task, 1.0, call="call-1" if task in first else "call-2")
-        recorder.tick(observed.now)
     recorder.end()
     runs = [run_of(journal) for journal in runs_in(tmp_path)]
     assert sorted(len(run.chunks or ()) for run in runs) == [3, 5]
@@ -60,7 +56,6 @@ def test_each_run_is_in_a_journal_of_its_own_with_its_tasks_and_chunks(
         assert run.problems == ()
         assert run.sampling is not None
         assert run.sampling["late_seconds"].null_count == len(run.sampling) > 0  # the facility does not measure it
-    assert observed.scheduler.plugins == {}
     assert recorder.failures == 0
 
 
@@ -82,7 +77,6 @@ def test_a_run_that_ends_has_its_journal_closed(observed: Observed, recorder: Fa
     finished(observed, recorder, range(2), "call-1")
     assert len(recorder.recorders) == 1
     observed.pass_time(40)
-    recorder.tick(observed.now)
     assert len(recorder.recorders) == 0
     assert wait_until(lambda: [recorded_in(journal).run["ended"] for journal in runs_in(tmp_path)] == [True])
     recorder.end()
@@ -95,10 +89,8 @@ def test_chunks_are_recorded_though_their_collector_was_given_up_or_they_come_la
     observed.observer.runs.collector_left("c-1", observed.now)  # its client was stopped for minutes
     for each in tasks:
         observed.pass_time(1)
-        recorder.tick(observed.now)
         observed.end(each, 1.0, call="call-1")
     observed.pass_time(40)
-    recorder.tick(observed.now)
     late = observed.chunk(3)
     observed.end(late, 1.0, call="call-1")
     recorder.end()
@@ -111,12 +103,10 @@ def test_what_others_ran_when_a_run_ended_is_known_once_it_ends(
 ) -> None:
     first, theirs = observed.chunk(1, "call-1", "c-1"), observed.chunk(2, "call-2", "c-2")
     observed.pass_time(10)
-    recorder.tick(observed.now)
     observed.end(first, 10.0, call="call-1")
     observed.observer.runs.collector_left("c-1", observed.now)
     for _ in range(5):
         observed.pass_time(1)
-        recorder.tick(observed.now)
     later = observed.chunk(3, "call-2", "c-2")
     observed.end(theirs, 15.0, call="call-2")
     recorder.tick(observed.now)
@@ -168,12 +158,10 @@ def test_totals_have_capacity_and_cpu_also_of_workers_that_left(
         worker.metrics = {NAME: 10.0 + number}
     for _ in range(12):
         observed.pass_time(1)
-        recorder.tick(observed.now)
     left = observed.worker.address
     del observed.scheduler.workers[left]
     recorder.remove_worker(observed.scheduler, left)
     observed.pass_time(10)
-    recorder.tick(observed.now)
     asyncio.run(recorder.close())
     journals, _ = journals_in(tmp_path)
     (cluster,) = filter(is_cluster, journals)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stand_ins import BEGINNING, Observed
 
-from roastcoffea.recording.facility.observer import BETWEEN_STEPS, MOST_RUNS, QUIET, Runs, client_of
+from roastcoffea.recording.facility.observer import BETWEEN_STEPS, MOST_RUNS, QUIET, Runs
 
 
 def item(kind: str, start: int = 0, stop: int = 100) -> Any:
@@ -35,14 +35,6 @@ def done(runs: Runs, tasks: list[Any], now: float) -> None:
 
 def names(runs: Runs) -> list[tuple[str, str, int, bool]]:
     return [(run.name, run.client, run.asked, run.ended) for run in runs.all.values()]
-
-
-def test_clients_are_told_apart() -> None:
-    runs = Runs()
-    for number in range(3):
-        runs.part(task(number, "Client-a"), 0.0)
-        runs.part(task(number, "Client-b"), 0.0)
-    assert names(runs) == [("Dijet", "Client-a", 3, False), ("Dijet", "Client-b", 3, False)]
 
 
 def test_preprocessing_belongs_to_the_run_that_follows_it() -> None:
@@ -170,10 +162,3 @@ def test_a_name_is_short_and_without_secrets() -> None:
     long, secret = runs.all.values()
     assert len(long.name) == 60
     assert "ghp_abc" not in secret.name
-
-
-def test_a_task_that_nobody_wants_itself_is_of_whoever_needs_it() -> None:
-    wanted = task(1)
-    inner = SimpleNamespace(who_wants=None, dependents=[wanted])
-    assert client_of(inner) == "Client-a"
-    assert client_of(SimpleNamespace(who_wants=(), dependents=())) == "a client that left"

@@ -14,7 +14,6 @@ from roastcoffea.log.journal import journals_in
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.recording.facility.display import EXPOSED
 from roastcoffea.recording.facility.page import page_of
-from roastcoffea.recording.facility.recorder import NAME, FacilityPlugin
 
 SECRET = "ghp_Plant1Plant2Plant3Plant4Plant5Plant6"
 FILE = f"root://jane:{SECRET}@xrootd.example.org//store/a.root?token={SECRET}"
@@ -34,9 +33,7 @@ class Chunk(Task):
 
 def test_no_planted_secret_is_anywhere(observed: Observed, tmp_path: Path, capsys: Any) -> None:
     folder = tmp_path / "journal"
-    observed.observer.tokens[NAME] = "token"
-    observed.scheduler.plugins = {}
-    recorder = FacilityPlugin(observed.scheduler, observed.observer, folder)
+    recorder = observed.recorded_in(folder)
     mark = {"collectors": ["c"], "step": "processing", "prefix": f"token={SECRET}", "call": "call-1"}
     for number, marks in enumerate((None, {ANNOTATION: mark})):
         prefix, client = f"token={SECRET}", f"Client-token={SECRET}-{number}"
@@ -47,7 +44,6 @@ def test_no_planted_secret_is_anywhere(observed: Observed, tmp_path: Path, capsy
         kept = {"stimulus_id": "task-erred-1", **task.told()}
         observed.observer.transition(task.key, "processing", "erred", **kept)
         observed.pass_time(1)
-        recorder.tick(observed.now)
     EXPOSED.add(observed.observer)
     texts = [generate_latest().decode(), str(page_of(observed.observer, observed.now))]
     EXPOSED.remove(observed.observer)

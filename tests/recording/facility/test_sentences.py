@@ -58,26 +58,6 @@ def test_what_takes_most_of_the_thread_time_is_the_bottleneck(observed: Observed
     assert limit(run) == "limited by storage: 83 % of thread time"
 
 
-def test_what_is_not_metered_has_no_bottleneck(observed: Observed) -> None:
-    busy(observed)
-    task = observed.chunk(1)
-    observed.pass_time(2)
-    observed.end(task, 1.0)
-    observed.pass_time(1)
-    (run,) = observed.observer.runs.all.values()
-    assert limit(run) == "not known: its chunks are not metered"
-
-
-def test_idle_threads_are_the_bottleneck_where_they_are_most(observed: Observed) -> None:
-    with_chunks(observed)
-    observed.worker.processing = {}
-    observed.pass_time(60)
-    observed.end(observed.chunk(99), 1.0, events=10)
-    observed.pass_time(1)
-    (run,) = observed.observer.runs.all.values()
-    assert limit(run).startswith("threads idle ")
-
-
 def test_classes_are_those_of_the_last_minute_that_matter() -> None:
     threads = {"compute": np.full(119, 6.0), "read": np.full(119, 2.0), "merge": np.full(119, 0.01)}
     threads["compute"][:100] = 100

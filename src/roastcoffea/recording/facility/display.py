@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -104,10 +104,10 @@ EXPOSED: Final = Exposed()
 class Shown:
     """The observer of a scheduler, with all that shows it."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, make: Callable[[Any, Callable[[], None]], Observer]) -> None:
         from tornado.ioloop import PeriodicCallback
 
-        self.observer = Observer(scheduler, partial(remove, scheduler))
+        self.observer = make(scheduler, partial(remove, scheduler))
         self._scheduler = scheduler
         scheduler.add_plugin(self.observer, name=NAME, idempotent=True)
         ticker = PeriodicCallback(lambda: self.observer.tick(time.time()), 1000 * TICK)
@@ -151,7 +151,9 @@ _shown: Final[dict[Any, Shown]] = {}
 """What each scheduler of this process shows."""
 
 
-def join(scheduler: Any, name: str, token: str) -> Observer:
+def join(
+    scheduler: Any, name: str, token: str, make: Callable[[Any, Callable[[], None]], Observer] = Observer
+) -> Observer:
     """Have a scheduler show its runs until everybody who joined has left.
 
     Parameters
@@ -160,9 +162,11 @@ def join(scheduler: Any, name: str, token: str) -> Observer:
         Name of the plugins of a collector, or of the preload.
     token : str
         Mark of the messages of these plugins.
+    make : callable
+        Makes the observer, if it is the first.
     """
     if scheduler not in _shown:
-        _shown[scheduler] = Shown(scheduler)
+        _shown[scheduler] = Shown(scheduler, make)
     observer = _shown[scheduler].observer
     observer.tokens[name] = token
     return observer

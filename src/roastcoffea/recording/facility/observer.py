@@ -445,8 +445,6 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
         self.failures = 0
         self.tokens: dict[str, str] = {}
         """Mark of the messages of each collector's plugins, by their name."""
-        self.listeners: list[Callable[[Any, str, str, Mapping[str, Any], float], None]] = []
-        """Called with each transition, while the task's part in its run is known."""
         self._scheduler = scheduler
         self._failing: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._counted: dict[Any, None] = {}
@@ -457,8 +455,7 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Handle a task's transition."""
         try:
-            for listener in self.listeners:
-                listener(key, start, finish, kwargs, time.time())
+            self.moved(key, start, finish, kwargs, time.time())
             if start == "processing":
                 task = self._scheduler.tasks[key]
                 self._attempt_ended(task, finish, kwargs, time.time())
@@ -468,6 +465,9 @@ class Observer(SchedulerPlugin):  # type: ignore[misc]
                 self.runs.forgotten(key, time.time())
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
+
+    def moved(self, key: Any, start: str, finish: str, reasons: Mapping[str, Any], now: float) -> None:
+        """Handle a transition while the task's part in its run is known, in addition to counting."""
 
     def log_event(self, topic: str, message: Any) -> None:
         """Handle a message of a collector's plugin on a worker: a failed attempt, or its record."""

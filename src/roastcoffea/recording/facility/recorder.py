@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import click
 import dask
-from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
 from roastcoffea.backends.scheduler import ClusterPlugin
@@ -148,7 +147,6 @@ class RunRecorder(ClusterPlugin):
         known = {"client": redacted(run.client), "collectors": list(run.collectors)}
         # what comes after so many bytes is not recorded, which its problems say
         self.journal = _journal(folder, run.start, known, note, most_bytes=2_000_000_000)
-        self._received = 0
         self._last: tuple[float, frozenset[Any]] | None = None
         """Until when these last tasks are waited for, once the run has ended."""
         self.flush()
@@ -181,8 +179,7 @@ class RunRecorder(ClusterPlugin):
         """Give the journal what was recorded, and how far the run has come."""
         more = True
         while more:
-            answer = self.log.drain(4_000_000, self._received)
-            self._received += len(answer["data"])
+            answer = self.log.drain(4_000_000, self.log.given)
             more = answer["more"]
             if answer["data"]:
                 self.journal.write(LOG, answer["data"])
@@ -226,37 +223,37 @@ class AttemptsOfRun(Attempts):
         return True  # fine metrics of runs that overlap cannot be told apart
 
 
-class FacilityPlugin(SchedulerPlugin):  # type: ignore[misc]
-    """The plugin of the preload: it has a recorder for each run that goes on, and one for the whole scheduler.
+class FacilityPlugin(Observer):
+    """The observer of a scheduler with the preload: it has a recorder for each run that goes on, and writes totals.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
         The scheduler.
-    observer : Observer
-        What tells runs apart.
+    when_closed : callable
+        Called when the scheduler closes.
     folder : Path
         Folder of the journals.
+    limits : tuple
+        Days, and gigabytes of all journals, after which the oldest are removed, once an hour; None without.
     """
 
-    name = NAME
-
-    def __init__(self, scheduler: Any, observer: Observer, folder: Path) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        when_closed: Callable[[], None],
+        folder: Path,
+        limits: tuple[float | None, float | None] = (None, None),
+    ) -> None:
+        super().__init__(scheduler, when_closed)
         self.recorders: dict[ObservedRun, RunRecorder] = {}
-        self.failures = 0
-        self._scheduler = scheduler
-        self._observer = observer
-        self.folder = folder
+        self.folder, self.limits = folder, limits
         self._cpu: dict[str, float] = {}
         self._cpu_of_left = 0.0
         self._energy = HostEnergy()
         self._written = self._cleaned = 0.0
-        self.limits: tuple[float | None, float | None] = (None, None)
-        """Days, and gigabytes of all journals, after which the oldest are removed, once an hour."""
         self._begun = 0
-        observer.listeners.append(self.moved)
         self._journal = _journal(folder, time.time(), {"cluster": True}, self._note)
-        self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
 
     # events from the scheduler
 
@@ -265,13 +262,13 @@ class FacilityPlugin(SchedulerPlugin):  # type: ignore[misc]
         try:
             task = self._scheduler.tasks.get(key)
             if task is not None and start in {"released", "processing"} and finish != "forgotten":
-                self._observer.runs.part(task, now)
+                self.runs.part(task, now)
             self._begin_new()
             for recorder in self.recorders.values():
                 recorder.moved(key, start, finish, reasons)
             if task is not None and start == "processing":
                 task.metadata.pop(NAME, None)
-        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+        except Exception as problem:  # noqa: BLE001  (what ends is counted all the same)
             self._failed(problem)
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
@@ -287,76 +284,71 @@ class FacilityPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def log_event(self, topic: str, message: Any) -> None:
         """Give the recorders the messages of our plugins, and of collectors' plugins, on workers, and Dask's events."""
+        super().log_event(topic, message)
         try:
-            token = self._observer.tokens.get(topic)
+            token = self.tokens.get(topic)
             ours = token is not None and isinstance(message, dict) and message.get("token") == token
             for recorder in self.recorders.values() if ours or token is None else ():
                 (recorder.take if ours else recorder.log_event)(topic, message)
-        except Exception as problem:  # noqa: BLE001  (as above)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
         topics = event_topics(self._scheduler)
         if topic == NAME and NAME in topics:
             topics[NAME].events.clear()  # Dask would keep the last thousand, with records of chunks
 
-    # time
-
-    def tick(self, now: float) -> None:
-        """Sample the workers, write what was recorded, and end the recorders of runs that ended."""
-        try:
-            self._begin_new()
-            for run, recorder in list(self.recorders.items()):
-                if run.ended:
-                    recorder.workers.forget_overdue()
-                else:
-                    recorder.tick(1, math.nan, 0)  # how late it is was not measured
-                if recorder.is_over(now):
-                    self.recorders.pop(run).end(wait=False)
-                else:
-                    recorder.flush()
-            # seconds between two entries with the totals of the scheduler
-            if now - self._written >= 10.0:
-                self._written = now
-                self._journal.write(CLUSTER, json.dumps(self._totals(now)).encode())
-            if now - self._cleaned > SECONDS_PER_HOUR and self.limits != (None, None):
-                self._cleaned = now
-                threading.Thread(target=remove_old, args=(self.folder, *self.limits), name=NAME, daemon=True).start()
-        except Exception as problem:  # noqa: BLE001  (the ticker must go on)
-            self._failed(problem)
-
     async def close(self) -> None:
         """End all journals: the scheduler closes."""
         self.end()
+        await super().close()
 
     def end(self) -> None:
-        """End all journals, and leave the scheduler."""
-        self._scheduler.plugins.pop(NAME, None)
-        if self.moved in self._observer.listeners:
-            self._observer.listeners.remove(self.moved)
+        """End all journals."""
         while self.recorders:
             _, recorder = self.recorders.popitem()
             recorder.end(wait=True)
-        self._journal.write(CLUSTER, json.dumps(self._totals(time.time())).encode())
+        self._write_totals(time.time())
         self._journal.close()
 
     # implementation
 
+    def _sample(self, now: float) -> None:
+        """Sample the workers, write what was recorded, and end the recorders of runs that ended."""
+        super()._sample(now)
+        self._begin_new()
+        for run, recorder in list(self.recorders.items()):
+            if run.ended:
+                recorder.workers.forget_overdue()
+            else:
+                recorder.tick(1, math.nan, 0)  # how late it is was not measured
+            if recorder.is_over(now):
+                self.recorders.pop(run).end(wait=False)
+            else:
+                recorder.flush()
+        # seconds between two entries with the totals of the scheduler
+        if now - self._written >= 10.0:
+            self._written = now
+            self._write_totals(now)
+        if now - self._cleaned > SECONDS_PER_HOUR and self.limits != (None, None):
+            self._cleaned = now
+            threading.Thread(target=remove_old, args=(self.folder, *self.limits), name=NAME, daemon=True).start()
+
     def _begin_new(self) -> None:
         """Begin to record runs that are new."""
-        runs = self._observer.runs
+        runs = self.runs
         if runs.begun != self._begun:
             self._begun = runs.begun
             for run in runs.going:
                 if run not in self.recorders:
-                    recorder = RunRecorder(run, self._observer, self._scheduler, self.folder, self._note)
+                    recorder = RunRecorder(run, self, self._scheduler, self.folder, self._note)
                     self.recorders[run] = recorder
 
-    def _totals(self, now: float) -> dict[str, Any]:
-        """Totals of the scheduler since the preload began."""
+    def _write_totals(self, now: float) -> None:
+        """Write the totals of the scheduler since the preload began."""
         for address, worker in self._scheduler.workers.items():
             self._cpu[address] = worker.metrics.get(NAME) or self._cpu.get(address, 0.0)
         self._energy.take(self._scheduler.workers)
-        counters = self._observer.counters
-        return {
+        counters = self.counters
+        totals = {
             "time": now,
             "capacity_seconds": counters.capacity,
             "cpu_seconds": self._cpu_of_left + sum(self._cpu.values()),
@@ -364,20 +356,16 @@ class FacilityPlugin(SchedulerPlugin):  # type: ignore[misc]
             "events": counters.events,
             "bytes": sum(counters.bytes.values()),
             "failed_attempts": sum(counters.attempts.values()),
-            "runs": self._observer.runs.begun,
+            "runs": self.runs.begun,
             "workers": len(self._scheduler.workers),
             "joules": self._energy.joules,
             "hosts_with_energy": self._energy.hosts,
             "hosts": len({worker.host for worker in self._scheduler.workers.values()}),
         }
+        self._journal.write(CLUSTER, json.dumps(totals).encode())
 
     def _note(self, problem: str) -> None:
         logging.getLogger(__name__).warning(redacted(problem))
-
-    def _failed(self, problem: Exception) -> None:
-        self.failures += 1
-        if self.failures == 1:
-            logging.getLogger(__name__).warning("runs are not recorded completely", exc_info=problem)
 
 
 CALL: Final = "facility"
@@ -477,23 +465,20 @@ async def _begin(scheduler: Any, given: dict[str, Any]) -> None:
     options = {
         name: dask.config.get(f"{CONFIG}.{name}", None) if value is None else value for name, value in given.items()
     }
-    token = secrets.token_hex(16)
-    observer = display.join(scheduler, NAME, token)
+    token, folder = secrets.token_hex(16), options["journal"]
+    make: Callable[[Any, Callable[[], None]], Observer] = Observer
+    if folder is not None:
+        limits = options["keep-days"], options["keep-gigabytes"]
+        make = partial(FacilityPlugin, folder=Path(folder).expanduser().resolve(), limits=limits)
+    observer = display.join(scheduler, NAME, token, make)
     _ends[scheduler] = [lambda: display.leave(scheduler, NAME)]
-    if options["journal"] is None:
+    if not isinstance(observer, FacilityPlugin):
         logging.getLogger(__name__).info("runs are shown and not recorded: --roastcoffea-journal has no folder")
         return
-    from tornado.ioloop import PeriodicCallback
-
     from roastcoffea.backends.deployment import pickled
     from roastcoffea.backends.worker import WorkerHalf
 
-    recorder = FacilityPlugin(scheduler, observer, Path(options["journal"]).expanduser().resolve())
-    recorder.limits = options["keep-days"], options["keep-gigabytes"]
-    scheduler.add_plugin(recorder, name=NAME, idempotent=True)
-    ticker = PeriodicCallback(lambda: recorder.tick(time.time()), 1000 * TICK)
-    ticker.start()
+    _ends[scheduler].insert(0, observer.end)
     # an event loop of its own has the workers' plugins sent to those that come later
     half = pickled(WorkerHalf(NAME, token, counts=False))
     await scheduler.register_worker_plugin(None, plugin=half, name=NAME, idempotent=True)
-    _ends[scheduler][:0] = [ticker.stop, recorder.end]
