@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from roastcoffea.monitor.history import History
 from roastcoffea.monitor.shown import (
     MONITOR_COLUMNS,
     VIEW_NAMES,
     best_attempts,
     complete_task,
     complete_view,
-    take_state,
-    worker_rows,
+    per_worker,
+    states_of,
 )
 
 
@@ -33,12 +36,14 @@ def test_the_last_attempt_that_worked_stands_for_the_task(outcomes: list[str], b
 
 
 def test_a_state_that_tells_less_takes_nothing_away() -> None:
-    states: dict[str, dict[str, Any]] = {}
-    nowhere = {"worker": None, "nbytes": None, "type": None, "suspicious": 0}
-    take_state(states, {"key": "a", "state": "waiting", "time": 1.0, **nowhere})
-    take_state(states, {"key": "a", "state": "memory", "time": 2.0, **nowhere, "worker": "w", "suspicious": 1})
-    take_state(states, {"key": "a", "state": "released", "time": 3.0, **nowhere})
-    task = complete_task(states["a"], {})
+    rows = [
+        {"task": 0, "state": "waiting", "time": 1.0, "worker": None, "suspicious": 0},
+        {"task": 0, "state": "memory", "time": 2.0, "worker": "w", "suspicious": 1},
+        {"task": 0, "state": "released", "time": 3.0, "worker": None, "suspicious": 0},
+    ]
+    history = History(pa.Table.from_pylist(rows), [{"key": "a"}])
+    watched: Any = SimpleNamespace(history=history)
+    task = complete_task(states_of([watched])["a"], {})
     assert list(task) == [column.name for column in MONITOR_COLUMNS]
     assert (task["state"], task["worker"], task["created"], task["suspicious"]) == ("memory", "w", 1.0, 1)
     assert (task["attempts"], task["duration"]) == (0, None)
@@ -46,8 +51,8 @@ def test_a_state_that_tells_less_takes_nothing_away() -> None:
 
 def test_sums_of_workers_are_of_tasks_that_worked() -> None:
     task = {"worker": "w", "outcome": "ok", "nbytes": 8, "duration": 0.5}
-    rows = worker_rows([task, task, task | {"outcome": "error"}, task | {"worker": "v", "nbytes": None}])
-    assert list(rows) == [
+    frame = per_worker([task, task, task | {"outcome": "error"}, task | {"worker": "v", "nbytes": None}])
+    assert frame.astype(object).where(frame.notna(), None).to_dict("records") == [
         {"worker": "v", "tasks": 1, "nbytes": None, "mean_nbytes": None, "seconds": 0.5},
         {"worker": "w", "tasks": 2, "nbytes": 16, "mean_nbytes": 8.0, "seconds": 1.0},
     ]

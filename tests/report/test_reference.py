@@ -32,10 +32,8 @@ def test_it_prints_in_80_columns(monkeypatch):
     print_reference(file)
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert all(
-        any(line.startswith(f"{metric.name} [{metric.unit}]") for line in lines) for metric in CATALOGUE.metrics()
-    )
-    assert "elapsed_time_seconds [s], also wall_time" in lines
+    assert {metric.name for metric in CATALOGUE.metrics()} <= {line.strip() for line in lines}
+    assert any("unit: s; source: " in line and "alias: wall_time" in line for line in lines)
 
 
 @pytest.mark.slow

@@ -68,11 +68,11 @@ def test_the_largest_is_first_and_what_is_not_known_last() -> None:
 
 def test_what_is_the_same_for_all_is_said_once() -> None:
     entries = [entry("a", processor="P", workers=2, rate=1.0), entry("b", processor="P", workers=3, rate=2.0)]
-    sheet = sheet_of_runs(entries, 78)
+    sheet = sheet_of_runs(entries)
     assert sheet.lead == ["2 runs, each with processor P, outcome complete"]
     heads = [column.name for column in sheet.columns]
     assert heads == ["name", "workers", "rate"]  # nothing else is known
-    assert "processor" in [column.name for column in sheet_of_runs(entries[:1], 78).columns]
+    assert "processor" in [column.name for column in sheet_of_runs(entries[:1]).columns]
 
 
 def test_numbers_stay_in_one_line_whatever_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_numbers_stay_in_one_line_whatever_the_names(monkeypatch: pytest.MonkeyP
         entry("2026-11-24T021938Z-001", processor="AVeryLongProcessorName", outcome="interrupted", **known),
         entry("b", processor="Other", **(known | {"workers": 1})),
     ]
-    lines = for_terminal([sheet_of_runs(entries, 78)]).splitlines()
+    lines = for_terminal([sheet_of_runs(entries)]).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("480 k" in line and "48.6 kHz" in line and "interrupted" in line for line in lines)
 
@@ -92,13 +92,13 @@ def test_a_bottleneck_that_another_version_found_is_marked(tmp_path: Path) -> No
     path = Measurement(made_run([plan(1.0)] * 40, 2)).save(tmp_path, "one")
     written = json.loads((path / "metrics.json").read_text())
     assert written["version"] == roastcoffea.__version__
-    assert not sheet_of_runs([*map(entry_of, list_runs(tmp_path))], 78).notes
+    assert not sheet_of_runs([*map(entry_of, list_runs(tmp_path))]).notes
     for version in ({"version": "0.9"}, {}):
         older = {name: value for name, value in written.items() if name != "version"} | version
         (path / "metrics.json").write_text(json.dumps(older))
         (found,) = map(entry_of, list_runs(tmp_path))
         assert found.bottleneck == "compute *"
-        assert "another version" in sheet_of_runs([found], 78).notes[0]
+        assert "another version" in sheet_of_runs([found]).notes[0]
 
 
 def test_gaps_of_merged_runs_are_not_in_their_elapsed_time(tmp_path: Path) -> None:
@@ -115,23 +115,23 @@ def test_gaps_of_merged_runs_are_not_in_their_elapsed_time(tmp_path: Path) -> No
     assert found.elapsed == pytest.approx(8.0)
 
 
-def test_runs_have_a_line_each_where_their_names_fit_without_other_columns() -> None:
+def test_narrow_terminals_leave_out_what_matters_least(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"events": 48_000, "elapsed": 3.0, "rate": 7.47}
     entries = [
         entry("threads-of-one-interpreter-1", processor="Analysis", workers=1, bottleneck="interpreter lock", **known),
         entry("slow-decompression-1", processor="Dijets", workers=2, bottleneck="decompression", **known),
-        entry("healthy-1", processor="Dijets", workers=2, bottleneck="compute", **known),
     ]
     entries[0] = entries[0]._replace(outcome="incomplete")
-    sheet = sheet_of_runs(entries, 78)
-    assert [str(row[0]) for row in sheet.rows] == [one.name for one in entries]
-    heads = [column.name for column in sheet.columns]
-    assert heads == ["name", "events", "rate", "bottleneck", "outcome"]
-    wide = [column.name for column in sheet_of_runs(entries, 98).columns]
-    assert "processor" in wide
-    # names that would not fit all the same leave the columns where they are
-    entries[0] = entries[0]._replace(name="a" * 70)
-    assert {"processor", "workers"} <= {column.name for column in sheet_of_runs(entries, 78).columns}
+
+    def printed(width: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        return for_terminal([sheet_of_runs(entries)])
+
+    narrow = printed(80)
+    assert all(name in narrow for name in ("name", "events", "rate", "bottleneck", "outcome"))
+    assert all(one.name in narrow for one in entries)
+    assert "elapsed" not in narrow
+    assert "processor" in printed(100)
 
 
 @pytest.mark.parametrize("value", [10**400, 1e308, float("inf"), float("nan"), "text", [1], None, {"a": 1}], ids=str)
@@ -143,7 +143,7 @@ def test_numbers_that_no_run_has_are_left_out(value: Any, tmp_path: Path) -> Non
     (stored,) = list_runs(tmp_path)
     found = entry_of(stored)
     assert (found.events, found.workers, found.rate) == (None, None, None)
-    assert sheet_of_runs([found], 80).cells()
+    assert sheet_of_runs([found]).cells()
 
 
 def test_metrics_that_are_no_file_are_not_waited_for(tmp_path: Path) -> None:

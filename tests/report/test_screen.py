@@ -16,7 +16,6 @@ from handmade import empty_run, handmade_run
 from limited_runs import LIMITED
 from made_runs import made_run, plan, with_call
 from rich.cells import cell_len
-from rich.color import Color
 from rich.console import Console
 
 from roastcoffea.measurement import Measurement, load
@@ -160,8 +159,7 @@ def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
     lines = shown(measurement)
     assert "   incomplete: " in lines[0]
     place = lines.index("To run the rest:") + 1
-    rest, taken = statements(lines[place:])
-    assert max(map(len, taken)) <= 80
+    rest, _ = statements(lines[place:])
     lacking = digest_of(measurement.run, measurement.metrics).lacking
     assert lacking is not None
     remedy = lacking.line or ""
@@ -170,9 +168,8 @@ def test_what_is_missing_has_its_lines_to_copy_alone(tmp_path: Path) -> None:
     file = io.StringIO()
     saved = measurement.save(tmp_path, "a, (b) 'c")
     load(saved).print_summary(file)
-    again, taken = statements(file.getvalue().splitlines()[place:])
+    again, _ = statements(file.getvalue().splitlines()[place:])
     assert again == [f"measurement = roastcoffea.load({str(saved)!r})", *rest]
-    assert max(map(len, taken)) <= max(80, len(str(saved)) + 10)
 
 
 @pytest.mark.slow
@@ -247,16 +244,6 @@ def test_with_colours_all_parts_are_full_blocks(monkeypatch: pytest.MonkeyPatch)
     assert "\x1b[38" not in "".join(lines)
 
 
-def test_of_sixteen_colours_each_family_has_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("COLORTERM", raising=False)
-    lines = shown(made_run([plan(1.0, read=1.0, open_cpu=0.5, open_wait=0.5)] * 20, 2), Terminal())
-    (bar,) = [line for line in lines if line.startswith("  thread time ")]
-    codes = {block: code for code, block in re.findall(r"\x1b\[([1-9]\d)m(.)", bar)}
-    assert codes == {FILLS["computing"].block: "34", FILLS["reading"].block: "33", FILLS["opening"].block: "93"}
-    assert len({Color.parse(fill.of_sixteen).number for fill in FILLS.values()}) == len(FAMILIES)
-
-
 def test_an_output_that_knows_ascii_only_gets_letters() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
@@ -276,7 +263,7 @@ def test_families_stand_out_from_black_and_white() -> None:
     colours = [luminance(FILLS[family.name].colour) for family in FAMILIES]
     assert min((one + 0.05) / 0.05 for one in colours) >= 3
     assert min(1.05 / (one + 0.05) for one in colours) >= 3
-    assert [len(set(fills)) for fills in zip(*FILLS.values(), strict=True)] == [7] * 4
+    assert [len(set(fills)) for fills in zip(*FILLS.values(), strict=True)] == [7] * 3
 
 
 # Names

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
-from handmade import T, handmade_run
+from handmade import T
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
@@ -15,7 +13,7 @@ from pictures import synthetic_run
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import FAMILY_OF, TIME_NAMES
 from roastcoffea.visualization import plots
-from roastcoffea.visualization.draw import Layer, by_family, family_labels, legend, name_layers
+from roastcoffea.visualization.draw import by_family, family_labels, legend
 from roastcoffea.visualization.plots import PLOTS
 from roastcoffea.visualization.registry import figure_alone
 
@@ -94,26 +92,3 @@ def test_the_first_class_of_a_family_names_all() -> None:
         "transfer": None,
         "residual": "not recorded",
     }
-
-
-def names_in(layers: Mapping[str, tuple[float, float]]) -> list[str]:
-    ax = Figure(figsize=(6, 4)).add_subplot(xlim=(0, 100), ylim=(0, 10))
-    edges, bins = np.linspace(0, 100, 101), np.ones(100)
-    name_layers(ax, edges, [Layer(name, low * bins, high * bins, "#000000") for name, (low, high) in layers.items()])
-    return [text.get_text() for text in ax.texts]
-
-
-def test_layers_are_named_where_there_is_room() -> None:
-    assert names_in({"compute": (0, 5), "thin": (5, 5.2), "read": (5.2, 9)}) == ["compute", "read"]
-    assert names_in({"x" * 200: (0, 10)}) == []
-
-
-def test_names_lie_within_their_layers() -> None:
-    ax = Figure(figsize=(7, 4.2)).add_subplot()
-    plots.plot_time_ledger_timeline(handmade_run(), ax=ax)
-    layers = [steps.get_data() for steps in ax.patches if steps.get_fill()]
-    assert ax.texts[:]
-    for text in ax.texts:
-        x, y = text.get_position()
-        place = np.searchsorted(layers[0].edges, x) - 1
-        assert any(layer.baseline[place] < y < layer.values[place] for layer in layers)

@@ -57,7 +57,7 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
     from roastcoffea.recording.assembly import state_folder
     from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
     from roastcoffea.sheets.sheet import Sheet
-    from roastcoffea.sheets.terminal import INDENT, print_sheets
+    from roastcoffea.sheets.terminal import print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
     from roastcoffea.units import counted
 
@@ -82,11 +82,8 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
         return 0
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
-    # what reads it from a pipe or a file otherwise wants a line for each run, and names as they are
-    asked = os.environ.get("COLUMNS", "")
-    piped = int(asked) if asked.isdecimal() and int(asked) else 10_000
-    width = max(shutil.get_terminal_size().columns if sys.stdout.isatty() else piped, 80)  # which the list needs
-    print_sheets([sheet_of_runs(in_order(entries, by), width - INDENT[3]), Sheet(lead=errors)], width=width)
+    width = _width()
+    print_sheets([sheet_of_runs(in_order(entries, by), whole=width == UNLIMITED), Sheet(lead=errors)], width=width)
     return 0
 
 

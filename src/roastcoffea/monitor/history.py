@@ -64,6 +64,13 @@ def hashable(key: Any) -> Key:
     return key
 
 
+def from_json(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts of a worker's view that JSON has in another form: keys and transitions."""
+    keys = {name: list(map(hashable, view[name])) for name in LINKS if name in view}
+    transitions = [(str(state), float(moment)) for state, moment in view["transitions"]]
+    return keys | {"key": hashable(view["key"]) if "key" in view else None, "transitions": transitions}
+
+
 @dataclass(frozen=True)
 class History:
     """States that tasks entered, in order of time (the client's clock, Unix seconds).
@@ -249,11 +256,7 @@ class TaskLog:
     def _take_views(self, payload: bytes) -> None:
         worker, rows = json.loads(inflated(payload))
         for row in rows:  # all are checked before any is taken
-            row["number"] = int(row["number"])
-            row["key"] = hashable(row["key"]) if "key" in row else None
-            row["transitions"] = [(str(state), float(time)) for state, time in row["transitions"]]
-            row |= {name: list(map(hashable, row[name])) for name in LINKS if name in row}
-            row.setdefault("dependents", [])
+            row.update({"number": int(row["number"]), "dependents": row.get("dependents", [])} | from_json(row))
         for row in rows:
             view = self._views.setdefault((worker, row["number"]), {"worker": worker} | {name: [] for name in GROWING})
             grown = {name: view[name] + row[name] for name in GROWING}

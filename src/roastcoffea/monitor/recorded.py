@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import MeasurementError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor import shown as tables
-from roastcoffea.monitor.history import LINKS, History, Snapshot, Watched, hashable
+from roastcoffea.monitor.history import History, Snapshot, Watched, from_json, hashable
 from roastcoffea.monitor.shown import (
     JOINED_COLUMNS,
     ReportComparison,
@@ -68,30 +68,20 @@ def watched_of(period: Mapping[str, Any], tables: Iterable[pa.Table]) -> Watched
     """A saved period; raises if it is damaged."""
     names, states, attempts, lifetimes = tables
     tasks = [
-        {
-            "key": hashable(json.loads(row["key"])),
-            "kind": row["kind"],
-            "chunk": row["chunk"] and json.loads(row["chunk"]),
-        }
+        row | {"key": hashable(json.loads(row["key"])), "chunk": row["chunk"] and json.loads(row["chunk"])}
         for row in names.to_pylist()
     ]
     if len(states) and (
         pc.index_in(states["state"], pa.array(STATES)).null_count or pc.max(states["task"]).as_py() >= len(tasks)
     ):
         raise ValueError("it has an unknown state or task")
-    views = [
-        view
-        | {"key": hashable(view["key"]), "transitions": [(state, time) for state, time in view["transitions"]]}
-        | {name: list(map(hashable, view[name])) for name in LINKS if name in view}
-        for view in period["views"]
-    ]
     return Watched(
         start=float(period["start"]),
         stop=float(period["stop"]),
         history=History(states, tasks),
         attempts=attempts,
         lifetimes=lifetimes,
-        views=views,
+        views=[view | from_json(view) for view in period["views"]],
         problems=list(map(str, period["problems"])),
     )
 
@@ -158,8 +148,7 @@ class RecordedTasks(Presented):
 
     def per_worker(self) -> pd.DataFrame:
         """Number and size of the results computed by each worker, one row per worker."""
-        rows = tables.worker_rows(self.get_all_tasks())
-        return frame_of(table_of_rows(tables.WORKER_COLUMNS, rows), tables.WORKER_COLUMNS)
+        return tables.per_worker(self.get_all_tasks())
 
     @property
     def worker_tasks(self) -> list[dict[str, Any]]:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from dask.utils import key_split
 from distributed.utils import key_split_group
@@ -21,7 +21,7 @@ from roastcoffea.log.kinds import STATES
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor.history import CHUNK, FINISHED, NO_TIMES, History, Key, Watched
 from roastcoffea.monitor.views import READERS
-from roastcoffea.records.arrow import frame_of, table_of_rows
+from roastcoffea.records.arrow import arrow_schema, frame_of, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column as RecordColumn
 from roastcoffea.records.run import Run, unwatched_run
@@ -106,19 +106,13 @@ def attempts_of(watched: Iterable[Watched]) -> list[dict[str, Any]]:
 def states_of(watched: Iterable[Watched]) -> dict[Key, dict[str, Any]]:
     """Furthest state of each task in these periods, in order of appearance."""
     states: dict[Key, dict[str, Any]] = {}
-    for period in watched:
-        for task in period.history.described():
-            take_state(states, task)
+    for task in (task for period in watched for task in period.history.described()):
+        known = states.setdefault(task["key"], task | {"created": task["time"]})
+        task["suspicious"] = max(known["suspicious"], task["suspicious"])
+        known["gone"] = task["state"] in GONE
+        if not known["gone"]:  # the last state that tells more than that the result is gone
+            known |= {name: value for name, value in task.items() if value is not None}
     return states
-
-
-def take_state(states: dict[Key, dict[str, Any]], task: dict[str, Any]) -> None:
-    """Take a state that a task entered if it is more informative than earlier ones."""
-    known = states.setdefault(task["key"], task | {"created": task["time"]})
-    task["suspicious"] = max(known["suspicious"], task["suspicious"])
-    known["gone"] = task["state"] in GONE
-    if task["state"] not in GONE:
-        known |= {name: value for name, value in task.items() if value is not None}
 
 
 def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,27 +177,16 @@ def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any
     return best
 
 
-def worker_rows(tasks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Sums over the tasks computed by each worker."""
-    finished: dict[str, list[dict[str, Any]]] = {}
-    for task in tasks:
-        if task["outcome"] == OK:
-            finished.setdefault(task["worker"], []).append(task)
-    for worker, computed in sorted(finished.items()):
-        nbytes, seconds = (known_total(task[name] for task in computed) for name in ("nbytes", "duration"))
-        mean = quotient(nbytes, len(computed))
-        yield {"worker": worker, "tasks": len(computed), "nbytes": nbytes, "mean_nbytes": mean, "seconds": seconds}
+def per_worker(tasks: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Sums over the tasks computed by each worker; those with an unknown term are unknown."""
+    import pandas as pd
 
-
-def known_total(values: Iterable[float | None]) -> float | None:
-    """Sum of numbers; None if one is unknown."""
-    numbers = list(values)
-    return None if None in numbers else sum(filter(None, numbers))
-
-
-def quotient(amount: float | None, over: float | None) -> float | None:
-    """Quotient of two numbers; None if one is unknown, or the divisor is 0."""
-    return None if amount is None or not over else amount / over
+    frame = pd.DataFrame([task for task in tasks if task["outcome"] == OK], columns=["worker", "nbytes", "duration"])
+    groups = frame.astype({"nbytes": float, "duration": float}).groupby("worker")
+    sums = groups[["nbytes", "duration"]].sum(skipna=False).assign(tasks=groups.size())
+    sums["mean_nbytes"] = sums["nbytes"] / sums["tasks"]
+    table = sums.rename(columns={"duration": "seconds"}).reset_index()
+    return frame_of(pa.Table.from_pandas(table, arrow_schema(WORKER_COLUMNS), preserve_index=False), WORKER_COLUMNS)
 
 
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
@@ -266,32 +249,31 @@ def measurement_of(source: Any) -> Measurement | None:
     return found
 
 
-def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement | None) -> list[dict[str, Any]]:
+def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement | None) -> Iterator[dict[str, Any]]:
     """Attempts of chunks' tasks with fields of the chunks' records, or of coffea's work items."""
-    if measurement is None:
-        return [joined_row(attempt, {}) for attempt in attempts if attempt["kind"] == CHUNK]
-    identity, run = itemgetter("key", "run_id"), measurement.run
     known: dict[Any, Mapping[str, Any]] = {}
-    for row in [] if run.tasks is None else run.tasks.to_pylist():
-        if row["kind"] == PROCESSOR:
-            known[identity(row)] = {}
-    known |= {identity(row): row for row in ([] if run.chunks is None else run.chunks.to_pylist())}
-    return [joined_row(attempt, known[identity(attempt)]) for attempt in attempts if identity(attempt) in known]
-
-
-def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
-    """An attempt of a task with fields of its chunk's record."""
-    of_coffea = chunk.get("coffea_bytes_read")
-    facts = {
-        "group": key_split_group(attempt["key"]),
-        "bytes": chunk.get("bytes_requested") if of_coffea is None else of_coffea,
-        "process_seconds": chunk.get("coffea_process_seconds"),
-        "outcome": chunk.get("outcome", attempt["outcome"]),
-    }
-    # an attempt itself knows its chunk only if it failed
-    place = ("dataset", "file", "entry_start", "entry_stop")
-    own = {name: value for name, value in attempt.items() if value is not None or name not in place}
-    return {**(attempt.get("chunk") or {}), **chunk, **own, **facts}
+    if measurement is not None:
+        tasks, chunks = (
+            [] if one is None else one.to_pylist() for one in (measurement.run.tasks, measurement.run.chunks)
+        )
+        known = {(row["key"], row["run_id"]): {} for row in tasks if row["kind"] == PROCESSOR}
+        known |= {(row["key"], row["run_id"]): row for row in chunks}
+    for attempt in attempts:
+        chunk = known.get((attempt["key"], attempt["run_id"]))
+        if chunk is None and (measurement is not None or attempt["kind"] != CHUNK):
+            continue
+        chunk = chunk or {}
+        of_coffea = chunk.get("coffea_bytes_read")
+        facts = {
+            "group": key_split_group(attempt["key"]),
+            "bytes": chunk.get("bytes_requested") if of_coffea is None else of_coffea,
+            "process_seconds": chunk.get("coffea_process_seconds"),
+            "outcome": chunk.get("outcome", attempt["outcome"]),
+        }
+        # an attempt itself knows its chunk only if it failed
+        place = ("dataset", "file", "entry_start", "entry_stop")
+        own = {name: value for name, value in attempt.items() if value is not None or name not in place}
+        yield {**(attempt.get("chunk") or {}), **chunk, **own, **facts}
 
 
 def compared(
@@ -314,17 +296,25 @@ def compared(
     if not QUANTITIES.keys() & report.keys():
         found = ", ".join(map(repr, report)) or "nothing"
         raise ValueError(f"the report has {found}, and none of {', '.join(QUANTITIES)}: pass {expected}")
-    worked = list({row["key"]: row for row in rows if row["outcome"] in (OK, CHECKPOINT)}.values())
-    chunks = frame_of(table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked)), COMPARED_COLUMNS)
+    amounts = dict.fromkeys(("events", "bytes", "nbytes", "process_seconds", "start", "stop"), float)
+    ended = {row["key"]: row for row in rows if row["outcome"] in (OK, CHECKPOINT)}
+    worked = pd.DataFrame(
+        list(ended.values()), columns=["dataset", "file", "entry_start", "entry_stop", "worker", *amounts]
+    )
+    worked = worked.astype(amounts).assign(input_bytes=lambda own: own["bytes"], output_bytes=lambda own: own["nbytes"])
+    worked["seconds"] = worked["stop"] - worked["start"]
+    for name, over in (("bytes_per_event", "events"), ("throughput", "seconds")):
+        worked[name] = worked["bytes"] / worked[over].replace(0.0, np.nan)
+    table = pa.Table.from_pandas(worked, arrow_schema(COMPARED_COLUMNS), preserve_index=False)
     sums, missing = [], {}
     for name, (unit, column) in QUANTITIES.items():
-        total = len(worked) if column is None else known_total(row.get(column) for row in worked)
-        reason = None if total is not None else "the record of at least one chunk is missing"
+        total: Any = len(worked) if column is None else worked[column].sum(skipna=False)
+        reason = "the record of at least one chunk is missing" if math.isnan(total) else None
         if not started:
             reason = "the monitor was not started: nothing was recorded"
         elif name in {"bytesread", "processtime"} and not measured:
             reason = "pass the collector that was open at the time, or its measurement: only its records have it"
-        elif column is not None and not worked:
+        elif column is not None and worked.empty:
             reason = "the monitor recorded no chunk with a result"
         if reason:
             total, missing[name] = None, reason
@@ -337,14 +327,7 @@ def compared(
         whole = [int(amount) if amount == amount // 1 else amount for amount in totals[name]]
         totals[name] = pd.Series(whole, dtype=object)
     totals.attrs["missing"] = missing
-    return ReportComparison(chunks, totals)
-
-
-def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Rates of a chunk by its task."""
-    seconds, size = distance(row["start"], row["stop"]), row["bytes"]
-    rates = {"bytes_per_event": quotient(size, row.get("events")), "throughput": quotient(size, seconds)}
-    return {**row, "input_bytes": size, "output_bytes": row["nbytes"], "seconds": seconds, **rates}
+    return ReportComparison(frame_of(table, COMPARED_COLUMNS), totals)
 
 
 def ticks(interval: float) -> Iterator[None]:
@@ -434,8 +417,6 @@ def _known(states: Mapping[str, int]) -> Counter[str]:
 MOST_LIVE: Final = 6
 """Prefixes with a row of their own in a live display; the others share one."""
 
-LONGEST_PREFIX: Final = 24
-OTHERS: Final = "(others)"
 LIVE_STATES: Final = tuple(state for state in STATES if state not in {"released", "forgotten"})
 
 BINS: Final = 500
@@ -454,22 +435,19 @@ def look_text(look: Look, seconds: float) -> str:
     return "\n".join([first, *live_rows(shown, (FINISHED,))])
 
 
-def live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Iterator[str]:
+def live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> list[str]:
     """A row for each prefix with the most tasks, with the states that occur, and these sums."""
-    if not counts:
-        return
-    ranked = sorted(counts, key=lambda prefix: -counts[prefix].total())
-    rows = {prefix: counts[prefix] for prefix in sorted(ranked[:MOST_LIVE])}
-    if rest := ranked[MOST_LIVE:]:
-        rows[OTHERS] = sum((counts[prefix] for prefix in rest), Counter())
-    names = [state for state in LIVE_STATES if any(row[state] for row in rows.values())]
-    names += sums
-    table = [("prefix", *names), *((prefix, *(number(row[name]) for name in names)) for prefix, row in rows.items())]
-    width, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
-    width = min(width, LONGEST_PREFIX)
-    for prefix, *cells in table:
-        amounts = (cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
-        yield "  ".join(["", prefix[:width].ljust(width), *amounts])
+    import pandas as pd
+
+    frame = pd.DataFrame(counts, [*LIVE_STATES, *sums], dtype=float).T.fillna(0.0)
+    ranked = frame.sum(axis=1).sort_values(ascending=False, kind="stable").index
+    own, others = ranked[:MOST_LIVE], ranked[MOST_LIVE:]
+    shown = pd.concat(
+        [frame.loc[sorted(own)], *([frame.loc[others].sum().to_frame("(others)").T] if len(others) else [])]
+    )
+    shown = shown[[name for name in shown if name in sums or shown[name].any()]].astype(int).map(number)
+    table = shown.rename(lambda prefix: prefix[:24]).rename_axis(columns="prefix")
+    return [f"  {line.rstrip()}" for line in table.to_string().splitlines()] if counts else []
 
 
 # Tables
@@ -496,29 +474,25 @@ def monitor_sheets(
     watched: Sequence[Watched], tasks: Sequence[Mapping[str, Any]], problems: Sequence[str]
 ) -> list[Sheet]:
     """Tasks by prefix, and problems."""
+    import pandas as pd
+
     workers = {worker for period in watched for worker in period.lifetimes["worker"].to_pylist()}
     seconds = SECOND.text(sum(period.stop - period.start for period in watched))
     lead = f"{counted(len(tasks), 'task')} on {counted(len(workers), 'worker')} in {seconds}"
-    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for task in tasks:
-        alike.setdefault((task["prefix"], task["kind"]), []).append(task)
-    seen = set(map(fate_of, tasks))
-    others = [fate for fate in OTHER_FATES if fate in seen]
-    rows = [_row_of(*names, similar, others) for names, similar in alike.items()]
+    fates = list(map(fate_of, tasks))
+    others = [fate for fate in OTHER_FATES if fate in fates]
+    frame = pd.DataFrame(tasks, columns=["prefix", "kind", "duration", "nbytes"]).assign(fate=fates)
+    rows: list[list[Cell]] = []
+    for (prefix, kind), own in frame.groupby(["prefix", "kind"], sort=False):
+        counts = [int((own["fate"] == fate).sum()) for fate in (FINISHED, FAILED, *others)]
+        results = own.loc[own["fate"] == FINISHED, "nbytes"].astype(float).sum(skipna=False)
+        amounts = [None if pd.isna(amount) else amount for amount in (own["duration"].mean(), results)]
+        rows.append([str(prefix), str(kind), len(own), *counts, *amounts])
     none = [] if rows else ["No task was recorded."]
     named = (Column(fate, COUNT, OTHER_FATES[fate]) for fate in others)
     table = Sheet(title="tasks", lead=none, columns=(*OF_PREFIX, *named, *OF_RESULTS), rows=rows, things="prefixes")
     found = [Heading(title="tasks of the cluster", label=NAME, lead=[lead]), table]
     return [*found, Sheet(title="problems", items=problems)] if problems else found
-
-
-def _row_of(prefix: str, kind: str, tasks: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[Cell]:
-    fates = Counter(map(fate_of, tasks))
-    counts = [fates[fate] for fate in (FINISHED, FAILED, *others)]
-    timed = [task["duration"] for task in tasks if task["duration"] is not None]
-    mean = quotient(sum(timed), len(timed))
-    results = known_total(task["nbytes"] for task in tasks if fate_of(task) == FINISHED)
-    return [prefix, kind, len(tasks), *counts, mean, results]
 
 
 # Pictures

@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from textwrap import TextWrapper
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
@@ -367,20 +367,18 @@ class Fill(NamedTuple):
 
     block: str
     letter: str
-    of_sixteen: str
-    """Colour where a terminal has 16: the nearest of them would be the same for two families."""
     colour: str
     """Stands out from light and dark backgrounds: nobody knows that of a terminal."""
 
 
 FILLS: Final = {
-    "computing": Fill("█", "#", "blue", "#306dd5"),
-    "decoding": Fill("▓", "=", "cyan", "#1a93d8"),
-    "reading": Fill("▒", "o", "yellow", "#ad5c0c"),
-    "opening": Fill("░", ":", "bright_yellow", "#c87b04"),
-    "handling": Fill("▄", "%", "magenta", "#946daf"),
-    "trouble": Fill("╳", "!", "red", "#e63c2b"),  # noqa: RUF001
-    "idling": Fill("·", ".", "bright_black", "#727884"),
+    "computing": Fill("█", "#", "#306dd5"),
+    "decoding": Fill("▓", "=", "#1a93d8"),
+    "reading": Fill("▒", "o", "#ad5c0c"),
+    "opening": Fill("░", ":", "#c87b04"),
+    "handling": Fill("▄", "%", "#946daf"),
+    "trouble": Fill("╳", "!", "#e63c2b"),  # noqa: RUF001
+    "idling": Fill("·", ".", "#727884"),
 }
 """By family."""
 
@@ -404,11 +402,9 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Na
     names
         Names of workers and hosts.
     """
-    screen = Screen(console, digest, names)
     # findings are shortened until all fits a terminal of 24 lines with a command and its prompt, as far as they can
-    rooms = [(findings, what, 2) for findings in (3, 2, 1) for what in (3, 2)] + [(1, what, 1) for what in (3, 2, 1)]
-    for room in rooms:
-        lines = list(screen.lines(places, *room))
+    for room in ((3, 3, 2), (3, 2, 2), (2, 3, 2), (2, 2, 2), (1, 3, 1), (1, 1, 1)):
+        lines = list(Screen(console, digest, names).lines(places, *room))
         if len(lines) <= 22:
             break
     with console:  # a notebook shows what is printed at once as one text
@@ -424,12 +420,7 @@ class Screen:
         self.width = console.width
         self.digest = digest
         self.names = names
-        try:
-            "".join(fill.block for fill in FILLS.values()).encode(console.encoding)
-        except UnicodeEncodeError:
-            self.blocks = False
-        else:
-            self.blocks = True
+        self.blocks = console.encoding.lower().startswith("utf")
 
     def lines(self, places: Places, findings: int, what: int, others: int) -> Iterator[Text]:
         """All of it: so many findings, lines on what is slow in each, and lines on all others."""
@@ -525,7 +516,7 @@ class Screen:
         if lacking.line is not None:
             yield Text("To run the rest:")
             for code in filter(None, [places.measurement, *lacking.line.split("; ")]):
-                yield from (Text(line, "bold") for line in _copied(self.plain(code), self.width))
+                yield Text(self.plain(code), "bold")
 
     def _side_by_side(self, parts: Iterable[Text], between: Text, indent: int = 0) -> list[Text]:
         """Short texts next to each other, as many in a line as there is room for."""
@@ -559,18 +550,15 @@ class Screen:
         """Cells in the colour of a family, whole where colours tell families apart: of 256, red is almost an orange."""
         fill, colours = FILLS[family.name], None if self.console.no_color else self.console.color_system
         block = fill.block if colours != "truecolor" else FILLS["computing"].block
-        style = fill.of_sixteen if colours in {"standard", "windows"} else fill.colour if colours else ""
-        return Text((block if self.blocks else fill.letter) * cells, style)
+        return Text((block if self.blocks else fill.letter) * cells, fill.colour if colours else "")
 
     def _hot(self) -> Iterator[Text]:
         """Lines of user code with the most CPU time."""
         label = "your code"
         for one in self.digest.hot:
-            each = f"{f', {one.each}' if one.each else ''}: {with_short_paths(one.where)}"
-            texts = [f"{one.share} of CPU{each}", f"{one.share}{each}"]
-            texts[:0] = [f"{texts[0]} in {one.calls}"] if one.calls else []
-            text = next((text for text in texts if len(text) <= self.width - OF_BAR), texts[-1])
-            for line in self.wrapped(text, OF_BAR):
+            each = f", {one.each}" if one.each else ""
+            calls = f" in {one.calls}" if one.calls else ""
+            for line in self.wrapped(f"{one.share} of CPU{each}: {with_short_paths(one.where)}{calls}", OF_BAR):
                 yield Text.assemble(f"  {label:{OF_BAR - 2}}", line[OF_BAR:])
                 label = ""
 
@@ -600,10 +588,7 @@ class Screen:
         remedy = finding.remedy or ""
         advice = with_short_paths(self.names.in_text(finding.advice)).removesuffix(".")
         advice += f": {remedy}" if remedy else "."
-        lines = self.wrapped(advice, 8, 2)
-        if remedy not in " ".join(line.plain.strip() for line in lines):
-            lines = self.wrapped(advice, 8)
-        for place, line in enumerate(lines):
+        for place, line in enumerate(self.wrapped(advice, 8)):
             line.highlight_words([remedy] if remedy else [], "bold")
             yield line if place else Text.assemble("     -> ", line[8:])
 
@@ -618,25 +603,9 @@ class Screen:
 
 
 def cells_of(fractions: Sequence[float], width: int) -> list[int]:
-    """Cells of a bar for each share, which fill it: those with the largest rest get what is left."""
-    exact = [fraction / (sum(fractions) or 1.0) * width for fraction in fractions]
-    cells = [math.floor(each) for each in exact]
-    for place in sorted(range(len(cells)), key=lambda place: cells[place] - exact[place])[: width - sum(cells)]:
-        cells[place] += 1
-    return cells
-
-
-def _copied(code: str, width: int) -> list[str]:
-    """A statement in lines of a width that can be copied: they break between arguments, and not in words."""
-    held = re.sub(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", lambda word: re.sub("[ (]", _hidden, word[0]), code)
-    wrapper = TextWrapper(width, subsequent_indent="    ", break_long_words=False)
-    wrapper.wordsep_re = re.compile(r"( |(?<=\())")
-    lines = wrapper.wrap(held.replace(" = ", "\1=\1"))
-    return [line.replace("\1", " ").replace("\2", "(") for line in lines]
-
-
-def _hidden(sign: re.Match[str]) -> str:
-    return "\1" if sign[0] == " " else "\2"
+    """Cells of a bar for each share, which fill it: each part ends where its sum does."""
+    ends = np.rint(np.cumsum(fractions) / (sum(fractions) or 1.0) * width).astype(int)
+    return list(np.diff(ends, prepend=0).tolist())
 
 
 def with_short_paths(text: str) -> str:

@@ -186,16 +186,8 @@ def _entry(metric: Metric) -> str:
 
 def print_reference(file: IO[str] | None = None) -> None:
     """Print the catalogue in readable form, to the terminal or into a file."""
-    from rich.padding import Padding
-    from rich.text import Text
+    from rich.markdown import Markdown
 
     from roastcoffea.sheets.terminal import console_for
 
-    console = console_for(file)
-    for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
-        console.print(Text(f"\n{group.capitalize()}", style="bold"))
-        for metric in metrics:
-            alias = f", also {metric.alias}" if metric.alias else ""
-            console.print(Text.assemble(f"\n{metric.name}", (f" [{metric.unit}]{alias}", "dim")))
-            facts = f"= {metric.formula}\nfrom {metric.source}"
-            console.print(Padding(Text.assemble(" ".join(metric.meaning.split()), ("\n" + facts, "dim")), (0, 0, 0, 4)))
+    console_for(file).print(Markdown(metric_reference()))

@@ -80,11 +80,14 @@ class Rates:
         """Seconds since the beginning."""
         return self._points[-1][0] - self.began
 
+    def _window(self, whole: bool) -> tuple[Progress, Progress, float]:
+        """Progress at the beginning of the last minute, or of the run where `whole`, and now, and seconds between."""
+        (first, before), (last, now) = (self.began, NOTHING) if whole else self._points[0], self._points[-1]
+        return before, now, max(last - first, 1e-9)
+
     def in_a_second(self, *, whole: bool = False) -> tuple[float, float | None]:
         """Events and bytes in a second, from the beginning where `whole`; None is not known."""
-        first, before = (self.began, NOTHING) if whole else self._points[0]
-        last, now = self._points[-1]
-        seconds = max(last - first, 1e-9)
+        before, now, seconds = self._window(whole)
         size = None if now.bytes is None else (now.bytes - (before.bytes or 0)) / seconds
         return (now.events - before.events) / seconds, size
 
@@ -92,15 +95,13 @@ class Rates:
         """Chunks of the last minute, if they are enough, else of the whole run, and the seconds that they took."""
         (first, before), (last, now) = self._points[0], self._points[-1]
         asked = last if self._asked is None else self._asked
-        if now.chunks - before.chunks < 10:
-            return now.chunks, last - asked
-        return now.chunks - before.chunks, last - max(first, asked)
+        few = now.chunks - before.chunks < 10
+        return now.chunks - (0 if few else before.chunks), last - (asked if few else max(first, asked))
 
     @property
     def left(self) -> float | None:
         """Seconds until all chunks that were asked for are done; None before enough of them are."""
-        now = self._points[-1][1]
-        done, seconds = self._done()
+        now, (done, seconds) = self._points[-1][1], self._done()
         at_once = now.threads[0] if now.threads else now.workers or 1
         if now.chunks >= now.chunks_asked or done < at_once or seconds <= 0:
             return None
@@ -116,7 +117,9 @@ class Rates:
         left, now, (done, _) = self.left, self._points[-1][1], self._done()
         if left is None:
             return None
-        mean, deviation = self._chunk_seconds()
+        attempts = max(now.chunks + now.failed, 1)
+        mean = now.wall_seconds / attempts
+        deviation = math.sqrt(max(now.wall_squares / attempts - mean**2, 0.0))
         scatter = deviation / mean if deviation else 1.0  # chunks that end at random, where nothing is known of them
         at_once = now.threads[0] if now.threads else 1
         waves = at_once**2 / 12 / done**2  # chunks that began together end together: up to one of each thread is amiss
@@ -125,26 +128,18 @@ class Rates:
         # it takes ten times longer than estimated at most, where too few chunks have ended to say more
         return max(left - mean, 0.0) / (1 + error), left / max(1 - error, 0.1) + longest
 
-    def _chunk_seconds(self) -> tuple[float, float]:
-        """Mean and standard deviation of the time of an attempt; zeros where nothing is known of it."""
-        now = self._points[-1][1]
-        attempts = now.chunks + now.failed
-        mean = now.wall_seconds / attempts if attempts else 0.0
-        return mean, math.sqrt(max(now.wall_squares / attempts - mean**2, 0.0)) if mean else 0.0
-
     def busy(self, *, whole: bool = False) -> dict[str, float]:
         """Share of thread time by cause, of chunks that ended in that time and of idle threads; empty without chunks.
 
         Idle threads count where the workers report what they execute.
         """
-        before, now = NOTHING if whole else self._points[0][1], self._points[-1][1]
-        wall = now.wall_seconds - before.wall_seconds
+        before, now, _ = self._window(whole)
+        wall, working = now.wall_seconds - before.wall_seconds, self._working()
         if wall <= 0:
             return {}
+        shares = {} if working is None else {IDLE: 1 - working}
         seconds = {FAILED: now.failed_seconds - before.failed_seconds}
         seconds |= {name: each - before.seconds.get(name, 0.0) for name, each in now.seconds.items()}
-        working = self._working()
-        shares: dict[str, float] = {} if working is None else {IDLE: 1 - working}
         for name, each in seconds.items():
             word = WORDS.get(name) or name
             shares[word] = shares.get(word, 0.0) + each / wall * (1.0 if working is None else working)
@@ -152,11 +147,11 @@ class Rates:
 
     def efficiency(self, *, whole: bool = False) -> float | None:
         """CPU time of chunks that ended in that time over thread time; None without chunks."""
-        before, now = NOTHING if whole else self._points[0][1], self._points[-1][1]
+        before, now, _ = self._window(whole)
         wall, working = now.wall_seconds - before.wall_seconds, self._working()
-        if wall <= 0:
-            return None
-        return (now.cpu_seconds - before.cpu_seconds) / wall * (1.0 if working is None else working)
+        return (
+            (now.cpu_seconds - before.cpu_seconds) / wall * (1.0 if working is None else working) if wall > 0 else None
+        )
 
     def _working(self) -> float | None:
         """Share of the workers' threads that executed tasks in the last minute; None where that is not known."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from textwrap import wrap
 from typing import Any, Final, NamedTuple
@@ -15,7 +14,6 @@ from roastcoffea.diagnosis.completeness import BROKEN, COMPLETE, INCOMPLETE, INT
 from roastcoffea.log.journal import Journal
 from roastcoffea.records.run import FAILED, LOST
 from roastcoffea.sheets.sheet import Column, Sheet
-from roastcoffea.sheets.terminal import GAP
 from roastcoffea.storage.reading import json_of
 from roastcoffea.storage.store import METRICS_FILE, StoredRun
 from roastcoffea.units import BYTE, KILOHERTZ, SECOND, Unit, counted, minute, scaled
@@ -28,8 +26,6 @@ LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).
 
 STALE: Final = " *"
 """Mark of a bottleneck that another version found."""
-
-WHY_STALE: Final = "* found by another version of roastcoffea; `roastcoffea show` computes it anew"
 
 
 class Entry(NamedTuple):
@@ -49,17 +45,14 @@ class Entry(NamedTuple):
 UNITS: Final = {"events": LARGE_COUNT, "workers": LARGE_COUNT, "elapsed": SECOND, "rate": KILOHERTZ}
 """Of columns with numbers: the largest one is first where runs are sorted by it."""
 
-COLUMNS: Final = {name: Column(name, UNITS.get(name)) for name in Entry._fields}
-WIDEST: Final = {"processor": 20, "bottleneck": 13, "outcome": 11}
+WIDEST: Final = {"name": 32, "processor": 20, "bottleneck": 13, "outcome": 11}
 """Letters of columns of words at most; more goes into a second line."""
-LEAST: Final = {"name": 11, "processor": 8}
-"""Letters that are left of columns where there is no room for more."""
 DISPENSABLE: Final = ("started", "elapsed", "workers", "processor")
-"""Columns that are left out, in this order, where there is no room; the last two where all then fits in a line each."""
-SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
-    "processor": lambda value: f"processor {value}",
-    "workers": lambda value: counted(value, "worker"),
-    "outcome": lambda value: f"outcome {value}",
+"""Columns that a narrow terminal leaves out, in this order."""
+SAID_ONCE: Final = {
+    "processor": "processor {}".format,
+    "workers": lambda count: counted(count, "worker"),
+    "outcome": "outcome {}".format,
 }
 """Columns that become words where all rows have the same there."""
 
@@ -120,38 +113,26 @@ def in_order(entries: Sequence[Entry], by: str) -> list[Entry]:
     return sorted(known, key=attrgetter(by), reverse=by in UNITS) + unknown
 
 
-def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
-    """Measurements as a table that fits a width; what is the same for all is said once."""
-    said = {
-        name: say(values.pop())
-        for name, say in SAID_ONCE.items()
-        if len(entries) > 1 and len(values := {getattr(entry, name) for entry in entries}) == 1 and all(values)
-    }
-    known = {name for name in COLUMNS if any(getattr(entry, name) not in {None, ""} for entry in entries)}
-    columns = {name: column for name, column in COLUMNS.items() if name in known - said.keys()}
-    rows = [[getattr(entry, name) for name in columns] for entry in entries]
-    shown = zip(*Sheet(columns=list(columns.values()), rows=rows).cells(), strict=True)
-    longest = {
-        name: max(len(name), *(cell_len(cell.text) for cell in cells))
-        for name, cells in zip(columns, shown, strict=True)
-    }
-    widest = {name: min(size, WIDEST.get(name, size)) + GAP for name, size in longest.items()}
-    without = [DISPENSABLE[:place] for place in range(len(DISPENSABLE) + 1)]
-    fitting = [gone for gone in without if sum(widest.values()) - sum(widest.get(name, 0) for name in gone) <= width]
-    for name in fitting[0] if fitting else DISPENSABLE[:2]:
-        if columns.pop(name, None):
-            del longest[name]
-    excess, widths = sum(size + GAP for size in longest.values()) - width, longest
-    for name, least in (*WIDEST.items(), *LEAST.items()):
-        if excess > 0 and name in widths:
-            given = max(min(excess, widths[name] - least), 0)
-            widths[name], excess = widths[name] - given, excess - given
-    heads = [column if column.unit else replace(column, width=widths[name]) for name, column in columns.items()]
-    folded = [entry._replace(name="\n".join(wrap(entry.name, widths["name"]))) for entry in entries]
-    rows = [[getattr(entry, name) for name in columns] for entry in folded]
-    lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
-    stale = any(entry.bottleneck is not None and entry.bottleneck.endswith(STALE) for entry in entries)
-    return Sheet(lead=lead, columns=heads, rows=rows, notes=[WHY_STALE] if stale else [])
+def sheet_of_runs(entries: Sequence[Entry], *, whole: bool = False) -> Sheet:
+    """Measurements as a table, long words in several lines unless `whole`; what is the same for all is said once."""
+    columns, cells, said = [], [], []
+    for name, values in zip(Entry._fields, zip(*entries, strict=True), strict=True):
+        if len(entries) > 1 and name in SAID_ONCE and len({*values}) == 1 and values[0]:
+            said.append(SAID_ONCE[name](values[0]))
+        elif any(value not in {None, ""} for value in values):
+            place = DISPENSABLE.index(name) + 1 if name in DISPENSABLE else 0
+            longest = max(map(cell_len, (name, *map(str, filter(None, values)))))
+            width = None if name in UNITS else longest if whole else min(longest, WIDEST.get(name, longest))
+            columns.append(Column(name, UNITS.get(name), dispensable=place, width=width))
+            cells.append(["\n".join(wrap(value, width)) if value and width else value for value in values])
+    return Sheet(
+        lead=[f"{counted(len(entries), 'run')}, each with {', '.join(said)}"] if said else [],
+        columns=columns,
+        rows=list(zip(*cells, strict=True)),
+        notes=["* found by another version of roastcoffea; `roastcoffea show` computes it anew"]
+        if any((entry.bottleneck or "").endswith(STALE) for entry in entries)
+        else [],
+    )
 
 
 RUNNING: Final = "running"

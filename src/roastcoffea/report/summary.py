@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
+from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -54,11 +55,6 @@ MOST_BRANCHES: Final = 10
 MOST_WORKERS: Final = 10
 ZERO: Final = "Zero: "
 """Beginning of the line below a table that names what was measured and is zero."""
-
-LONGEST_LINE: Final = 200
-LONGEST_TEXT: Final = 40
-SMALL_OFFSET: Final = 0.01
-"""Seconds below which clocks agree for all that people look at; times are set right all the same."""
 
 
 class InLedger(NamedTuple):
@@ -325,20 +321,13 @@ def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:
 
 
 def _custom(values: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
-    rows = [row | {"texts": _shortened(row["texts"] or ())} for row in map(dict, _by_name(values, CUSTOM))]
+    rows = []
+    for row in _by_name(values, CUSTOM):  # the tables have texts whole
+        texts = ", ".join(shorten(text, 40, placeholder="...") for text in row["texts"] or ())
+        rows.append({**row, "texts": shorten(texts, 200, placeholder="...") or None})
     columns = [(key, column) for key, column in CUSTOM_COLUMNS if any(row.get(key) is not None for row in rows)]
     if rows:
         yield keyed_sheet(CUSTOM, rows, columns, title="recorded values")
-
-
-def _shortened(texts: Sequence[str]) -> str | None:
-    """Texts in one cell, the beginning of each; the tables have them whole."""
-    return _beginning(", ".join(_beginning(text, LONGEST_TEXT) for text in texts), LONGEST_LINE) or None
-
-
-def _beginning(text: str, most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
@@ -362,7 +351,7 @@ def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Shee
     without = [row["worker"] for row in rows if not row["chunks"]]
     rows = [row for row in rows if row["chunks"]]
     shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
-    if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
+    if all(abs(row["clock_offset"] or 0.0) < 0.01 for row in rows):  # clocks agree for all that people look at
         shown.discard("clock_offset")
     columns = [each for each in WORKER_COLUMNS if each[0] in shown]
     more = [f"and {counted(len(rows) - MOST_WORKERS, 'busier worker')}"] * (len(rows) > MOST_WORKERS)

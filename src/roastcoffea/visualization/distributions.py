@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import StepPatch
 
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import WITH_RESULT, identities, natural
@@ -31,10 +30,6 @@ MOST_GROUPS: Final = 4
 
 MOST_POINTS: Final = 3000
 """Points that are drawn one by one; more are drawn as a density."""
-
-
-NARROW: Final = 0.01
-"""Spread of values, divided by the largest, below which they count as one."""
 
 
 Bins = int | Sequence[float] | None
@@ -84,15 +79,14 @@ def distribution(
         That of a single group.
     """
     ax.set(xlabel=label, ylabel=things)
-    if bins is None and np.ptp(values) <= (0 if whole else NARROW * np.abs(values).max()):
-        sentence(ax, f"{label}: {_one_value(values)} for {_all_of(len(values), things)}")
+    if bins is None and np.ptp(values) <= (0 if whole else 0.01 * np.abs(values).max()):
+        value = f"{number(three_digits(float(np.median(values))))}{' (within 1 %)' if np.ptp(values) else ''}"
+        chunks = f"the only {things.removesuffix('s')}" if len(values) == 1 else f"all {number(len(values))} {things}"
+        sentence(ax, f"{label}: {value} for {chunks}")
         return
     edges = _edges(values, whole) if bins is None else np.histogram_bin_edges(values, bins)
-    groups = groups_of(ax, names)
-    if len(groups) == 1:
-        groups = [groups[0]._replace(colour=colour or groups[0].colour)]
-    counts = [(group.name if len(groups) > 1 else None, np.histogram(values[group.here], edges)[0]) for group in groups]
-    stacked(ax, edges, [(name, count, group.colour) for (name, count), group in zip(counts, groups, strict=True)])
+    counts = [(group.name, np.histogram(values[group.here], edges)[0], group.colour) for group in groups_of(ax, names)]
+    stacked(ax, edges, counts if len(counts) > 1 else [(None, counts[0][1], colour or counts[0][2])])
     if whole:
         ax.set_xlim(edges[0] - 1, edges[-1] + 1)
         whole_numbers(ax.xaxis)
@@ -108,48 +102,19 @@ def sentence(ax: Axes, text: str) -> None:
     ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, linespacing=1.6)
 
 
-def _one_value(values: Numbers) -> str:
-    spread = "" if np.ptp(values) == 0 else f" (within {NARROW:.0%})".replace("%", " %")
-    return f"{number(three_digits(float(np.median(values))))}{spread}"
-
-
-def _all_of(amount: int, things: str) -> str:
-    return f"the only {things.removesuffix('s')}" if amount == 1 else f"all {number(amount)} {things}"
-
-
-def stacked(
-    ax: Axes, edges: Numbers, layers: Iterable[tuple[str | None, Numbers, str]], **look: Any
-) -> list[tuple[Numbers, Numbers]]:
-    """Draw steps on top of each other: label, heights and colour of each layer; give both its lines.
+def stacked(ax: Axes, edges: Numbers, layers: Iterable[tuple[str | None, Numbers, str]]) -> None:
+    """Draw steps on top of each other: label, heights and colour of each layer.
 
     Layers of one colour are told apart by a thin line in that of the background.
     """
-    below, last, lines = np.zeros(len(edges) - 1), None, []
+    below: Any = np.zeros(len(edges) - 1)  # matplotlib's types know no arrays
+    last = ""
     for label, heights, colour in layers:
-        above = below + heights
-        steps(ax, above, edges, below, facecolor=colour, linewidth=0, label=label, **look)
+        ax.stairs(below + heights, edges, baseline=below, fill=True, facecolor=colour, linewidth=0, label=label)
         if colour == last:
             between = np.where((below > 0) & (heights > 0), below, np.nan)
-            steps(ax, between, edges, edgecolor=scheme_of(ax).ground, linewidth=0.6)
-        lines.append((below, above))
-        below, last = above, colour
-    return lines
-
-
-def steps(ax: Axes, values: Numbers, edges: Numbers, baseline: Numbers | None = None, **look: Any) -> None:
-    """Draw a line in steps, or the area down to a baseline.
-
-    `Axes.stairs` looks for the extremes of each segment as of a curve, which takes a tenth of a second for 1000 bins.
-    """
-    flat: Any = baseline  # matplotlib's types know no arrays
-    patch = StepPatch(values, edges, baseline=flat, fill=baseline is not None, **look)
-    heights = values if baseline is None else np.append(values, baseline)
-    ax.add_artist(patch)
-    if np.isfinite(heights).any():
-        ax.update_datalim([(edges[0], np.nanmin(heights)), (edges[-1], np.nanmax(heights))])
-    if baseline is not None:
-        patch.sticky_edges.y.append(float(np.min(baseline)))
-    ax.autoscale_view()
+            ax.stairs(between, edges, baseline=None, edgecolor=scheme_of(ax).ground, linewidth=0.6)
+        below, last = below + heights, colour
 
 
 def _edges(values: Numbers, whole: bool) -> Numbers:
@@ -169,32 +134,17 @@ def cloud(ax: Axes, x: Numbers, y: Numbers, names: Sequence[str | None], things:
         if 0 < 100 * values.min() < values.max():
             set_scale("log")
     if len(x) > MOST_POINTS:
-        _density(ax, x, y, things)
+        colours = LinearSegmentedColormap.from_list("density", scheme_of(ax).series[1:3])
+        scales: Any = {"xscale": ax.get_xscale(), "yscale": ax.get_yscale(), "bins": "log"}
+        mesh = ax.hexbin(x, y, gridsize=80, mincnt=1, cmap=colours, rasterized=True, **scales)
+        if isinstance(ax.figure, Figure):
+            ax.figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
         return
     groups = groups_of(ax, names)
     for group in groups:
         look: dict[str, Any] = {"color": group.colour, "markersize": 4, "alpha": 0.75, "markeredgewidth": 0}
         label = group.name if len(groups) > 1 else None
         ax.plot(x[group.here], y[group.here], group.marker, linestyle="none", label=label, **look)
-
-
-def _density(ax: Axes, x: Numbers, y: Numbers, things: str) -> None:
-    across, up = _axis_bins(x, ax.get_xscale() == "log"), _axis_bins(y, ax.get_yscale() == "log")
-    counts = np.histogram2d(x, y, (across, up))[0].T
-    filled, norm = np.ma.masked_equal(counts, 0), LogNorm(1, max(counts.max(), 2))
-    least, most = scheme_of(ax).series[1], scheme_of(ax).series[2]
-    colours = LinearSegmentedColormap.from_list("density", [least, most])
-    mesh = ax.pcolormesh(across, up, filled, norm=norm, cmap=colours, rasterized=True)
-    if isinstance(ax.figure, Figure):
-        ax.figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
-
-
-def _axis_bins(values: Numbers, log: bool) -> Numbers:
-    low, high = float(values.min()), float(values.max())
-    if log:
-        return np.geomspace(low, high * 1.001, 101)
-    margin = 0.01 * (high - low) or 0.01 * abs(high) or 0.5
-    return np.linspace(low - margin, high + margin, 101)
 
 
 SHOWN: Final = (*BUSY, RESIDUAL)
@@ -311,19 +261,15 @@ def _lanes(table: pa.Table, start: Numbers, stop: Numbers, shown: Mapping[str, s
 
 def _fill_in(thread: Integers, worker: Integers, start: Numbers, stop: Numbers) -> None:
     """Give attempts whose thread is not known (-1) the first one of their worker that is free, else one below -1."""
-    unknown = np.flatnonzero(thread < 0)
+    rows = np.flatnonzero(np.isin(worker, worker[thread < 0]))
     taken: dict[int, dict[int, list[tuple[float, float]]]] = {}
-    for row in np.flatnonzero(np.isin(worker, worker[unknown]) & (thread >= 0)).tolist():
-        of_thread = taken.setdefault(int(worker[row]), {}).setdefault(int(thread[row]), [])
-        of_thread.append((float(start[row]), float(stop[row])))
-    for of_worker in taken.values():
-        for spans in of_worker.values():
-            spans.sort()
-    for row in unknown[np.argsort(start[unknown], kind="stable")].tolist():
-        known, span = taken.setdefault(int(worker[row]), {}), (float(start[row]), float(stop[row]))
-        free = (name for name, spans in known.items() if _is_free(spans, span))
-        thread[row] = name = next(free, min([*known, 0]) - 1)
-        insort(known.setdefault(name, []), span)
+    # those whose thread is known come first, and each in order of time
+    for row in rows[np.lexsort((start[rows], thread[rows] < 0))].tolist():
+        of_worker, span = taken.setdefault(int(worker[row]), {}), (float(start[row]), float(stop[row]))
+        if thread[row] < 0:
+            free = (name for name, spans in of_worker.items() if _is_free(spans, span))
+            thread[row] = next(free, min([*of_worker, 0]) - 1)
+        insort(of_worker.setdefault(int(thread[row]), []), span)
 
 
 def _is_free(spans: Sequence[tuple[float, float]], wanted: tuple[float, float]) -> bool:

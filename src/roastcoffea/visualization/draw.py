@@ -19,7 +19,6 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, Family
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.sheets import sheet as cards
-from roastcoffea.sheets.sheet import ink_on
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from roastcoffea.visualization.inputs import Presence, Series, Span, lasting, on_grid
 
@@ -28,15 +27,6 @@ LETTER: Final = 0.58
 
 POINTS_PER_INCH: Final = 72
 GAPS: Final[dict[str, Any]] = {"columnspacing": 1.0, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
-
-
-class Layer(NamedTuple):
-    """An area between two lines in steps."""
-
-    name: str
-    below: Numbers
-    above: Numbers
-    colour: str
 
 
 def letters(ax: Axes) -> float:
@@ -108,27 +98,6 @@ def family_labels(names: Mapping[str, str], family_of: Mapping[str, Family] = FA
         own = list(group)
         labels |= dict.fromkeys(own) | {own[0]: ", ".join(names[name] for name in own)}
     return labels
-
-
-def name_layers(ax: Axes, edges: Numbers, layers: Iterable[Layer]) -> None:
-    """Write the names of layers into them, where there is room."""
-    size, (width, height) = 0.8 * letters(ax), size_in_points(ax)
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    needed = 1.5 * size * (top - bottom) / height
-    for layer in layers:
-        # axes become narrower by labels and legend once they are laid out
-        span = 1.5 * (LETTER * size * len(layer.name) + size) * (right - left) / width
-        bins = math.ceil(span / (edges[1] - edges[0]))
-        if bins > len(layer.above):
-            continue
-        low, high = (
-            extreme(np.lib.stride_tricks.sliding_window_view(line, bins), axis=1)
-            for extreme, line in ((np.max, layer.below), (np.min, layer.above))
-        )
-        best = int(np.argmax(high - low))
-        if high[best] - low[best] >= needed:
-            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size, "color": ink_on(layer.colour)}
-            ax.text((edges[best] + edges[best + bins]) / 2, (low[best] + high[best]) / 2, layer.name, **look)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,15 +266,10 @@ def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     """Write a text beside the end of each bar, and make room for it."""
     size = 0.85 * letters(ax)
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        text_beside(ax, max(end, 0.0), place, text, size)
+        ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=size)
     low, high = min(0.0, *ends), max(0.0, *ends)
     share = min((max(map(len, texts)) * 0.6 * size + 8) / size_in_points(ax)[0], 0.6)
     ax.set_xlim(1.02 * low, high / (1 - share) if high > 0 else 1.0)
-
-
-def text_beside(ax: Axes, x: float, y: float, text: str, size: float) -> None:
-    """Write a text to the right of a point."""
-    ax.annotate(text, (x, y), (3, 0), textcoords="offset points", va="center", fontsize=size)
 
 
 def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], list[int]]:

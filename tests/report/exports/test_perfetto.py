@@ -22,8 +22,7 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.workers import TASK_COLUMNS
-from roastcoffea.report.exports import perfetto
+from roastcoffea.records.workers import LIFETIME_COLUMNS, TASK_COLUMNS
 
 
 @pytest.fixture
@@ -157,17 +156,6 @@ def test_the_rate_adds_up_to_the_bytes(tmp_path: Path) -> None:
     assert np.sum(rates[:-1] * np.diff(times)) == 5 * 8
 
 
-def test_a_long_series_of_rates_keeps_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perfetto, "MOST_POINTS", 50)
-    random = np.random.default_rng(1)
-    starts = random.random(1000) * 100
-    stops = starts + random.random(1000)
-    heights = random.random(1000)
-    times, values = perfetto.steps(starts, stops, heights)
-    assert len(times) == 50
-    assert np.sum(values[:-1] * np.diff(times)) == pytest.approx(np.sum((stops - starts) * heights))
-
-
 def overlapping() -> Iterator[dict[str, Any]]:
     times = [(0, 2), (1, 3), (1.5, 2.5), (2.9995, 4), (4, 4), (5, None)]
     for number, (start, stop) in enumerate(times):
@@ -209,19 +197,13 @@ def test_perfetto_reads_the_trace(handmade: Measurement, tmp_path: Path) -> None
 
 def test_a_clock_that_is_ahead_is_set_right(tmp_path: Path) -> None:
     lifetimes = pa.Table.from_pylist([{**row, "clock_offset": 5.0} for row in LIFETIMES])
-    lifetimes = table_of_rows(perfetto_columns(), lifetimes.to_pylist())
+    lifetimes = table_of_rows(LIFETIME_COLUMNS, lifetimes.to_pylist())
     chunk = {**CHUNKS[-1], "worker": "A", "start": T + 15, "stop": T + 23}
     run = handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, [chunk]), lifetimes=lifetimes)
     events = events_of(Measurement(run), tmp_path)
     origin = T - 5  # samples of that clock begin before the run
     (found,) = [event for event in events if event.get("cat") == "chunk"]
     assert found["ts"] / 1e6 + origin == pytest.approx(T + 10)
-
-
-def perfetto_columns() -> Any:
-    from roastcoffea.records.workers import LIFETIME_COLUMNS
-
-    return LIFETIME_COLUMNS
 
 
 @pytest.mark.slow

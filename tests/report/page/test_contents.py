@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 from numbers import Real
 from pathlib import Path
@@ -122,9 +121,7 @@ def test_the_tab_and_previews_have_the_name_of_the_run(page: str, measurement: M
     elapsed = SECOND.text(measurement.metrics["elapsed_time_seconds"])
     assert f"<title>{measurement.run.name} · {elapsed} · " in page
     assert str(meta["og:title"]).startswith(str(measurement.run.name))
-    picture = base64.b64decode(str(meta["og:image"]).partition("base64,")[2]).decode()
-    assert str(measurement.run.name) in picture
-    assert elapsed in picture
+    assert elapsed in str(meta["og:description"])
 
 
 @pytest.mark.slow

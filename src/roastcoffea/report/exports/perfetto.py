@@ -19,13 +19,13 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import clock_offsets
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
-from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import workers as task_records
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run
@@ -36,15 +36,7 @@ from roastcoffea.visualization.inputs import on_clients_clock
 Event = dict[str, Any]
 Row = dict[str, Any]
 
-NANOSECONDS: Final = 1_000_000_000
-TOUCHING: Final = 1_000_000
-"""Tolerance between clocks in nanoseconds: a slice that starts this much before another's end is cut there."""
-
-MOST_POINTS: Final = 10_000
-"""Most values of the storage rate; beyond that, neighbours are averaged, which keeps their bytes."""
-
 TASK_FACTS: Final = ("key", "run_id", "kind", "attempt", "outcome", "error", "type", "nbytes")
-TASK_COLUMNS: Final = ("thread", "start", "stop", "prefix", *TASK_FACTS)
 CHUNK_FACTS: Final = (
     *("dataset", "file", "tree", "entry_start", "entry_stop", "events", "call", "attempt", "outcome", "error"),
     *("bytes_requested", "bytes_payload", "bytes_metadata", "bytes_transferred", "bytes_uncompressed", "branches"),
@@ -107,62 +99,62 @@ class Trace:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._numbers = count(1)
-        moments = ((run.tasks, "start"), (run.chunks, "start"), (run.preprocessing, "start"), (run.samples, "time"))
-        begun = [pc.min(table[name]).as_py() for table, name in moments if table is not None]
-        self._offsets = clock_offsets(run)
-        ahead = max(self._offsets.values(), default=0.0)
-        self.origin: float = min([run.start, *(moment - ahead for moment in begun if moment is not None)])
-        """Start of the first slice."""
         on_workers = ((run.chunks, ("start", "stop")), (run.preprocessing, ("start", "stop")), (run.samples, ("time",)))
         chunks, openings, samples = (table and on_clients_clock(run, table, *names) for table, names in on_workers)
+        moments = ((run.tasks, "start"), (chunks, "start"), (openings, "start"), (samples, "time"))
+        begun = [pc.min(table[name]).as_py() for table, name in moments if table is not None]
+        self.origin: float = min([run.start, *filter(None, begun)])
+        """Start of the first slice."""
         self._tasks, self._attempts, self._openings = map(_by_worker, (run.tasks, chunks, openings))
-        self._rate = _rate(chunks, openings)
-        self._memory = {worker: _memory(table) for worker, table in _by_worker(samples).items()}
+        requested = _known(("start", "stop", "bytes_requested"), chunks, openings).query("stop > start")
+        seconds = requested["stop"] - requested["start"]
+        self._rate = steps(requested["start"], requested["stop"], 8e-9 * requested["bytes_requested"] / seconds)
+        memory = _known(("worker", "time", "memory"), samples).sort_values(["worker", "time", "memory"])
+        self._memory = dict(iter(memory.set_index("time").groupby("worker")["memory"]))
+        left = _known(("worker", "stop"), run.lifetimes).query("stop < @run.stop").set_index("worker")["stop"]
+        # a sample holds until the next one, and the last one until its worker leaves
+        last = memory["worker"].map(left.to_dict()).fillna(math.inf).clip(lower=memory["time"])
+        self._memory_of_all = steps(
+            memory["time"], memory.groupby("worker")["time"].shift(-1).fillna(last), memory["memory"].astype(int)
+        )
 
     def events(self) -> Iterator[Event]:
         """All events: of the run, then of each worker."""
         process = next(self._numbers)
         yield from _named(process, "run", 0)
         yield from self._tracks(process, {"Runner calls": [[_call(call, self)] for call in self._run.calls]})
-        starts, stops = _known_columns(["start", "stop"], self._run.lifetimes)
-        yield from self._counter(process, "workers", "workers", steps(starts, stops, np.ones(len(starts), np.int64)))
-        yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all())
+        there = _known(("start", "stop"), self._run.lifetimes)
+        yield from self._counter(process, "workers", "workers", steps(there["start"], there["stop"], 1))
+        yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all)
         yield from self._counter(process, "storage rate", "Gbit/s", self._rate)
-        workers = sorted({*self._tasks, *self._attempts, *self._openings, *self._memory, *self._offsets}, key=str)
-        for place, worker in enumerate(workers, 1):
+        workers = {*self._tasks, *self._attempts, *self._openings, *self._memory, *clock_offsets(self._run)}
+        for place, worker in enumerate(sorted(workers), 1):
             yield from self._worker(worker, place)
 
     def at(self, moment: float) -> int:
         """Nanoseconds from the start."""
-        return round((moment - self.origin) * NANOSECONDS)
+        return round((moment - self.origin) * 1e9)
 
-    def _worker(self, worker: str | None, place: int) -> Iterator[Event]:
+    def _worker(self, worker: str, place: int) -> Iterator[Event]:
         process = next(self._numbers)
         yield from _named(process, f"worker {worker}" if worker else "unknown worker", place)
         lanes: dict[str, list[Slices]] = defaultdict(list)
-        attempts = self._slices_of_attempts(worker)
-        for row in _rows(self._tasks, worker, TASK_COLUMNS):
+        attempts: dict[Any, list[tuple[str, Slices]]] = defaultdict(list)
+        for tables in (self._attempts, self._openings):
+            for row in _rows(tables, worker):
+                if row["start"] is not None and row["stop"] is not None:
+                    task = len(attempts) if row["key"] is None else (row["key"], row["run_id"])
+                    start = self.at(row["start"])
+                    slices = _attempt(row, start, max(self.at(row["stop"]), start), tables is self._attempts)
+                    attempts[task].append((_lane(row), slices))
+        for row in _rows(self._tasks, worker):
             if row["start"] is not None:
                 inner = [slices for _, slices in attempts.pop((row["key"], row["run_id"]), [])]
-                lanes[_lane(row["thread"])].append(self._task(row, inner))
+                lanes[_lane(row)].append(self._task(row, inner))
         for lane, slices in chain.from_iterable(attempts.values()):
             lanes[lane].append(slices)
         yield from self._tracks(process, dict(sorted(lanes.items())))
-        yield from self._counter(process, "memory", "bytes", self._memory.get(worker, ((), ())))
-
-    def _slices_of_attempts(self, worker: str | None) -> dict[Any, list[tuple[str, Slices]]]:
-        """Slices of attempts of chunks and of files opened, each with its thread, by task; others on their own."""
-        names = ("thread", "start", "stop", "key", "run_id")
-        phases = [f"{name}_seconds" for name in (*PARTS, *STEPS)]
-        found: dict[Any, list[tuple[str, Slices]]] = defaultdict(list)
-        for tables, facts, more in ((self._attempts, CHUNK_FACTS, phases), (self._openings, OPENING_FACTS, [])):
-            for row in _rows(tables, worker, (*names, *facts, *more)):
-                if row["start"] is not None and row["stop"] is not None:
-                    task = len(found) if row["key"] is None else (row["key"], row["run_id"])
-                    start = self.at(row["start"])
-                    attempt = _attempt(row, start, max(self.at(row["stop"]), start), facts)
-                    found[task].append((_lane(row["thread"]), attempt))
-        return found
+        yield from self._counter(process, "memory", "bytes", self._memory.get(worker, pd.Series()))
 
     def _task(self, row: Row, attempts: Sequence[Slices]) -> Slices:
         """A task; without a known end it is as long as its known parts.
@@ -172,7 +164,7 @@ class Trace:
         start = self.at(row["start"])
         last = max([start, *(outer.stop for outer, *_ in attempts)])
         stop = last if row["stop"] is None else max(self.at(row["stop"]), start)
-        facts = _known(row, TASK_FACTS) | ({"stop": "unknown"} if row["stop"] is None else {})
+        facts = _facts(row, TASK_FACTS) | ({"stop": "unknown"} if row["stop"] is None else {})
         name, failed = row["prefix"] or row["kind"] or "task", row["outcome"] != task_records.OK
         slices = [Slice(name, str(row["kind"]), start, stop, facts, failed)]
         low = start
@@ -196,66 +188,24 @@ class Trace:
                     # Chrome's name for red
                     yield event | ({"cname": "terrible"} if one.failed else {})
 
-    def _counter(self, process: int, name: str, unit: str, series: tuple[Any, Any]) -> Iterator[Event]:
-        times, values = (np.asarray(each).tolist() for each in series)
-        for moment, value in zip(times, values, strict=True):
+    def _counter(self, process: int, name: str, unit: str, series: pd.Series) -> Iterator[Event]:
+        for moment, value in zip(series.index.tolist(), series.tolist(), strict=True):
             ts = max(self.at(moment), 0) / 1000
             yield {"ph": "C", "name": name, "pid": process, "ts": ts, "args": {unit: value}}
 
-    def _memory_of_all(self) -> tuple[Numbers, Numbers]:
-        """Memory of all workers: the last sample of each, until it left."""
-        lifetimes, end = self._run.lifetimes, self._run.stop
-        rows = [] if lifetimes is None else lifetimes.select(["worker", "stop"]).to_pylist()
-        left = {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
-        moments: list[Numbers] = [np.empty(0)]
-        changes: list[Any] = [np.empty(0, np.int64)]
-        for worker, (times, sizes) in self._memory.items():
-            last = slice(-1, None) if left.get(worker, end) < end else slice(0)
-            moments += [times, np.maximum(times[last], left.get(worker, end))]
-            changes += [np.diff(sizes, prepend=0), -sizes[last]]
-        time, change = np.concatenate(moments), np.concatenate(changes)
-        order = np.lexsort((change, time))
-        return time[order], np.cumsum(change[order])
+
+def _known(names: Sequence[str], *tables: pa.Table | None) -> pd.DataFrame:
+    """Rows of tables that have all of these columns."""
+    frames = [table.select(names).drop_null().to_pandas() for table in tables if table is not None]
+    return pd.concat(frames) if frames else pd.DataFrame({name: [] for name in names})
 
 
-def _known_columns(names: list[str], *tables: pa.Table | None) -> list[Numbers]:
-    """Columns of the rows that have all of them."""
-    known = [table.select(names).drop_null() for table in tables if table is not None]
-    return [np.concatenate([np.empty(0), *(table[name].to_numpy() for table in known)]) for name in names]
-
-
-def _memory(samples: pa.Table) -> tuple[Numbers, Numbers]:
-    """Times and values of the samples of a worker's memory."""
-    times, sizes = _known_columns(["time", "memory"], samples)
-    order = np.lexsort((sizes, times))
-    return times[order], sizes[order].astype(np.int64)
-
-
-def _rate(*requests: pa.Table | None) -> tuple[Numbers, Numbers]:
-    """Gbit/s: requested bytes of each attempt, spread over its duration."""
-    rows = np.array(_known_columns(["start", "stop", "bytes_requested"], *requests))
-    starts, stops, sizes = rows[:, rows[1] > rows[0]]
-    return steps(starts, stops, 8e-9 * sizes / (stops - starts))
-
-
-def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, Numbers]:
-    """Changes of the sum of intervals, each with its own height: times and values, at most MOST_POINTS.
-
-    Sums of integers are integers, unless neighbours are averaged.
-    """
-    moments = np.concatenate([starts, stops])
-    times, places = np.unique(moments, return_inverse=True)
-    changes = np.zeros_like(heights, shape=len(times))
-    np.add.at(changes, places, np.concatenate([heights, -heights]))
-    sums = np.cumsum(changes)
-    if len(sums):
-        sums[-1] = 0  # rounding errors
-    if len(times) <= MOST_POINTS:
-        return times, np.maximum(sums, 0)
-    areas = np.concatenate([[0.0], np.cumsum(sums[:-1] * np.diff(times))])
-    edges = np.linspace(times[0], times[-1], MOST_POINTS)
-    means = np.diff(np.interp(edges, times, areas)) / np.diff(edges)
-    return edges, np.append(np.maximum(means, 0.0), 0.0)
+def steps(starts: Any, stops: Any, heights: Any) -> pd.Series:
+    """Sum of intervals, each with its own height, from each moment to the next; integers stay what they are."""
+    high = np.broadcast_to(heights, len(starts))
+    changes = pd.concat([pd.Series(high, starts), pd.Series(-high, stops)]).groupby(level=0).sum()
+    # sums of numbers that are no integers end close to 0
+    return changes[np.isfinite(changes.index)].cumsum().round(9).clip(lower=0)
 
 
 def _tracks_of(slices: Iterable[Slices]) -> list[list[Slices]]:
@@ -265,7 +215,7 @@ def _tracks_of(slices: Iterable[Slices]) -> list[list[Slices]]:
         start, stop = one[0].start, one[0].stop
         for track in tracks:
             end = track[-1][0].stop
-            if end - start <= min(TOUCHING, stop - start):
+            if end - start <= min(1_000_000, stop - start):  # clocks agree within a millisecond
                 track.append(within(one, end, max(stop, end)) if end > start else one)
                 break
         else:
@@ -273,20 +223,20 @@ def _tracks_of(slices: Iterable[Slices]) -> list[list[Slices]]:
     return tracks
 
 
-def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slices:
+def _attempt(row: Row, start: int, stop: int, is_chunk: bool) -> Slices:
     """An attempt of a chunk with its phases, or the opening of a file."""
     name = f"{row['dataset']}: {PurePath(row['file'] or '').name}" if row["dataset"] else "chunk"
-    is_chunk, failed = facts is CHUNK_FACTS, row["outcome"] not in (OK, "checkpoint")
+    failed, facts = row["outcome"] not in (OK, "checkpoint"), CHUNK_FACTS if is_chunk else OPENING_FACTS
     category = "chunk" if is_chunk else task_records.PREPROCESSING
     phases = _sequence(row, PARTS, start, stop, {}) if is_chunk else ()
-    return [Slice(name, category, start, stop, _known(row, facts), failed), *phases]
+    return [Slice(name, category, start, stop, _facts(row, facts), failed), *phases]
 
 
 def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any]) -> Iterator[Slice]:
     """Phases with a known, positive duration, in sequence up to a moment."""
     for name in names:
         if seconds := row[f"{name}_seconds"]:
-            end = min(start + round(seconds * NANOSECONDS), stop)
+            end = min(start + round(seconds * 1e9), stop)
             yield Slice(name, "phase", start, end, {"seconds": seconds, **facts})
             if name == "process":
                 yield from _sequence(row, STEPS, start, end, LAID_OUT)
@@ -294,25 +244,24 @@ def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapp
 
 
 def _call(call: Any, trace: Trace) -> Slice:
-    facts = _known({name: getattr(call, name) for name in CALL_FACTS}, CALL_FACTS)
     start, stop = trace.at(call.start), trace.at(call.stop)
+    facts = _facts({name: getattr(call, name) for name in CALL_FACTS}, CALL_FACTS)
     return Slice(call.processor, "Runner call", start, max(start, stop), facts, failed=call.error is not None)
 
 
-def _rows(tables: Mapping[str | None, pa.Table], worker: str | None, names: Sequence[str]) -> Iterator[Row]:
-    if worker in tables:
-        for batch in tables[worker].select(list(dict.fromkeys(names))).to_batches(max_chunksize=10_000):
-            yield from batch.to_pylist()
+def _rows(tables: Mapping[str, pa.Table], worker: str) -> Iterator[Row]:
+    for batch in tables[worker].to_batches(max_chunksize=10_000) if worker in tables else ():
+        yield from batch.to_pylist()
 
 
-def _known(row: Row, names: Sequence[str]) -> dict[str, Any]:
+def _facts(row: Row, names: Sequence[str]) -> dict[str, Any]:
     """Known facts that JSON can hold."""
-    known = {name: row[name] for name in names if row[name] is not None}
-    return {name: value for name, value in known.items() if not isinstance(value, float) or math.isfinite(value)}
+    found = {name: row[name] for name in names if row[name] is not None}
+    return {name: value for name, value in found.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
-def _lane(thread: int | None) -> str:
-    return "unknown thread" if thread is None else f"thread {thread}"
+def _lane(row: Row) -> str:
+    return "unknown thread" if row["thread"] is None else f"thread {row['thread']}"
 
 
 def _named(process: int, name: str, place: int, thread: int | None = None) -> Iterator[Event]:
@@ -323,15 +272,12 @@ def _named(process: int, name: str, place: int, thread: int | None = None) -> It
     yield where | {"name": f"{kind}_sort_index", "args": {"sort_index": place}}
 
 
-def _by_worker(table: pa.Table | None) -> dict[str | None, pa.Table]:
-    """Rows of each worker."""
-    if table is None or not len(table):
+def _by_worker(table: pa.Table | None) -> dict[str, pa.Table]:
+    """Rows of each worker; those of an unknown one are at ""."""
+    if table is None:
         return {}
-    ordered = table.sort_by("worker").combine_chunks()
-    runs = pc.run_end_encode(ordered["worker"].combine_chunks())
-    ends = runs.run_ends.to_pylist()
-    bounds = zip(runs.values.to_pylist(), [0, *ends], ends, strict=False)
-    return {worker: ordered.slice(low, high - low) for worker, low, high in bounds}
+    places = pc.fill_null(table["worker"], "").to_pandas()
+    return {worker: table.take(rows) for worker, rows in places.groupby(places).indices.items()}
 
 
 def _export(measured: Any, path: Path, overwrite: bool) -> None:

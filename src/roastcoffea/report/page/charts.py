@@ -16,7 +16,6 @@ import pyarrow as pa
 from bokeh import models
 from bokeh.document import Document
 from markupsafe import Markup
-from matplotlib.colors import to_rgba
 
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError, refuse_if
@@ -25,18 +24,18 @@ from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.phases import FAMILIES, READING, RESIDUAL, TOTAL
 from roastcoffea.report.glossary import linked
 from roastcoffea.report.page.figures import (
+    EDGES,
     INK,
     MILLISECONDS,
     QUIET,
     Chart,
     Context,
     chunk_points,
+    drawn_by_script,
     dress,
-    empty_source,
     family_of,
     painted,
-    picture,
-    stacked,
+    raster,
     time_figure,
     variable,
     worker_map,
@@ -113,7 +112,7 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
 
 def _picture(name: str, chart: Chart) -> Markup:
     legend = {label: variable(colour) for label, colour in chart.legend.items()}
-    return rendered("chart.html", name=name, still=chart.still, legend=legend, linked=linked)
+    return rendered("chart.html", name=name, legend=legend, linked=linked)
 
 
 def _sheets(drawn: Mapping[str, Chart]) -> list[Sheet]:
@@ -150,8 +149,7 @@ def _rates(context: Context) -> Chart:
     plot.step(x="x", y="rate", source=source, mode="after", **painted(READING.name))
     _add_workers(plot, context)
     left_out = note_of_unknown(requests)
-    still = stacked(edges, {"rate": amounts}, [variable(READING.name)], scale.unit)
-    return Chart(plot, still, {"unit": scale.unit}, note=f"{left_out.capitalize()}." if left_out else "")
+    return Chart(plot, {"unit": scale.unit}, note=f"{left_out.capitalize()}." if left_out else "")
 
 
 def _add_workers(plot: Any, context: Context) -> None:
@@ -188,8 +186,7 @@ def _classes(context: Context) -> Chart:
         plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", **painted(family_of(name).name))
     plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5, **painted(INK))
     colours = [family_of(name).name for name in threads]
-    still = stacked(edges, threads, list(map(variable, colours)), "threads")
-    return Chart(plot, still, {"names": list(threads), "colours": colours}, _legend(threads))
+    return Chart(plot, {"names": list(threads), "colours": colours}, _legend(threads))
 
 
 def _stream(context: Context) -> Chart:
@@ -206,15 +203,8 @@ def _stream(context: Context) -> Chart:
         f"Of {number(len(stream.start))} tasks this page has the sums in pixels: a failure wins its pixel, else what "
         "took the most time in it. `roastcoffea report --every-task` makes one that has each task."
     )
-    edges = np.linspace(context.start, context.stop, 401)
-    kind = main_in_pixels(stream, min(len(stream.lanes), 150), edges).kind
-    families = [family_of(name) for name in SHOWN]
-    still = picture(
-        "task stream",
-        lambda scheme: np.array([*(to_rgba(getattr(one, scheme)) for one in families), to_rgba("none")])[kind],
-    )
     legend = _legend(SHOWN[kind] for kind in np.unique(stream.kind))
-    return Chart(_stream_figure(context, len(stream.lanes)), still, facts, legend, "" if single else note)
+    return Chart(_stream_figure(context, len(stream.lanes)), facts, legend, "" if single else note)
 
 
 def _stream_figure(context: Context, lanes: int) -> Any:
@@ -222,12 +212,8 @@ def _stream_figure(context: Context, lanes: int) -> Any:
     height = int(np.clip(26 * lanes + 90, 180, 460))
     plot = time_figure("stream", context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height, "box_zoom")
     plot.ygrid.visible = False
-    plot.yaxis.ticker = models.FixedTicker(ticks=[])
-    place = ("image", "x", "y", "dw", "dh")
-    plot.image_rgba(source=empty_source("picture", *place), **{name: name for name in place})
-    edges = ("left", "right", "top", "bottom")
-    bars = empty_source("bars", *edges, "colour")
-    plot.quad(source=bars, fill_color="colour", line_color=None, **{name: name for name in edges})
+    raster(plot, "picture")
+    drawn_by_script(plot.quad, "bars", EDGES, fill_color="colour", line_color=None)
     return plot
 
 

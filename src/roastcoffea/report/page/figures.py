@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,9 +10,6 @@ import pandas as pd
 import pyarrow as pa
 from bokeh import models
 from bokeh.plotting import figure
-from markupsafe import Markup
-from matplotlib.colors import to_rgba
-from matplotlib.image import imsave
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
@@ -23,7 +18,6 @@ from roastcoffea.metrics.phases import COMPUTING, FAMILY_OF, IDLING, TROUBLE, Fa
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.tables import known
-from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.distributions import Stream, stream_of
 from roastcoffea.visualization.inputs import busy_in_pixels
@@ -34,10 +28,9 @@ QUIET: Final = "quiet"
 
 
 class Chart(NamedTuple):
-    """A figure, what is shown without scripts, what scripts draw in it, and its legend."""
+    """A figure, what scripts draw in it, and its legend."""
 
     figure: Any
-    still: Markup
     facts: Mapping[str, Any]
     legend: Mapping[str, str] = {}
     """Names of colours by what they stand for."""
@@ -127,9 +120,19 @@ def dress(axis: Any) -> None:
     axis.minor_tick_line_color = None
 
 
-def empty_source(name: str, *columns: str) -> models.ColumnDataSource:
-    """Data that a script fills in."""
-    return models.ColumnDataSource({column: [] for column in columns}, name=name)
+def drawn_by_script(glyph: Callable[..., Any], name: str, columns: Sequence[str], **look: Any) -> None:
+    """Add glyphs whose places, in these columns, and colours a script fills in."""
+    source = models.ColumnDataSource({column: [] for column in (*columns, "colour")}, name=name)
+    glyph(source=source, **{column: column for column in columns}, **look)
+
+
+EDGES: Final = ("left", "right", "top", "bottom")
+
+
+def raster(plot: Any, name: str) -> None:
+    """Have a script draw a picture in a figure whose rows have no ticks."""
+    plot.yaxis.ticker = models.FixedTicker(ticks=[])
+    drawn_by_script(plot.image_rgba, name, ("image", "x", "y", "dw", "dh"))
 
 
 # Chunks
@@ -162,7 +165,7 @@ def chunk_points(context: Context) -> Chart:
     )
     plot.xaxis.formatter = models.NumeralTickFormatter(format="0,0")
     plot.xaxis.ticker.desired_num_ticks = 4  # on narrow screens more would run into each other
-    workers, dots, tips, drawn = known_names(inputs).workers, [], {}, 0
+    workers, tips, drawn = known_names(inputs).workers, {}, 0
     kinds = {
         "usual": (~is_late & ~on_slow, COMPUTING, "circle", 6),
         "on slow workers": (~is_late & on_slow, TROUBLE, "diamond", 12),
@@ -172,16 +175,13 @@ def chunk_points(context: Context) -> Chart:
         rows = frame[here]
         rows = rows.iloc[np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).astype(int)]
         tips[kind] = [_told(row, late, workers) for row in rows.itertuples()]
-        x, y = rows["events"].to_numpy(np.float64), rows["wall_seconds"].to_numpy()
-        source = models.ColumnDataSource({"x": x, "y": y}, name=f"points-{kind}")
+        points = {"x": rows["events"].to_numpy(np.float64), "y": rows["wall_seconds"].to_numpy()}
+        source = models.ColumnDataSource(points, name=f"points-{kind}")
         look: Any = {"marker": marker, "size": size, "line_width": 0, "fill_alpha": 0.75}
         plot.scatter(x="x", y="y", source=source, **look, **painted(family.name))
-        across, up = 980 * x / plot.x_range.end, 290 - 280 * y / plot.y_range.end
-        dots += [(*point, variable(family.name)) for point in np.column_stack([across, up])[:1000].round().tolist()]
         drawn += len(rows)
     note = "" if drawn == len(frame) else f"{number(drawn)} of {number(len(frame))} chunks are drawn, evenly chosen."
-    label = f"chunks up to {number(int(frame['events'].max()))} events and {SECOND.text(frame['wall_seconds'].max())}"
-    return Chart(plot, rendered("points.svg", dots=dots, label=label), tips, note=note)
+    return Chart(plot, tips, note=note)
 
 
 def _pairs(table: pa.Table | None, key: str, value: str) -> dict[Any, Any]:
@@ -200,33 +200,6 @@ def _told(row: Any, late: Mapping[int, float], workers: Mapping[str, str]) -> li
         f"{row.file}{entries}",
         f"{workers[row.worker]}, {row.worker}" if row.worker in workers else row.worker,
     ]
-
-
-# Pictures for browsers without scripts
-
-
-def stacked(edges: Numbers, layers: Mapping[str, Numbers], colours: Sequence[str], unit: str) -> Markup:
-    """Layers on top of each other, in steps: what the highest point is, and how long it is from left to right."""
-    sums = np.cumsum(list(layers.values()), axis=0)
-    highest = max(float(sums[-1].max()), 1e-12)
-    x = (edges[1:] - edges[0]) / (edges[-1] - edges[0]) * 800
-    y = 18 + 200 * (1 - sums / highest)
-    # the highest is drawn first, and the others before it
-    outlines = ["".join(f"V{up:.1f}H{to:.0f}" for up, to in zip(row, x, strict=True)) for row in y]
-    paths = [(colour, f"0,218{outline}V218") for colour, outline in zip(colours, outlines, strict=True)][::-1]
-    top, length = f"{number(three_digits(highest))} {unit}", SECOND.text(float(edges[-1] - edges[0]))
-    texts = [(0, 13, "start", top), (0, 232, "start", "0"), (800, 232, "end", length)]
-    return rendered("stacked.svg", width=800, height=236, top=top, paths=paths, texts=texts)
-
-
-def picture(name: str, image: Any) -> Markup:
-    """A picture in light, on paper as well, and in dark where the system prefers that, of its points in each."""
-    found = {}
-    for scheme in ("light", "dark"):
-        file = io.BytesIO()
-        imsave(file, image(scheme), format="png")
-        found[scheme] = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return rendered("still.html", name=name, **found)
 
 
 # Workers
@@ -256,9 +229,7 @@ def worker_map(context: Context) -> Chart:
         x_axis_label="seconds since the run began",
     )
     plot.grid.visible = False
-    plot.yaxis.ticker = models.FixedTicker(ticks=[])
-    place = ("image", "x", "y", "dw", "dh")
-    plot.image_rgba(source=empty_source("heat-map", *place), **{name: name for name in place})
+    raster(plot, "heat-map")
     slowness = _pairs(known(inputs, "worker_balance"), "worker", "slowness")
     facts = {
         "rows": rows,
@@ -272,10 +243,7 @@ def worker_map(context: Context) -> Chart:
         "workers": workers,
         "slow": {worker: three_digits(factor) for worker, factor in slowness.items() if (factor or 0) >= 1.5},
     }
-    shares = maps["threads with a task"].to_numpy()
-    colours = {scheme: np.array(to_rgba(getattr(COMPUTING, scheme))) for scheme in ("light", "dark")}
-    still = picture("workers", lambda scheme: np.dstack([*(0 * shares + part for part in colours[scheme][:3]), shares]))
-    return Chart(plot, still, facts)
+    return Chart(plot, facts)
 
 
 def _busy(stream: Stream, workers: Sequence[str], context: Context) -> Numbers:
@@ -295,15 +263,20 @@ def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
     frame = samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"]).to_pandas()
     frame = frame[frame["time"].notna()]
     bins = (COLUMNS * (frame["time"] - context.start) / (context.stop - context.start)).astype(int)
-    frame["bin"] = bins.clip(upper=COLUMNS - 1)  # the last report comes at the end
     threads = context.inputs.value("worker_lifetimes").to_pandas().drop_duplicates("worker", keep="last")
     of_worker = frame["worker"].map(threads.set_index("worker")["threads"]).fillna(1).replace(0, 1)
     limit = frame["memory_limit"].astype(float)
-    shares = {"CPU": frame["cpu_percent"] / 100 / of_worker, "memory": frame["memory"] / limit.where(limit > 0)}
-    found = {}
-    for name, values in shares.items():
-        last = values.astype(float).groupby([frame["worker"], frame["bin"]]).last()
-        grid = last.unstack().reindex(index=workers, columns=range(COLUMNS))
-        if grid.notna().any(axis=None):
-            found[name] = grid.ffill(axis=1, limit_area="inside").to_numpy()
-    return found
+    grid = (
+        frame.assign(CPU=frame["cpu_percent"] / 100 / of_worker, memory=frame["memory"] / limit.where(limit > 0))
+        .astype({"CPU": float, "memory": float})
+        .groupby(["worker", bins.clip(upper=COLUMNS - 1)])[["CPU", "memory"]]  # the last report comes at the end
+        .last()
+        .unstack()
+        .reindex(workers)
+    )
+    found = {name: grid[name].reindex(columns=range(COLUMNS)) for name in ("CPU", "memory")}
+    return {
+        name: rows.ffill(axis=1, limit_area="inside").to_numpy()
+        for name, rows in found.items()
+        if rows.notna().any(axis=None)
+    }

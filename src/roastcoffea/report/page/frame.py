@@ -79,7 +79,6 @@ def page(
         look=look,
         cards=[] if look is None else cards_of(look, anchors),
         tab=tab,
-        image=None if look is None else _as_url(rendered("share.svg", look=look)),
         sections=[(anchor(sheet.title, place), sheet) for place, sheet in enumerate(joined)],
         details=[(fold_anchor(sheet.title), sheet) for sheet in details],
         drawn=drawn or {},
@@ -123,10 +122,6 @@ def _style(name: str) -> Markup:
     paper = f'@page {{ margin: 14mm 12mm; @bottom-left {{ content: "{text}"; font: 8pt sans-serif }} }}'
     light = f":root {{ {palette(FAMILIES, 'light')} }}"
     return Markup(f"{light} {asset('frame.css')}{rendered('first_look.css')}\n{screen}{paper}")
-
-
-def _as_url(picture: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8', 'replace')).decode()}"
 
 
 def _hash(program: str) -> str:

@@ -31,9 +31,8 @@ from roastcoffea.metrics.profile import ALL_STATES, WORDS, Place, is_own
 from roastcoffea.metrics.profile import Node as Frame
 from roastcoffea.metrics.statistics import amounts, places
 from roastcoffea.records.chunks import OK
-from roastcoffea.report.page.figures import Chart, Context, empty_source, family_of, own_figure, variable
+from roastcoffea.report.page.figures import EDGES, Chart, Context, drawn_by_script, family_of, own_figure
 from roastcoffea.report.tables import known
-from roastcoffea.sheets.markup import rendered
 from roastcoffea.units import FRACTION, SECOND, counted
 
 SMALLEST: Final = 5e-4
@@ -258,22 +257,10 @@ def _chart(name: str, trees: Mapping[str, Box], spoken: str) -> Chart:
     plot.axis.visible = False
     plot.grid.visible = False
     plot.outline_line_color = None
-    edges = ("left", "right", "top", "bottom")
-    boxes = empty_source(f"{name}-boxes", *edges, "colour")
-    plot.quad(source=boxes, fill_color="colour", line_color=None, **{edge: edge for edge in edges})
-    labels = empty_source(f"{name}-labels", "x", "y", "text", "colour")
+    drawn_by_script(plot.quad, f"{name}-boxes", EDGES, fill_color="colour", line_color=None)
     look: dict[str, Any] = {"text_color": "colour", "text_font_size": "12px", "text_baseline": "middle"}
-    plot.text(x="x", y="y", text="text", source=labels, **look)
-    scale = 1000 / max(flat[0]["width"][0], 1e-12)
-    still = [
-        (f"{left * scale:.1f}", ROW * down, f"{width * scale:.1f}", variable(paint), ", ".join(tip))
-        for left, width, down, _, paint, _, tip in list(zip(*list(flat[0].values())[1:], strict=True))[:300]
-    ]
-    return Chart(
-        plot,
-        rendered("tree.svg", height=ROW * depth, label=spoken, boxes=still),
-        {"label": spoken, "trees": flat},
-    )
+    drawn_by_script(plot.text, f"{name}-labels", ("x", "y", "text"), **look)
+    return Chart(plot, {"label": spoken, "trees": flat})
 
 
 def _flat(root: Box) -> dict[str, list[Any]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from roastcoffea.compat.shapes import branches_of_columns
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
@@ -24,8 +25,6 @@ from roastcoffea.visualization.registry import TALL, WIDE, plot
 SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
 READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
 MOST_FILES: Final = 10
-BIN_OF_SHARES: Final = 2
-"""Percent."""
 
 
 @plot("Compression of what was read")
@@ -55,45 +54,37 @@ def plot_data_access_percentage(ax: Axes, file_read_metrics: dict[str, dict[str,
         _draw_files(ax, list(file_read_metrics), shares)
 
 
+def _draw_distributions(ax: Axes, shares: Mapping[str, Numbers]) -> None:
+    known = {SHARES[name]: values[np.isfinite(values)] for name, values in shares.items()}
+    edges = np.arange(0, 102, 2)
+    if all(np.ptp(values) < edges[1] for values in known.values() if len(values)):
+        each = [f"{np.median(values):.3g} % {of}" for of, values in known.items() if len(values)]
+        sentence(ax, f"share that was read of each of {len(shares['bytes_read_percent'])} files: {', '.join(each)}")
+        return
+    ax.set(xlabel="share of a file that was read (%)", ylabel="files")
+    for (of, own), values, colour in zip(known.items(), shares.values(), _colours_of_shares(ax), strict=True):
+        if len(own):
+            ax.stairs(np.histogram(own, edges)[0], edges, color=colour, fill=True, alpha=0.7, label=f"share {of}")
+        if len(own) < len(values):
+            unknown = f"{len(values) - len(own)} of " if len(own) else ""
+            draw.note(ax, f"the share {of} is not known for {unknown}{len(values)} files")
+    ax.set_ylim(bottom=0)
+    legend(ax)
+
+
 def _colours_of_shares(ax: Axes) -> tuple[str, str]:
     scheme = scheme_of(ax)
     return scheme.of(READING), scheme.series[0]
 
 
-def _draw_distributions(ax: Axes, shares: Mapping[str, Numbers]) -> None:
-    known = {SHARES[name]: values[np.isfinite(values)] for name, values in shares.items()}
-    if all(np.ptp(values) < BIN_OF_SHARES for values in known.values() if len(values)):
-        each = [f"{np.median(values):.3g} % {of}" for of, values in known.items() if len(values)]
-        sentence(ax, f"share that was read of each of {len(shares['bytes_read_percent'])} files: {', '.join(each)}")
-        return
-    edges = np.arange(0, 100 + BIN_OF_SHARES, BIN_OF_SHARES)
-    ax.set_xlabel("share of a file that was read (%)")
-    for (name, values), colour in zip(shares.items(), _colours_of_shares(ax), strict=True):
-        own = values[np.isfinite(values)]
-        if len(own):
-            counts = np.histogram(own, edges)[0]
-            ax.stairs(counts, edges, color=colour, fill=True, alpha=0.7, label=f"share {SHARES[name]}")
-        if len(own) < len(values):
-            of = f"{len(values) - len(own)} of " if len(own) else ""
-            draw.note(ax, f"the share {SHARES[name]} is not known for {of}{len(values)} files")
-    ax.set_ylabel("files")
-    ax.set_ylim(bottom=0)
-    legend(ax)
-
-
 def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> None:
-    places = np.arange(len(files))
+    draw.bars(ax, [file.rpartition("/")[2] for file in files], {}, {})
     for offset, (name, values), colour in zip((-0.19, 0.19), shares.items(), _colours_of_shares(ax), strict=True):
-        ax.barh(places + offset, np.nan_to_num(values), height=0.36, color=colour, label=f"share {SHARES[name]}")
-        for place, value in zip(places, values, strict=True):
-            text = "not known" if np.isnan(value) else f"{value:.3g} %"
-            draw.text_beside(ax, np.nan_to_num(value), place + offset, text, 0.8 * letters(ax))
-    ax.set_yticks(places, [draw.short(file.rpartition("/")[2]) for file in files])
-    ax.set_ylim(len(files) - 0.4, -0.6)
-    ax.set_xlim(0, 118)
-    ax.set_xticks(range(0, 101, 20))
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("share that was read (%)")
+        look: dict[str, Any] = {"height": 0.36, "color": colour, "label": f"share {SHARES[name]}"}
+        drawn = ax.barh(np.arange(len(files)) + offset, np.nan_to_num(values), **look)
+        texts = ["not known" if np.isnan(value) else f"{value:.3g} %" for value in values]
+        ax.bar_label(drawn, texts, padding=3, fontsize=0.8 * letters(ax))
+    ax.set(xlim=(0, 118), xticks=range(0, 101, 20), xlabel="share that was read (%)")
     legend(ax)
 
 
@@ -101,8 +92,8 @@ def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> No
 def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
     """Draw how many branches chunks read, by dataset where there are few."""
     known = _known(computed_chunks, "branches", _numbers_of_columns(computed_chunks))
-    branches, datasets = measured_values(known["branches"]), known["dataset"].to_pylist()
-    distribution(ax, branches, datasets, "chunks", "branches read by a chunk", bins=bins, whole=True)
+    values, datasets = measured_values(known["branches"]), known["dataset"].to_pylist()
+    distribution(ax, values, datasets, "chunks", "branches read by a chunk", bins=bins, whole=True)
 
 
 @plot("Bytes requested by a chunk")
@@ -147,52 +138,29 @@ def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     legend(ax)
 
 
-PARTS: Final = ("CPU", "not CPU", "CPU unknown")
-
-
 @plot("Chunks of each worker", size=TALL)
 def plot_worker_balance(ax: Axes, worker_balance: pa.Table, worker_names: Mapping[str, str]) -> None:
     """Draw how long each worker was busy with chunks per thread, CPU and other time apart; the busiest first."""
-    parts = _seconds_per_thread(worker_balance)
-    wall = np.sum(list(parts.values()), axis=0)
-    order = np.argsort(-wall, kind="stable")
-    scale = draw.seconds_scale(float(wall.max()))
-    scaled = {part: seconds[order] * scale.factor for part, seconds in parts.items()}
+    refuse_if(worker_balance["chunk_seconds"].null_count, "the duration of chunks is not known")
+    threads, wall, cpu = (moments(worker_balance, name) for name in ("threads", "chunk_seconds", "cpu_seconds"))
+    refuse_if(not wall.any(), "no worker computed a chunk")
+    order = np.argsort(-wall / threads, kind="stable")
+    scale, scheme = draw.seconds_scale(float((wall / threads).max())), scheme_of(ax)
+    seconds = {"CPU": cpu, "not CPU": np.maximum(wall - cpu, 0.0), "CPU unknown": np.where(np.isnan(cpu), wall, 0.0)}
+    parts = {name: (np.nan_to_num(each) / threads)[order] * scale.factor for name, each in seconds.items()}
+    colours = dict(zip(parts, (scheme.of(COMPUTING), scheme.series[1], scheme.series[3]), strict=True))
     label = f"time of its chunks per thread ({scale.unit})"
     if len(order) > 25:
-        _draw_ranked(ax, scaled, label)
+        edges = np.linspace(0.5, len(order) + 0.5, len(order) + 1)
+        stacked(ax, edges, [(part, amounts, colours[part]) for part, amounts in parts.items() if amounts.any()])
+        ax.set(xlim=(edges[0], edges[-1]), xlabel="workers, the busiest first", ylabel=label)
+        ax.set_ylim(bottom=0)
+        draw.whole_numbers(ax.xaxis)
     else:
-        names = [worker_names.get(worker, worker) for worker in worker_balance["worker"].to_pylist()]
-        draw.bars(ax, [names[place] for place in order], scaled, _colours_of_parts(ax))
-        ax.set_xlabel(label)
-        ax.set_ylabel("worker")
+        names = worker_balance["worker"].to_pylist()
+        draw.bars(ax, [worker_names.get(names[place], names[place]) for place in order], parts, colours)
+        ax.set(xlabel=label, ylabel="worker")
     legend(ax)
-
-
-def _colours_of_parts(ax: Axes) -> dict[str, str]:
-    scheme = scheme_of(ax)
-    return dict(zip(PARTS, (scheme.of(COMPUTING), scheme.series[1], scheme.series[3]), strict=True))
-
-
-def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
-    """Time of the chunks of each worker in PARTS."""
-    refuse_if(workers["chunk_seconds"].null_count, "the duration of chunks is not known")
-    threads, wall, cpu = (moments(workers, name) for name in ("threads", "chunk_seconds", "cpu_seconds"))
-    refuse_if(not wall.any(), "no worker computed a chunk")
-    cpu_or_not = np.nan_to_num(cpu), np.nan_to_num(np.maximum(wall - cpu, 0.0)), np.where(np.isnan(cpu), wall, 0.0)
-    return {part: seconds / threads for part, seconds in zip(PARTS, cpu_or_not, strict=True)}
-
-
-def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
-    number = len(parts["CPU"])
-    edges = np.linspace(0.5, number + 0.5, number + 1)
-    colours = _colours_of_parts(ax)
-    stacked(ax, edges, [(part, seconds, colours[part]) for part, seconds in parts.items() if seconds.any()])
-    ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(bottom=0)
-    ax.set_xlabel("workers, the busiest first")
-    draw.whole_numbers(ax.xaxis)
-    ax.set_ylabel(label)
 
 
 @plot("Slow chunks")
@@ -241,39 +209,32 @@ def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
     cloud(ax, events, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
     ax.set_xlabel("events of a chunk")
     ax.set_ylabel(f"duration of a chunk ({scale.unit})")
-    _fit_limits(ax)
-    _draw_rates(ax, events, seconds, scale.factor)
-    legend(ax)
-
-
-def _fit_limits(ax: Axes) -> None:
-    """Start linear axes at zero."""
     if ax.get_xscale() == "linear":
         ax.set_xlim(0, 1.08 * ax.get_xlim()[1])
         draw.whole_numbers(ax.xaxis)
     if ax.get_yscale() == "linear":
         ax.set_ylim(bottom=0)
+    _draw_rates(ax, events, seconds, scale.factor)
+    legend(ax)
 
 
 def _draw_rates(ax: Axes, events: Numbers, seconds: Numbers, factor: float) -> None:
     """Lines of the rates 1, 2, 5, 10, ... kHz among which the chunks lie, named where they leave the axes."""
-    across, up, lasting = ax.get_xlim(), ax.get_ylim(), (events > 0) & (seconds > 0)
+    across, up, lasting, scheme = ax.get_xlim(), ax.get_ylim(), (events > 0) & (seconds > 0), scheme_of(ax)
     if not lasting.any():
         return
     low, high = np.quantile(events[lasting] / seconds[lasting], [0.02, 0.98])
-    steps = [digit * 10.0**power for power in range(-3, 10) for digit in (1, 2, 5)]
-    shown, scheme = [rate for rate in steps if low / 2.5 <= rate <= high * 2.5], scheme_of(ax)
-    for rate in shown[:: -(-len(shown) // 6)]:
+    rates = LogLocator(subs=(1, 2, 5)).tick_values(low / 2.5, high * 2.5)
+    rates = rates[(rates >= low / 2.5) & (rates <= high * 2.5)]
+    for rate in rates[:: -(-len(rates) // 6)]:
         end = min(across[1], up[1] * rate / factor)
         reach = np.geomspace(max(across[0], across[1] * 1e-6), end, 50)
         ax.plot(reach, reach / rate * factor, color=scheme.quiet, linewidth=0.8, linestyle=":", zorder=0.5)
-        look: dict[str, Any] = {"zorder": 1.5, "color": scheme.quiet, "ha": "right", "va": "top"}
-        look |= {"bbox": {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}}
-        if across[0] <= end and up[0] <= end / rate * factor:
-            place, size = (end, end / rate * factor), 0.75 * letters(ax)
-            ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", fontsize=size, **look)
-    ax.set_xlim(across)
-    ax.set_ylim(up)
+        look: dict[str, Any] = {"color": scheme.quiet, "ha": "right", "va": "top", "fontsize": 0.75 * letters(ax)}
+        look |= {"bbox": {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}, "zorder": 1.5}
+        place = end, end / rate * factor
+        ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", annotation_clip=True, **look)
+    ax.set(xlim=across, ylim=up)
 
 
 @plot("Phases of chunks", size=WIDE)

@@ -14,8 +14,8 @@ from roastcoffea.metrics.phases import COMPUTING, READING, TIME_NAMES, TOTAL, Fa
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import BYTE, SECOND, Unit, number, three_digits
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.distributions import stacked, steps
-from roastcoffea.visualization.draw import GRID, Layer, by_family, family_labels, legend, name_layers, scheme_of
+from roastcoffea.visualization.distributions import stacked
+from roastcoffea.visualization.draw import GRID, by_family, family_labels, legend, scheme_of
 from roastcoffea.visualization.registry import TALL, WIDE, plot
 
 Ask = Callable[[str], Any]
@@ -100,19 +100,15 @@ def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
     refuse_if(len(reasons) == len(shares), "; ".join(dict.fromkeys(reasons)))
     nothing = [label for label, value in values.items() if value == 0] if any(values.values()) else []
     shown = [share for share in shares if share.label not in nothing]
-    amounts = [values.get(share.label, 0.0) for share in shown]
-    _draw_bars(ax, [share.label for share in shown], np.array(amounts), [_colour(ax, share) for share in shown])
+    amounts, scheme = [values.get(share.label, 0.0) for share in shown], scheme_of(ax)
+    colours = [scheme.series[0] if share.family is None else scheme.of(share.family) for share in shown]
+    _draw_bars(ax, [share.label for share in shown], np.array(amounts), colours)
     ax.set_xlabel("share (%)")
     draw.bar_texts(ax, amounts, [texts.get(share.label, "not measured") for share in shown])
     if nothing:
         draw.note(ax, f"0 %: {', '.join(nothing)}")
     if max(amounts) <= 100:
         ax.set_xticks(range(0, int(min(100, ax.get_xlim()[1])) + 1, 20))
-
-
-def _colour(ax: Axes, share: Share) -> str:
-    scheme = scheme_of(ax)
-    return scheme.series[0] if share.family is None else scheme.of(share.family)
 
 
 def _draw_bars(ax: Axes, names: Sequence[str], amounts: Numbers, colours: Sequence[str]) -> None:
@@ -156,15 +152,13 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
     threads = {name: timeline[name].to_numpy(np.float64) for name in by_family(TIME_NAMES) if name in timeline}
     threads = {name: row for name, row in threads.items() if row.any()}
     labels = family_labels({name: name for name in threads if time_ledger[name] >= least})
-    lines = stacked(ax, edges, [(labels.get(name), row, scheme.of_time[name]) for name, row in threads.items()])
+    stacked(ax, edges, [(labels.get(name), row, scheme.of_time[name]) for name, row in threads.items()])
     available = timeline[TOTAL].to_numpy(np.float64)
-    steps(ax, available, edges, edgecolor=scheme.ink, linewidth=0.8, label="threads available")
+    ax.stairs(available, edges, baseline=None, edgecolor=scheme.ink, linewidth=0.8, label="threads available")
     ax.set_ylabel("threads")
     draw.whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
     legend(ax)
-    layers = [Layer(name, *line, scheme.of_time[name]) for name, line in zip(threads, lines, strict=True)]
-    name_layers(ax, edges, layers)
     _note_gaps(ax, time_ledger, time_ledger.unknown)
 
 
