@@ -43,6 +43,10 @@ def export_command(*, path: Path, file_format: str, output: Path | None, share: 
 
 
 ORDERS = ("started", "name", "processor", "events", "workers", "elapsed", "rate", "bottleneck", "outcome")
+NARROWEST = 80
+"""Columns that the list needs."""
+UNLIMITED = 10_000
+"""Columns where the output is no terminal, and COLUMNS is not set."""
 OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "lost", "nothing run", "unreadable")
 
 
@@ -82,7 +86,10 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
         return 0
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
-    width = _width()
+    # what reads it from a pipe or a file otherwise wants a line for each run, and names as they are
+    asked, columns = os.environ.get("COLUMNS", ""), shutil.get_terminal_size().columns
+    piped = int(asked) if asked.isdecimal() and int(asked) else UNLIMITED
+    width = max(columns if sys.stdout.isatty() else piped, NARROWEST)
     print_sheets([sheet_of_runs(in_order(entries, by), whole=width == UNLIMITED), Sheet(lead=errors)], width=width)
     return 0
 
