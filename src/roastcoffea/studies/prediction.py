@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from math import exp, hypot, inf, log, log2, sqrt
+from functools import cached_property
+from math import exp, hypot, log, log2, sqrt
 from statistics import mean, median, stdev
 from typing import Final, NamedTuple
 
@@ -32,16 +32,10 @@ from roastcoffea.units import FRACTION, number
 
 # Replays of whole recorded runs, with what they share: storage, and cores that other programs use as well
 
-EXPLAINED: Final = 0.02
-SURPLUS_WAIT: Final = 0.15
-"""Relative excess of the chunks' time, with their waiting for cores, over what the replay explains: up to the first,
-other programs need no cores; from the second on, their load is a caveat."""
-
 
 def replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED) -> Replayed:
     """Replay of a whole run: seconds outside all stages, then the stages in sequence."""
-    stages = (_replayed(stage, cluster, change) for stage in run.stages)
-    seconds, stretches, uses, busy = zip(*stages, strict=True)
+    seconds, stretches, uses, busy = zip(*(_replayed(stage, cluster, change) for stage in run.stages), strict=True)
     return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
 
 
@@ -103,7 +97,7 @@ def others_of(run: Recorded) -> float:
     waited, cores = run.core_wait, run.cores
     if waited is None or cores is None:
         return 0.0
-    if waited <= (1 + EXPLAINED) * replay(run, run.own_cluster).stretch:
+    if waited <= 1.02 * replay(run, run.own_cluster).stretch:
         return 0.0
     low, high = 0.0, waited
     for _ in range(8):  # each halves the range
@@ -118,7 +112,7 @@ def foreign_load(run: Recorded, others: float) -> str | None:
     if run.core_wait is None or not others:
         return None
     explained = replay(run, run.own_cluster).stretch
-    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
+    if run.core_wait < 1.15 * explained:
         return None
     return (
         f"other programs used the cores while {run.name} was recorded: with CPU contention its chunks took "
@@ -145,16 +139,9 @@ MOST_CROWDED: Final = 0.2
 """Largest increase of CPU time for each doubling of the jobs on a core that is assumed where no run shows it."""
 
 
-class Sharing(NamedTuple):
-    """Numbers of what shares something: threads of a process, and processes per core."""
-
-    threads: int
-    processes: float
-
-
-def sharing_of(run: Recorded) -> Sharing:
-    """Sharing in a recorded run."""
-    return Sharing(run.threads, run.workers_of_host / (run.cores or inf))
+def processes_per_core(cluster: Cluster) -> float:
+    """Processes that share a core, on the most crowded host."""
+    return max(workers / cores for workers, cores in cluster.hosts)
 
 
 class Assumed(NamedTuple):
@@ -169,10 +156,6 @@ class Assumed(NamedTuple):
     lock: Scenario = UNCHANGED
     others: float | None = None
     crowded: bool = False
-
-
-Assumptions = tuple[Assumed, Mapping[str, Sequence[Assumed]]]
-"""The likeliest assumptions, and others that differ in one of them."""
 
 
 class LeftOpen(NamedTuple):
@@ -196,18 +179,6 @@ def left_open(seconds: float, others: Mapping[str, Sequence[float]]) -> LeftOpen
     middle = sum((min(each) + max(each)) / 2 for each in ends.values())
     widest = max(widths, key=lambda name: widths[name]) if any(widths.values()) else None
     return LeftOpen(seconds * exp(middle), exp(hypot(*widths.values())), widest)
-
-
-def _cores(run: Recorded, workers: int, threads: int, same_host: bool) -> Iterator[str]:
-    """Caveat on threads that share a core."""
-    clusters = (run.own_cluster, run.cluster(workers, threads, same_host=same_host))
-    # threads per core on the host with the most
-    here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
-    if there > max(here, 1.0) and not any(stage.costs.crowded for stage in run.stages):
-        yield (
-            f"{there:.3g} threads share a core and its caches: the run does not show whether that costs more CPU "
-            "time, and none is assumed"
-        )
 
 
 def _threads(run: Recorded, known: Interpreter | None, threads: int) -> Iterator[str]:
@@ -351,10 +322,12 @@ class Predictor:
 
     def _seconds(self, source: Recorded, run: Recorded) -> float:
         """Middle of the range of a run, predicted from another one."""
-        base, others = self._assumptions(source, sharing_of(run))
-        made = partial(self._made, source, run.own_cluster)
-        ranges = {name: [made(assumed).seconds for assumed in some] for name, some in others.items()}
-        return left_open(made(base).seconds, ranges).middle
+        cluster = run.own_cluster
+        base, others = self._assumptions(source, cluster)
+        ranges = {
+            name: [self._made(source, cluster, assumed).seconds for assumed in some] for name, some in others.items()
+        }
+        return left_open(self._made(source, cluster, base).seconds, ranges).middle
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -371,25 +344,19 @@ class Predictor:
 
     def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
         """Prediction for another cluster and a scenario."""
-        run, change = self.runs[0], self.scenarios[scenario]
+        change = self.scenarios[scenario]
+        clusters = [run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats]
 
         def replays(assumed: Assumed) -> list[Replayed]:
-            clusters = [(one, one.cluster(workers, threads, same_host=self.same_host)) for one in self.repeats]
-            return [self._made(*each, assumed, change) for each in clusters]
+            return [self._made(*each, assumed, change) for each in zip(self.repeats, clusters, strict=True)]
 
-        on_host = workers if self.same_host else min(workers, run.workers_of_host)
-        sharing = Sharing(threads, on_host / (run.cores or inf))
-        doubts = [*_cores(run, workers, threads, self.same_host)]
-        if self._leaves_crowding_open(sharing):
-            doubts = [f"{self._crowding(sharing)} is assumed for each doubling"]
-        doubts += _threads(run, self.interpreter, threads)
-        made = self._prediction(replays, self._assumptions(run, sharing), sharing, doubts)
+        doubts = _threads(self.runs[0], self.interpreter, threads)
+        made = self._prediction(replays, clusters[0], doubts)
         return replace(made, workers=workers, threads=threads, scenario=scenario)
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
-        sharing = sharing_of(self.runs[0])
-        base, others = self._assumptions(self.runs[0], sharing)
+        base = Assumed(self.storage.streams)
         law_or_reason = self.law(base.streams)
 
         def replays(assumed: Assumed) -> list[Replayed]:
@@ -398,39 +365,37 @@ class Predictor:
                 return self._in_chunks(lambda chunks: bracket(chunks, size).opening, assumed)
             return self._in_chunks(lambda chunks: by_law(chunks, law, size), assumed)
 
-        fixed, doubts, beyond, chunks = [], [], 0.0, self.chunks()
+        cluster, chunks = self.runs[0].own_cluster, self.chunks()
         if isinstance(law_or_reason, str):
             fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed, base)
-        else:
-            # doublings between the size and the nearest recorded one
-            sizes = [max(float(np.median(each.events)), 1.0) for each in chunks]
-            sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
-            beyond = max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
-            largest = max(int(each.events.max()) for each in chunks)
-            if size > 2 * largest:
-                doubts.append(
-                    f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that "
-                    "grow faster than events (arrays larger than the caches) are not modelled: it may take longer"
-                )
-        made = self._prediction(replays, (base, others), sharing, doubts, fixed, beyond=beyond)
-        made = replace(made, chunksize=size, rechunked=True)
-        return replace(made, seconds=None, reason=law_or_reason) if isinstance(law_or_reason, str) else made
+            made = self._prediction(replays, cluster, (), fixed)
+            return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law_or_reason)
+        # doublings between the size and the nearest recorded one
+        sizes = [max(float(np.median(each.events)), 1.0) for each in chunks]
+        sizes += [float(run.chunksize) for run in self.runs if run.chunksize is not None]
+        beyond = max(log2(size / max(sizes)), log2(min(sizes) / size), 0.0)
+        largest = max(int(each.events.max()) for each in chunks)
+        doubt = (
+            f"chunks of {number(size)} events are far larger than the recorded {number(largest)}: costs that grow "
+            "faster than events (arrays larger than the caches) are not modelled: it may take longer"
+        )
+        made = self._prediction(replays, cluster, [doubt] * (size > 2 * largest), beyond=beyond)
+        return replace(made, chunksize=size, rechunked=True)
 
-    def _assumptions(self, run: Recorded, sharing: Sharing) -> Assumptions:
-        """The likeliest assumptions, and others that the runs allow as well."""
-        storage, threads, known, locks = self.storage, sharing.threads, self.interpreter, [UNCHANGED]
+    def _assumptions(self, run: Recorded, cluster: Cluster) -> tuple[Assumed, Mapping[str, Sequence[Assumed]]]:
+        """The likeliest assumptions, and others that the runs allow as well, which differ in one of them."""
+        storage, threads, known, locks = self.storage, cluster.threads, self.interpreter, [UNCHANGED]
         if 1 < threads != run.threads and known is None:
             locks.append(with_threads(1.0, threads))
         elif threads != run.threads:
             shares = (known.share, known.low, known.high) if threads > 1 and known is not None else (0.0,)
             locks = [with_threads(share, threads) for share in dict.fromkeys(shares)]
-        base = Assumed(storage.streams, locks[0])
-        jobs = {min(self.others.values()), max(self.others.values())}
+        base, jobs = Assumed(storage.streams, locks[0]), {min(self.others.values()), max(self.others.values())}
         return base, {
             STORAGE: [base._replace(streams=streams) for streams in storage.range[1:]],
             INTERPRETER: [base._replace(lock=lock) for lock in locks[1:]],
             OTHERS: [base._replace(others=some) for some in sorted(jobs)] if len(jobs) > 1 else [],
-            CROWDING: [base._replace(crowded=True)] if self._leaves_crowding_open(sharing) else [],
+            CROWDING: [base._replace(crowded=True)] if self._crowding(cluster) else [],
         }
 
     @cached_property
@@ -438,64 +403,57 @@ class Predictor:
         """The runs, if CPU time grows as much as is assumed at most, by the identity of those as they are."""
         return dict(zip(map(id, self.runs), on_own_cores(self._recorded, MOST_CROWDED), strict=True))
 
-    @property
-    def _crowded(self) -> float:
-        """Increase of CPU time for each doubling of the jobs on a core, as the runs show it."""
-        return max(stage.costs.crowded for stage in self.runs[0].stages)
-
-    def _leaves_crowding_open(self, sharing: Sharing) -> bool:
-        """Whether more processes share a core than in any run: threads of one process share its memory as well."""
-        most = max(1.0, *(sharing_of(run).processes for run in self.runs))
-        return sharing.processes > most and self._crowded < MOST_CROWDED
-
-    def _crowding(self, sharing: Sharing) -> str:
-        low = f"{FRACTION.text(self._crowded)} to" if self._crowded else "up to"
-        shared = f"{sharing.processes:.3g} processes share a core and its caches, more than in any run"
-        return f"{shared}: {low} {FRACTION.text(MOST_CROWDED)} more CPU time"
-
-    def _replayed(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
-        """Replay of a run on a cluster with storage and cores that are shared as assumed."""
-        others = self.others[id(run)] if assumed.others is None else assumed.others
-        shared = replace(cluster, streams=assumed.streams, others=others)
-        own = self._most_crowded[id(run)] if assumed.crowded else run
-        return replay(own, shared, assumed.lock.then(change))
+    def _crowding(self, cluster: Cluster) -> str:
+        """How much CPU time may grow where more processes share a core than in any run; empty where they do not."""
+        shared, crowded = processes_per_core(cluster), max(stage.costs.crowded for stage in self.runs[0].stages)
+        # threads of one process share its memory as well
+        if shared <= max(1.0, *(processes_per_core(run.own_cluster) for run in self.runs)) or crowded >= MOST_CROWDED:
+            return ""
+        low = f"{FRACTION.text(crowded)} to" if crowded else "up to"
+        more = f"{low} {FRACTION.text(MOST_CROWDED)} more CPU time"
+        return f"{shared:.3g} processes share a core and its caches, more than in any run: {more}"
 
     def _made(self, run: Recorded, cluster: Cluster, assumed: Assumed, change: Scenario = UNCHANGED) -> Replayed:
-        """The same, with the factor that makes the repeats take as long as with the reading that they recorded."""
+        """Replay of a run on a cluster with storage and cores that are shared as assumed.
+
+        A factor makes the repeats take as long as with the reading that they recorded.
+        """
         if assumed.streams not in self._scales:
+            self._scales[assumed.streams] = 1.0
             recorded, shared = (
-                median_of([self._replayed(one, one.own_cluster, Assumed(streams)) for one in self.repeats])
+                median_of([self._made(one, one.own_cluster, Assumed(streams)) for one in self.repeats])
                 for streams in (ALL, assumed.streams)
             )
             self._scales[assumed.streams] = recorded / shared
-        made = self._replayed(run, cluster, assumed, change)
+        others = self.others[id(run)] if assumed.others is None else assumed.others
+        own = self._most_crowded[id(run)] if assumed.crowded else run
+        made = replay(own, replace(cluster, streams=assumed.streams, others=others), assumed.lock.then(change))
         return made._replace(seconds=made.seconds * self._scales[assumed.streams])
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks], assumed: Assumed) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
         return [self._made(run, run.own_cluster, assumed, Scenario(chunks=other)) for run in self.repeats]
 
-    def _unknown(self, widest: str | None, sharing: Sharing) -> str:
+    def _unknown(self, widest: str | None, cluster: Cluster) -> str:
         """Why there is no number."""
         run, known, storage = self.runs[0], self.interpreter, self.storage
-        threads = number(sharing.threads)
+        threads = f"{number(cluster.threads)} threads"
         if widest == OTHERS:
             jobs = self.others.values()
             low, high = (number(some * (run.cores or 1)) for some in (min(jobs), max(jobs)))
             return f"other programs needed {low} to {high} cores, which differed too much between the runs"
         if widest == CROWDING:
-            return f"{self._crowding(sharing)} may be needed for each doubling; add a run with more workers on a host"
+            return f"{self._crowding(cluster)} may be needed for each doubling; add a run with more workers on a host"
         if widest == INTERPRETER and known is not None:
             low, high = (FRACTION.text(share) for share in (known.low, known.high))
-            return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {threads} threads"
+            return f"{low} to {high} of the CPU time needs the interpreter: too uncertain for {threads}"
         if widest == INTERPRETER and run.threads > 1 and not run.knows_lock:
-            unknown = f"chunks of {run.name} waited for their interpreter, and how long was not recorded"
-            return f"{unknown}; predict from a new run"
+            return f"chunks of {run.name} waited for their interpreter, and how long was not recorded; use a new run"
         if widest == INTERPRETER:
-            unknown = f"no run tells how long {threads} threads of a process wait for its interpreter"
-            return f"{unknown}; add a run with several threads per process"
-        saturated = f"storage is saturated by {number(storage.low)} to {number(storage.high)} readers"
-        why = f"{saturated}, and the runs do not tell more exactly"
+            return (
+                f"no run tells how long {threads} of a process wait for its interpreter; add one with several threads"
+            )
+        why = f"storage is saturated by {number(storage.low)} to {number(storage.high)} readers"
         if storage.high == ALL:
             most = f"at most {number(storage.most)} chunks that read were active at a time while recording"
             why = f"{most}, which does not show how many readers saturate storage"
@@ -504,18 +462,19 @@ class Predictor:
     def _prediction(
         self,
         replays: Callable[[Assumed], list[Replayed]],
-        assumptions: Assumptions,
-        sharing: Sharing,
+        cluster: Cluster,
         doubts: Iterable[str],
         instead: Sequence[Replayed] = (),
         *,
         beyond: float = 0.0,
     ) -> Prediction:
-        """Prediction for the cluster of the run; its range has its error, and what the runs leave open.
+        """Prediction for a cluster; its range has its error, and what the runs leave open.
 
         `instead` are replays with chunks that are as likely, `beyond` the doublings from recorded chunk sizes.
         """
-        base, others = assumptions
+        base, others = self._assumptions(self.runs[0], cluster)
+        if others[CROWDING]:
+            doubts = (f"{self._crowding(cluster)} is assumed for each doubling", *doubts)
         made = {name: [replays(assumed) for assumed in some] for name, some in others.items()}
         made |= {"fixed cost of a chunk": [[*instead]]} if instead else {}
         usual = replays(base)
@@ -533,7 +492,7 @@ class Predictor:
         found = left_open(seconds, ranges)
         wide, reason = found.factor * (1 + self.error), None
         if told.factor**2 > 1.3 and not instead:  # a number could be off by 15 %
-            reason = self._unknown(told.widest, sharing)
+            reason = self._unknown(told.widest, cluster)
         return Prediction(
             *self.runs[0].configuration,
             AS_RECORDED,

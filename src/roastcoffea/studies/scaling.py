@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
-from operator import attrgetter
+from math import inf
+from operator import attrgetter, itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
@@ -26,16 +28,17 @@ from roastcoffea.studies.merging import Source, measurement_of, name_of
 from roastcoffea.studies.scaling_limits import (
     BYTES,
     MATTERS,
-    SEED,
     Between,
     Groups,
     Law,
     Limits,
     Point,
     ScaledRun,
+    drawn_from,
     explained,
-    laws_of,
+    law_of,
     reasons,
+    split_cold,
     useful_workers,
 )
 from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number, three_digits
@@ -65,17 +68,15 @@ def needs_of(text: str, found: Limits, groups: Groups, unit: str) -> list[str]:
     text, (events, counts) = text.strip(), target_of(text)
     runs, largest = [run for group in groups for run in group], groups[-1][0]
     if counts == "bits":
-        size = sum(run.amount(BYTES) for run in runs)
-        if not size:
+        if not (size := sum(run.amount(BYTES) for run in runs)):
             return [f"How far {text} is cannot be told: the bytes of chunks were not recorded."]
-        events *= sum(run.events for run in runs) / (8 * size)
+        events *= sum(run.events for run in runs) / (1e9 * size)
     rates = [one.rate for one in found.causes if one.rate and one.share.value >= MATTERS]
-    factors = [(events * rate.each / rate.value.value, rate) for rate in rates]
     lines = []
-    for factor, rate in sorted(factors, key=lambda pair: -pair[0]):
-        amount, times = rate.unit.text(three_digits(events * rate.each)), number(three_digits(factor))
-        short = f"{text} needs {times} times {rate.thing}: {amount} instead of {rate.text()}."
-        lines.append(short if factor > 1 else f"For {text} {rate.thing} is enough: {amount} of {rate.text()}.")
+    for factor, rate in sorted(((events * one.each / one.value.value, one) for one in rates), key=itemgetter(0))[::-1]:
+        amount = rate.unit.text(three_digits(events * rate.each))
+        times = f"{number(three_digits(factor))} times " if factor > 1 else ""
+        lines.append(f"{text} needs {times}{rate.thing}: {amount} of {rate.text()}.")
     needed = events * found.ideal * (1.0 if unit == "thread" else largest.workers / largest.threads)
     reached = FRACTION.text(min(max(run.rate for run in runs) / events, 9.99))
     words = f"Without any limit {text} would take {counted(three_digits(needed), f'such {unit}')}"
@@ -127,10 +128,7 @@ class Scaling(Presented):
                 rows=[
                     [
                         *(number(point.workers), point.runs, point.seconds),
-                        *(
-                            Amount(each.value, text=_text(each))
-                            for each in (point.rate, point.speedup, point.efficiency)
-                        ),
+                        *(Amount(one.value, text=_text(one)) for one in (point.rate, point.speedup, point.efficiency)),
                     ]
                     for point in self.points
                 ],
@@ -144,34 +142,29 @@ class Scaling(Presented):
         if law.coherency.value > 0:
             yield f"coherency {_text(law.coherency)}"
         yield f"fits the points within {FRACTION.text(law.deviation)}"
-        bounds = (law.worth, law.worth_low, law.worth_high)
-        worth, low, high = ("no limit" if each is None else number(each) for each in bounds)
-        interval = "" if worth == low == high else f" [{low}, {high}]"
         largest = self.points[-1].workers
-        beyond = law.worth is None or law.worth > largest
-        beyond_text = f"  (beyond the measured {number(largest)})" if beyond else ""
-        yield f"more {self.unit} pay off up to {worth}{interval}{beyond_text}"
+        worth = "any number" if law.worth is None else number(law.worth)
+        beyond = "" if (law.worth or inf) <= largest else f" (beyond the measured {number(largest)})"
+        yield f"more {self.unit} pay off up to {worth}{beyond}"
         if law.peak is not None:
             yield f"more than {number(round(law.peak))} slow it down"
 
     def _losses(self) -> Sheet:
         """Classes of thread time that grew; the others include those that shrink, so that shares add up to 100 %."""
         shown = [loss for loss in self.losses[:6] if loss.share >= 0.01]
-        rest = [loss[1:] for loss in self.losses if loss not in shown]
-        seconds, share = np.sum(rest, axis=0).tolist() if rest else (0.0, 0.0)
+        seconds, share = np.sum([(0.0, 0.0), *(loss[1:] for loss in self.losses if loss not in shown)], axis=0).tolist()
         lost = sum(loss.seconds for loss in self.losses) > 0
-        rows = [*shown, *([Loss("others", seconds, share)] if abs(share) >= 0.0005 else [])] if lost else []
         heads = columns(None, "thread time") + columns(SECOND, "per event") + columns(FRACTION, "share of the loss")
         fewest, most = self.points[0].workers, self.points[-1].workers
         return Sheet(
             title=f"extra thread time per event on {number(most)} {self.unit} compared with {number(fewest)}",
             columns=heads if lost else [],
-            rows=rows,
+            rows=[*shown, *([Loss("others", seconds, share)] * (abs(share) >= 0.0005))] if lost else [],
             notes=[*([] if lost else ["No loss."]), *(f"Note: {doubt}." for doubt in self.doubts)],
         )
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
-        """Draw speed-up with what it loses, and thread time by class; write it to a file if one is given."""
+        """Draw speed-up with what it loses, and its laws; write it to a file if one is given."""
         from roastcoffea.studies.scaling_figure import scaling_figure
 
         return scaling_figure(self.points, self.explanation, self.laws, self.unit, output_path)
@@ -230,25 +223,21 @@ def scaling(runs: Sequence[Source], *, rate: str | None = None) -> Scaling:
     # means over time are not exact integers
     by_threads = len({round(measurement.metrics["cores_per_worker"], 6) for _, measurement in measurements}) > 1
     unit = "thread" if by_threads else "worker"
-    taken = [ScaledRun(*each, by_threads=by_threads) for each in measurements]
-    taken.sort(key=attrgetter("workers"))
+    taken = sorted((ScaledRun(*each, by_threads=by_threads) for each in measurements), key=attrgetter("workers"))
     groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
-    workers = np.array([group[0].workers for group in groups], np.float64)
     if len(groups) < 2:
-        alike = f"all these runs have {counted(workers[0], unit)}"
+        alike = f"all these runs have {counted(taken[0].workers, unit)}"
         raise NotMeasuredError(f"{alike}; pass runs with different numbers")
-    rates = np.array([_resampled_rates(group, place) for place, group in enumerate(groups)])
+    split_cold(taken)
+    rates, costs = drawn_from(groups)
     kind = _kind(taken)
-    laws, missing = laws_of(workers, rates, strong=kind == "strong")
-    points = [_point(*pair, workers[0], rates[0]) for pair in zip(groups, rates, strict=True)]
-    explanation = explained(groups, unit)
+    points = [_point(*pair, groups[0][0].workers, rates[0]) for pair in zip(groups, rates, strict=True)]
+    laws, missing = laws_of(np.array([point.workers for point in points], np.float64), rates, strong=kind == "strong")
+    explanation = explained(groups, costs, unit)
     # growth of each class from the fewest workers to the most
-    fewest, most = points[0].classes, points[-1].classes
-    lost = {name: most.get(name, 0.0) - fewest.get(name, 0.0) for name in {**fewest, **most}}
-    total = sum(lost.values())
-    losses = [Loss(name, seconds, seconds / total if total else 0.0) for name, seconds in lost.items() if seconds]
+    lost = pd.Series(points[-1].classes).sub(pd.Series(points[0].classes), fill_value=0.0).sort_values(ascending=False)
     alone = {len(group) == 1 for group in groups}
-    basis = "repeats, otherwise the spread of chunks" if len(alone) > 1 else "the spread of chunks (no repeats)"
+    basis = "the spread of chunks (no repeats)" if False not in alone else "repeats, otherwise the spread of chunks"
     return Scaling(
         name=_processors(measurements[0][1]) or "scaling",
         kind=kind,
@@ -257,11 +246,28 @@ def scaling(runs: Sequence[Source], *, rate: str | None = None) -> Scaling:
         points=points,
         laws=laws,
         missing=missing,
-        losses=sorted(losses, key=lambda loss: -loss.seconds),
+        losses=[Loss(str(name), each, each / (lost.sum() or 1.0)) for name, each in lost.items() if each],
         explanation=explanation,
         needs=[] if rate is None else needs_of(rate, explanation, groups, unit),
         doubts=list(_doubts(taken, unit)),
     )
+
+
+def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str, Law], dict[str, str]]:
+    """Laws by name, and why others are missing, for rates by number of workers; strong if all had the same work."""
+    laws: dict[str, Law] = {}
+    missing: dict[str, str] = {}
+    # with one number of workers less, any law would fit
+    for name, fewest in (("Amdahl", 3), ("USL", 4)):
+        if len(workers) < fewest:
+            missing[name] = f"it needs runs with {fewest} different numbers of workers, not {len(workers)}"
+        elif name == "Amdahl" and not strong:
+            missing[name] = "it applies to the same work on different numbers of workers"
+        elif (law := law_of(workers, rates, coherency=name == "USL")).contention.value > 1.001:
+            missing[name] = "more workers made it slower, which no serial fraction explains"
+        else:
+            laws[name] = law
+    return laws, missing
 
 
 def _processors(measurement: Measurement) -> str:
@@ -284,16 +290,6 @@ def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
         if processors != first:
             both = f"{name} ran {processors} and {measurements[0][0]} {first}"
             raise NotMeasuredError(f"{both}: pass runs of one analysis")
-
-
-def _resampled_rates(group: Sequence[ScaledRun], place: int) -> Numbers:
-    """Possible rates of a group: first the measured one, then those of resampled runs or chunks."""
-    random, rates = np.random.default_rng([SEED, place]), np.log([run.rate for run in group])
-    if len(group) == 1:
-        others = rates[0] + group[0].scatter * random.standard_normal(400)
-    else:
-        others = random.choice(rates, (400, len(rates))).mean(axis=1)
-    return np.asarray(np.exp([rates.mean(), *others]))
 
 
 def _point(group: Sequence[ScaledRun], rates: Numbers, fewest: float, least: Numbers) -> Point:

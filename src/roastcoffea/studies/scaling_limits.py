@@ -5,10 +5,10 @@ A class of the time ledger belongs to the limit that the diagnosis calls its cau
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from roastcoffea.metrics.facts import known_names
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.workers import MERGE, PROCESSOR
 from roastcoffea.replay.stages import only
-from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Sheet, columns, drawn, segment
+from roastcoffea.sheets.sheet import Amount, Card, Cell, Column, Sheet, columns, drawn, percent_of, segment
 from roastcoffea.units import (
     BYTE_PER_SECOND,
     COUNT,
@@ -36,11 +36,8 @@ from roastcoffea.units import (
     three_digits,
 )
 
+DRAWS: Final = 200
 INTERVAL: Final = (0.025, 0.975)
-SEED: Final = 1
-
-SLOWER: Final = "more workers made it slower, which no serial fraction explains"
-"""Why there is no law if the serial fraction would exceed 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +94,6 @@ class Law:
     coherency: Between
     peak: float | None
     worth: int | None
-    worth_low: int | None
-    worth_high: int | None
     deviation: float
 
     def speedup(self, workers: Numbers) -> Numbers:
@@ -106,51 +101,24 @@ class Law:
         return _speedup(workers, self.contention.value, self.coherency.value)
 
 
-def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str, Law], dict[str, str]]:
-    """Laws by name, and why others are missing.
-
-    Parameters
-    ----------
-    rates
-        A row for each number of workers: the measured rate, and possible others.
-    strong
-        Whether all runs had the same work.
-    """
-    laws: dict[str, Law] = {}
-    missing: dict[str, str] = {}
-    for degree, name in enumerate(("Amdahl", "USL"), start=1):
-        fewest = degree + 2  # with one number of workers less, any law would fit
-        if len(workers) < fewest:
-            missing[name] = f"it needs runs with {fewest} different numbers of workers, not {len(workers)}"
-        elif degree == 1 and not strong:
-            missing[name] = "it applies to the same work on different numbers of workers"
-        elif (law := _law(workers, rates, degree)).contention.value > 1.001:
-            missing[name] = SLOWER
-        else:
-            laws[name] = law
-    return laws, missing
-
-
-def _law(workers: Numbers, rates: Numbers, degree: int) -> Law:
-    """Law that fits the points best, with the laws that fit the resampled ones."""
+def law_of(workers: Numbers, rates: Numbers, *, coherency: bool) -> Law:
+    """Law that fits the points best; `rates` has a row for each: the measured rate, and possible others."""
     # workers / rate is linear in the parameters
-    traits = np.column_stack([np.ones(len(workers)), workers - 1, workers * (workers - 1)])[:, : degree + 1]
+    traits = np.column_stack([np.ones(len(workers)), workers - 1, workers * (workers - 1)])[:, : 2 + coherency]
     fits = np.zeros((rates.shape[1], 3))
-    for place, some in enumerate(rates.T):
-        fits[place, : degree + 1], _ = nnls(traits * (some / workers)[:, None], np.ones(len(workers)))
-    one = np.maximum(fits[:, 0], 1e-300)
-    contention, coherency = fits[:, 1] / one, fits[:, 2] / one
-    most, *others = (_worth(*each) for each in zip(contention, coherency, strict=True))
-    fitted = _speedup(workers, contention[0], coherency[0]) / one[0]
+    for fit, some in zip(fits, rates.T, strict=True):
+        fit[: 2 + coherency], _ = nnls(traits * (some / workers)[:, None], np.ones(len(workers)))
+    shares = fits[:, 1:] / np.maximum(fits[:, :1], 1e-300)
+    contention, coherent = (Between.of(share) for share in shares.T)
+    fitted, many = (_speedup(of, contention.value, coherent.value) for of in (workers, np.arange(1.0, 100_000)))
+    wasted = np.diff(many) < 0.1
     return Law(
-        rate=float(1 / one[0]),
-        contention=Between.of(contention),
-        coherency=Between.of(coherency),
-        peak=float(max((1 - contention[0]) / coherency[0], 1.0) ** 0.5) if coherency[0] > 0 else None,
-        worth=_finite([most], 0.0),
-        worth_low=_finite(others, INTERVAL[0]),
-        worth_high=_finite(others, INTERVAL[1]),
-        deviation=float(np.abs(rates[:, 0] / fitted - 1).max()),
+        rate=float(1 / max(fits[0, 0], 1e-300)),
+        contention=contention,
+        coherency=coherent,
+        peak=max((1 - contention.value) / coherent.value, 1.0) ** 0.5 if coherent.value > 0 else None,
+        worth=int(np.argmax(wasted)) + 1 if wasted.any() else None,
+        deviation=float(np.abs(rates[:, 0] * fits[0, 0] / fitted - 1).max()),
     )
 
 
@@ -158,26 +126,8 @@ def _speedup(workers: Numbers, contention: float, coherency: float) -> Numbers:
     return np.asarray(workers / (1 + contention * (workers - 1) + coherency * workers * (workers - 1)))
 
 
-def _worth(contention: float, coherency: float) -> float:
-    """Largest number of workers at which another one adds a tenth of the first one's gain."""
-
-    def wasted(workers: int) -> bool:
-        fewer, more = _speedup(np.array([workers, workers + 1.0]), contention, coherency)
-        return bool(more - fewer < 0.1)
-
-    # gains shrink as workers are added, and are negative beyond the peak
-    found = bisect_left(range(100_000), True, key=wasted)
-    return found if found < 100_000 else np.inf
-
-
-def _finite(worth: Sequence[float], share: float) -> int | None:
-    """Quantile of numbers of workers; None if it has no limit."""
-    found = sorted(worth)[round(share * (len(worth) - 1))]
-    return None if np.isinf(found) else int(found)
-
-
-STORAGE, CONTENTION, CLIENT, TAIL, STARTUP = "storage", "contention", "client", "tail", "start-up"
-SCHEDULER, BLOCKED, PREPROCESSING, UNACCOUNTED = "scheduler", "blocked", "preprocessing", "unaccounted"
+STORAGE, CONTENTION, CLIENT, TAIL, BLOCKED = "storage", "contention", "client", "tail", "blocked"
+SCHEDULER, PREPROCESSING, FAILURES, UNACCOUNTED = "scheduler", "preprocessing", "failures", "unaccounted"
 BANDWIDTH, LATENCY, COLD = "storage bandwidth", "storage latency", "cold cache"
 RESULTS, OVERHEAD, LATE, NODES = "merging and transfer", "task overhead", "late workers", "slow hosts"
 WORK: Final = "CPU time"
@@ -194,9 +144,6 @@ LIMIT_OF: Final = {
 """Limit of each class of the time ledger: its cause as the diagnosis calls it, or one that is wider."""
 
 LIMITS: Final = [*dict.fromkeys((*LIMIT_OF.values(), NODES, LATE, COLD))]
-GROWING: Final = (STORAGE, BLOCKED, OVERHEAD, PREPROCESSING, WORK)
-"""Of these the excess over the run with the least of it per event is lost, of the others everything."""
-
 FAMILIES: Final = {
     **{LIMIT_OF[one.name]: one.family for one in reversed(phases.TIME_CLASSES)},
     **dict.fromkeys((BANDWIDTH, LATENCY, COLD), phases.READING),
@@ -204,7 +151,65 @@ FAMILIES: Final = {
     NODES: phases.TROUBLE,
 }
 
-RESAMPLES: Final = 200
+BYTES, REQUESTS, TASKS, MERGED, CHUNKS = "bytes", "requests", "tasks", "merged", "chunks"
+
+RATES: Final = {
+    BANDWIDTH: (BYTES, GIGABIT_PER_SECOND, "the storage"),
+    LATENCY: (REQUESTS, Unit("requests/s", suffixed("requests/s")), "the requests per second"),
+    SCHEDULER: (TASKS, Unit("tasks/s", suffixed("tasks/s")), "the tasks per second"),
+    RESULTS: (MERGED, BYTE_PER_SECOND, "the rate of merging"),
+    CLIENT: (CHUNKS, Unit("chunks/s", suffixed("chunks/s")), "the client's speed"),
+}
+"""What is counted of a limit that has a rate, the unit of this, and a phrase for it."""
+
+WORDS: Final = {
+    BANDWIDTH: ("Storage is too slow for all workers together", "Read from faster storage, or fewer branches."),
+    LATENCY: (
+        "Requests wait, whatever their size",
+        "Allow more connections, read from a nearer server, or make fewer requests with larger chunks.",
+    ),
+    COLD: (
+        "The first run read files that were not cached",
+        "Leave it out, or read the files once before: speed-ups relative to it are too large.",
+    ),
+    SCHEDULER: ("Workers are idle while tasks wait for the scheduler or are in flight", "Use larger chunks."),
+    RESULTS: ("Merging and moving results takes the time", "Return smaller outputs, or write large ones to files."),
+    CLIENT: (
+        "All workers wait for the client, {before} before the first task and {after} after the last one",
+        "Preprocess once and keep the result, submit fewer and larger chunks, return less to the client.",
+    ),
+    TAIL: (
+        "Workers have nothing left to do while the last chunks run",
+        "Use smaller chunks, or process more events with so many workers.",
+    ),
+    "start-up": (
+        "Each thread spends time on imports and first openings, however little it has to do afterwards",
+        "Preload coffea.processor on the workers (--preload coffea.processor), and keep them for several runs.",
+    ),
+    LATE: (
+        "Workers were absent for part of the run",
+        "Wait for the workers before the run (client.wait_for_workers), or run long enough for them to matter.",
+    ),
+    NODES: (
+        "Chunks take longer on {slow} than elsewhere, and others wait for the last of them",
+        "Check what else runs there, or exclude it.",
+    ),
+    CONTENTION: (
+        "Threads get in each other's way{cores}",
+        "Use fewer workers or threads per host, or more hosts.",
+    ),
+    BLOCKED: (
+        "Chunks wait longer for something that is neither storage nor CPU",
+        "Look at what process() calls: services, locks, sleeps.",
+    ),
+    FAILURES: ("Attempts that failed took the time", "Fix their errors."),
+    "memory": ("Workers were paused for memory", "Give them more memory, or use smaller chunks."),
+    OVERHEAD: ("Finishing a task (closing files, compressing results) takes longer", "Return smaller outputs."),
+    PREPROCESSING: ("Preprocessing takes more", "Preprocess once and keep the result."),
+    "other tasks": ("Tasks of other users ran on these workers", "Use workers of your own."),
+    UNACCOUNTED: ("Thread time is unaccounted for", "Look at the time ledger of the run."),
+}
+"""What happens with a limit, and what to change."""
 
 MATTERS: Final = 0.1
 """Share of thread time from which a limit is named as the reason."""
@@ -212,102 +217,124 @@ MATTERS: Final = 0.1
 FALL: Final = 0.95
 """Useful workers of the largest size, relative to the best, below which more of them make a run slower."""
 
-BYTES, REQUESTS, TASKS, MERGED, CHUNKS = "bytes", "requests", "tasks", "merged", "chunks"
-"""What has a rate."""
-
 
 # One run
-
-
-class Reading(NamedTuple):
-    """Waiting for storage of one run, per chunk: what goes with requests and with bytes, as fitted and resampled."""
-
-    chunks: int
-    of_requests: Numbers
-    of_bytes: Numbers
-
-
-def reading_of(measurement: Measurement) -> Reading | None:
-    """Reading of a run; None if it was not measured."""
-    chunks = measurement.chunks
-    chunks = chunks[(chunks["outcome"] == "ok") & chunks["read_seconds"].notna() & chunks["bytes_requested"].notna()]
-    if not len(chunks):
-        return None
-    names = ["requests", "bytes_requested", "metadata_requests", "bytes_metadata", "read_seconds", "open_seconds"]
-    sample = chunks.sample(min(len(chunks), 4000), random_state=2)[names].fillna(0).to_numpy(np.float64)
-    requests, of_bytes, before, metadata = sample[:, :4].T
-    # a reading and an opening of each chunk: one, its requests, and its bytes
-    one, places = np.ones(len(sample)), np.arange(len(sample))
-    later = np.maximum(requests - before, 0.0)
-    traits = np.array([[one, later, of_bytes - metadata], [one, before, metadata]]).transpose(2, 0, 1)
-    scale, random = np.maximum(traits.max(axis=(0, 1)), 1e-300), np.random.default_rng(2)
-    fits = [
-        nnls((traits[picked] / scale).reshape(-1, 3), sample[picked, 4:].ravel())[0]
-        for picked in (places, *(random.choice(places, len(places)) for _ in range(100)))
-    ]
-    parts = np.array(fits) / scale * traits.sum(axis=(0, 1)) / len(sample)
-    return Reading(len(chunks), parts[:, 0] + parts[:, 1], parts[:, 2])
 
 
 class ScaledRun:
     """Amounts of one run.
 
-    `costs` are thread seconds by worker and limit, which add up to all threads for the whole run. `counted` are times
-    and amounts of what has a rate, `slow` are slow hosts or workers with the factor by which their chunks take longer,
-    `client` are the seconds for which the client kept all workers waiting.
+    `costs` are thread seconds by limit, which add up to all threads for the whole run. `counted` are times and amounts
+    of what has a rate, `client` the seconds for which the client kept all workers waiting.
     """
 
     def __init__(self, name: str, measurement: Measurement, *, by_threads: bool) -> None:
-        self.name, self.run, self.metrics = name, measurement.run, measurement.metrics
-        peak, hosts = self.metrics["peak_workers"], self.run.environment.hosts
-        self.threads = max(round(peak * self.metrics["cores_per_worker"]), 1)
+        self.name, self.run, self._measurement = name, measurement.run, measurement
+        metrics, ledger, hosts = measurement.metrics, measurement.time_ledger, self.run.environment.hosts
+        peak = metrics["peak_workers"]
+        self.threads = max(round(peak * metrics["cores_per_worker"]), 1)
         self.workers = self.threads if by_threads else peak
-        self.missing = 1 - self.metrics["avg_workers"] / peak
+        self.missing = 1 - metrics["avg_workers"] / peak
         """Share of the workers' time in which they were absent."""
-        self.seconds, self.events = self.metrics["elapsed_time_seconds"], self.metrics["total_events"]
+        self.seconds, self.events = metrics["elapsed_time_seconds"], metrics["total_events"]
         self.rate = self.events / self.seconds
         cores, wall = only(host.cores for host in hosts), measurement.chunks["wall_seconds"].dropna().to_numpy()
         self.cores = None if cores is None else cores * len(hosts)
         # relative error of the rate as estimated from chunks alone
         self.scatter = float(np.std(wall, ddof=1) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0
-        self.classes = {each: seconds / self.events for each, seconds in measurement.time_ledger.items()}
+        self.classes = {each: seconds / self.events for each, seconds in ledger.items()}
         self.counted = _counted(measurement)
-        self.reading = reading_of(measurement)
-        self._split(measurement)
-
-    def _split(self, measurement: Measurement) -> None:
-        """Split thread seconds by limit."""
-        ledger, lives = measurement.time_ledger, measurement.lifetimes
-        costs = ledger.by("worker").rename(columns=LIMIT_OF).T.groupby(level=0).sum().T.astype(np.float64)
-        costs = costs.reindex(columns=LIMITS, fill_value=0.0)
-        _split_tail(costs, measurement)
-        self.slow = _split_slow(costs, measurement)
-        threads = dict(zip(lives["worker"], lives["threads"], strict=True))
+        self.client = {
+            when: SECOND.text(ledger.client_of.get(when, 0.0) / self.threads) for when in ("before", "after")
+        }
+        self.costs = pd.Series(dict(ledger)).rename(LIMIT_OF).groupby(level=0).sum().reindex(LIMITS, fill_value=0.0)
         # workers were absent: all add up to the most workers for the whole run
-        capacity = np.array([ledger.capacity[worker] for worker in costs.index])
-        own = np.clip(np.array([threads.get(each, 1) for each in costs.index]) * self.seconds - capacity, 0.0, None)
-        most = self.metrics["peak_workers"] * self.metrics["cores_per_worker"] * self.seconds
-        costs[LATE] = own * max(most - capacity.sum(), 0.0) / (own.sum() or 1.0)
-        total = max(sum(threads.values()), 1)
-        self.costs, self.absent = costs, float(costs[LATE].sum()) / total
-        self.client = {when: ledger.client_of.get(when, 0.0) / total for when in ("before", "after")}
+        most = peak * metrics["cores_per_worker"] * self.seconds
+        self.costs[LATE] = max(most - (ledger.total or 0.0), 0.0)
+        if tail := self.costs[TAIL]:
+            starved = min(sum(self._tail_between(*each) for each in self._submitting()), tail)
+            merges = (1 - starved / tail) * ledger.tail_of.get("merge", 0.0)
+            self.costs[[CLIENT, RESULTS, TAIL]] += [starved, merges, -starved - merges]
+        self.slow = self._split_slow()
 
-    def amount(self, counted: str) -> float:
+    def _tail_between(self, start: float, stop: float) -> float:
+        """Seconds of the tail between two times."""
+        lines = self._measurement.time_ledger.timeline(500)
+        inside = np.minimum(lines.index + lines["seconds"], stop) - np.maximum(lines.index, start)
+        return float(lines[phases.TAIL] @ np.clip(inside, 0.0, None))
+
+    def _submitting(self) -> Iterator[tuple[float, float]]:
+        """Times from the first to the last chunk that each Runner call submitted: threads then wait for the client."""
+        if self.run.tasks is not None:
+            tasks = self._measurement.tasks
+            runnable = tasks[(tasks["kind"] == PROCESSOR) & (tasks["attempt"].fillna(1) == 1)]["runnable"].dropna()
+            for call in self.run.calls:
+                inside = runnable[runnable.between(call.start, call.stop or np.inf)]
+                yield from [(inside.min(), inside.max())] if len(inside) else []
+
+    def _split_slow(self) -> str:
+        """Move what slow hosts and workers take longer, and the tail that they alone make; return their names."""
+        evaluator, chunks, costs = self._measurement.metrics.evaluator, self._measurement.chunks, self.costs
+        try:
+            slow = [one for one in evaluator.value("slowness").slow if one.kind in {"host", "worker"}]
+        except NotMeasuredError:
+            return ""
+        names = [one.name for one in slow]
+        hosts = chunks["worker"].map(self._measurement.time_ledger.hosts)
+        others = chunks["stop"][~(chunks["worker"].isin(names) | hosts.isin(names))]
+        if slow and len(others):
+            work = costs[[WORK, STORAGE, BLOCKED]]
+            work *= min(sum(one.seconds for one in slow) / work.sum(), 1.0)
+            alone = min(self._tail_between(others.max(), self.run.stop), costs[TAIL])
+            costs[work.index] -= work
+            costs[[NODES, TAIL]] += [work.sum() + alone, -alone]
+        known = known_names(evaluator)
+        return ", ".join(map(known.in_text, names[:3])) + (" and others" if len(names) > 3 else "")
+
+    def amount(self, what: str) -> float:
         """Sum of what is counted."""
-        return float(self.counted[counted][1].sum()) if counted in self.counted else 0.0
+        return float(self.counted[what][1].sum()) if what in self.counted else 0.0
 
-    def rate_of(self, counted: str) -> Between | None:
+    def rate_of(self, what: str) -> Between | None:
         """Amount per second while the middle of it came, with an interval; None if there is too little to tell."""
-        return middle_rate(*self.counted[counted]) if counted in self.counted else None
+        times, amounts = self.counted.get(what, (np.zeros(0), np.zeros(0)))
+        slices, total = 16, amounts.sum()
+        if len(times) < 4 * slices or not total:
+            return None
+        # neither its start nor its tail
+        begin, end = times[np.searchsorted(np.cumsum(amounts) / total, (0.1, 0.9))].tolist()
+        if end <= begin:
+            return None
+        rates = np.histogram(times, slices, (begin, end), weights=amounts)[0] * slices / (end - begin)
+        mean, error = float(rates.mean()), 1.96 * float(rates.std(ddof=1)) / slices**0.5
+        return Between(mean, max(mean - error, 0.0), mean + error)
 
-    def per_event(self) -> dict[str, Numbers]:
-        """Thread seconds per event of each limit: the measured ones, and those of resampled workers,
-        each as much faster or slower as runs of such chunks can be."""
-        random, many = np.random.default_rng([SEED, self.workers]), len(self.costs)
-        weights = random.multinomial(many, np.full(many, 1 / many), RESAMPLES)
-        weights = weights * np.exp(self.scatter * random.standard_normal((RESAMPLES, 1)))
-        every = np.vstack([np.ones(many), weights]) / self.events
-        return {name: np.asarray(every @ self.costs[name]) for name in LIMITS}
+    @cached_property
+    def reading(self) -> Numbers | None:
+        """Waiting for storage per event that goes with requests, and with bytes: as fitted, and as resampled.
+
+        None if it was not measured.
+        """
+        chunks = self._measurement.chunks
+        chunks = chunks[
+            (chunks["outcome"] == "ok") & chunks["read_seconds"].notna() & chunks["bytes_requested"].notna()
+        ]
+        if not len(chunks):
+            return None
+        names = ["requests", "bytes_requested", "metadata_requests", "bytes_metadata", "read_seconds", "open_seconds"]
+        sample = chunks.sample(min(len(chunks), 4000), random_state=2)[names].fillna(0).to_numpy(np.float64)
+        requests, of_bytes, before, metadata = sample[:, :4].T
+        # a reading and an opening of each chunk: one, its requests, and its bytes
+        one, places = np.ones(len(sample)), np.arange(len(sample))
+        later = np.maximum(requests - before, 0.0)
+        traits = np.array([[one, later, of_bytes - metadata], [one, before, metadata]]).transpose(2, 0, 1)
+        scale, random = np.maximum(traits.max(axis=(0, 1)), 1e-300), np.random.default_rng(2)
+        fits = [
+            nnls((traits[picked] / scale).reshape(-1, 3), sample[picked, 4:].ravel())[0]
+            for picked in (places, *random.choice(places, (DRAWS - 1, len(places))))
+        ]
+        parts = np.array(fits) / scale * traits.mean(axis=0).sum(axis=0) * len(chunks) / self.events
+        return np.array([parts[:, 0] + parts[:, 1], parts[:, 2]])
 
 
 Groups = Sequence[Sequence[ScaledRun]]
@@ -315,6 +342,7 @@ Groups = Sequence[Sequence[ScaledRun]]
 
 
 def _counted(measurement: Measurement) -> dict[str, tuple[Numbers, Numbers]]:
+    """Times and amounts of what has a rate, in the order in which they came."""
     chunks = measurement.chunks.assign(one=1)
     columns = [(BYTES, chunks, "stop", "bytes_requested"), (CHUNKS, chunks, "stop", "one")]
     if chunks["requests"].notna().all():
@@ -322,115 +350,84 @@ def _counted(measurement: Measurement) -> dict[str, tuple[Numbers, Numbers]]:
     if measurement.run.tasks is not None:
         tasks = measurement.tasks.assign(one=1)
         # what merges take in are the results of all tasks but the last
-        results = tasks[tasks["kind"].isin((PROCESSOR, MERGE))]
-        results = results[results["stop"] != results["stop"].max()]
+        results = tasks[tasks["kind"].isin((PROCESSOR, MERGE))].sort_values("stop")[:-1]
         columns += [(TASKS, tasks, "seen", "one"), (MERGED, results, "stop", "nbytes")]
-    known = {name: frame[[*both]].dropna().to_numpy(np.float64).T for name, frame, *both in columns}
-    return {name: (times, amounts) for name, (times, amounts) in known.items() if len(times)}
-
-
-def middle_rate(times: Numbers, amounts: Numbers) -> Between | None:
-    """Amount per second while the middle of it came, with an interval; None if there is too little to tell."""
-    slices = 16
-    if len(times) < 4 * slices or not amounts.sum():
-        return None
-    order = np.argsort(times)
-    times, amounts = times[order], amounts[order]
-    # neither its start nor its tail
-    begin, end = times[np.searchsorted(np.cumsum(amounts) / amounts.sum(), (0.1, 0.9))].tolist()
-    if end <= begin:
-        return None
-    rates = np.histogram(times, slices, (begin, end), weights=amounts)[0] * slices / (end - begin)
-    mean, error = float(rates.mean()), 1.96 * float(rates.std(ddof=1)) / slices**0.5
-    return Between(mean, max(mean - error, 0.0), mean + error)
-
-
-def _split_tail(costs: pd.DataFrame, measurement: Measurement) -> None:
-    """Move what waits for merges to results, and what waits for the client to submit more to the client."""
-    tail = costs[TAIL]
-    total = float(tail.sum())
-    if total:
-        starved = min(_tail_within(measurement, _submitting(measurement)) / total, 1.0)
-        merges = (1 - starved) * measurement.time_ledger.tail_of.get("merge", 0.0) / total
-        costs[CLIENT] += starved * tail
-        costs[RESULTS] += merges * tail
-        costs[TAIL] = (1 - starved - merges) * tail
-
-
-def _tail_within(measurement: Measurement, windows: Sequence[tuple[float, float]]) -> float:
-    """Seconds of the tail within these times."""
-    try:
-        lines = measurement.time_ledger.timeline(500)
-    except NotMeasuredError:
-        return 0.0
-    left = lines.index.to_numpy(np.float64)
-    right = left + lines["seconds"].to_numpy()
-    inside = [np.clip(np.minimum(right, stop) - np.maximum(left, start), 0.0, None) for start, stop in windows]
-    return float((lines[phases.TAIL].to_numpy() * sum(inside)).sum())
-
-
-def _submitting(measurement: Measurement) -> list[tuple[float, float]]:
-    """Times from the first chunk that a Runner call submitted to the last one."""
-    if measurement.run.tasks is None:
-        return []
-    tasks = measurement.tasks
-    runnable = tasks[(tasks["kind"] == PROCESSOR) & (tasks["attempt"].fillna(1) == 1)]["runnable"].dropna()
-    calls = (runnable[runnable.between(call.start, call.stop or np.inf)] for call in measurement.run.calls)
-    return [(float(inside.min()), float(inside.max())) for inside in calls if len(inside)]
-
-
-def _split_slow(costs: pd.DataFrame, measurement: Measurement) -> dict[str, float]:
-    """Move what slow hosts and workers take longer, and the tail that they alone make; return how slow they are."""
-    try:
-        known = measurement.metrics.evaluator.value("slowness").slow
-    except NotMeasuredError:
-        return {}
-    slow = {one.name: one.factor for one in known if one.kind in {"host", "worker"}}
-    if slow:
-        hosts, chunks, tail = measurement.time_ledger.hosts, measurement.chunks, float(costs[TAIL].sum())
-        factors = [slow.get(worker, 1.0) * slow.get(str(hosts.get(worker)), 1.0) for worker in costs.index]
-        shares = 1 - 1 / np.array(factors)
-        ends = chunks[chunks["worker"].isin(costs.index[shares == 0])]["stop"].dropna()
-        windows = [(float(ends.max()), measurement.run.stop)] if tail and len(ends) else []
-        alone = min(_tail_within(measurement, windows) / (tail or 1.0), 1.0)
-        moved = costs[[WORK, STORAGE, BLOCKED, TAIL]].mul(np.column_stack([shares, shares, shares, 0 * shares + alone]))
-        costs[NODES] += moved.sum(axis=1)
-        costs[moved.columns] -= moved
-    names = known_names(measurement.metrics.evaluator)
-    return {names.in_text(name): factor for name, factor in slow.items()}
+    found = {}
+    for what, frame, time, name in columns:
+        times, amounts = frame[[time, name]].dropna().sort_values(time).to_numpy(np.float64).T
+        found[what] = times, amounts * (8e-9 if what == BYTES else 1.0)
+    return found
 
 
 # All runs
 
 
-class Shares:
-    """What limits take in runs by size: arrays of sizes x (measured, resampled ...).
+def drawn_from(groups: Groups) -> tuple[Numbers, Numbers]:
+    """Rates by size, and thread seconds per event by size and limit: the measured ones, and possible others.
 
-    `lost` are thread seconds per event by limit, `work` those in CPU; `ideal` are those without any limit. `least` is
-    the place of the size with the least waiting for storage per event, `of_requests` the share of requests in what the
-    waiting for storage grew by, None if that is unknown.
+    These are means of resampled repeats; one run alone is as much faster or slower as runs of such chunks can be.
+    """
+    rates, costs = [], []
+    for place, group in enumerate(groups):
+        random = np.random.default_rng([1, place])
+        picked = random.integers(len(group), size=(DRAWS, len(group)))
+        longer = group[0].scatter * random.standard_normal(DRAWS) * (len(group) == 1)
+        picked[0], longer[0] = np.arange(len(group)), 0.0
+        rates.append(np.exp(np.log([run.rate for run in group])[picked].mean(axis=1) - longer))
+        mean = np.array([run.costs / run.events for run in group])[picked].mean(axis=1)
+        costs.append(mean * np.exp(longer)[:, None])
+    return np.array(rates), np.array(costs)
+
+
+def split_cold(runs: Sequence[ScaledRun]) -> None:
+    """Move the excess of a first run, which waited longer for the same bytes than those with as many workers.
+
+    More streams cannot make each of them faster, a cache that has been filled can.
     """
 
-    def __init__(self, groups: Groups) -> None:
-        costs = [[run.per_event() for run in group] for group in groups]
-        _split_cold(groups, costs)
-        means = [_mean(group, place) for place, group in enumerate(costs)]
-        mean = {name: np.array([one[name] for one in means]) for name in LIMITS}
-        # the least is found among the measured ones: else chance would make it less
-        least = {name: int(np.argmin(mean[name][:, 0])) for name in GROWING}
+    def waiting(run: ScaledRun) -> float:
+        return float(run.costs[STORAGE] / run.events)
+
+    first, *later = sorted(runs, key=lambda one: one.run.start)
+    least = min((run for run in later if run.workers >= first.workers), key=waiting, default=first)
+    excess = waiting(first) - waiting(least)
+    error = np.hypot(first.scatter, least.scatter) * waiting(first)
+    if later[0].run.start > first.run.start and excess > 2 * error:
+        first.costs[[COLD, STORAGE]] += [excess * first.events, -excess * first.events]
+
+
+class Shares:
+    """What limits take in runs by size: arrays of sizes x (measured, possible others).
+
+    `lost` are thread seconds per event by limit; `ideal` are those without any limit. `of_requests` is the share of
+    requests in what the waiting for storage grew by, None if that is unknown; `constant` has latency if requests take
+    most of the time at any size.
+    """
+
+    def __init__(self, groups: Groups, costs: Numbers) -> None:
         self.workers = np.array([group[0].workers for group in groups], np.float64)
-        self.work, self.least = mean[WORK], least[STORAGE]
-        self.ideal = np.asarray(sum(mean[name][place] for name, place in least.items()))
-        self.lost = {
-            name: np.clip(amounts - (amounts[least[name]] if name in least else 0.0), 0.0, None)
-            for name, amounts in mean.items()
-        }
+        self.ideal, self.lost, self.of_requests = np.zeros(DRAWS), dict[str, Numbers](), None
+        for name, amounts in zip(LIMITS, np.moveaxis(costs, 2, 0), strict=True):
+            least = np.zeros(DRAWS)
+            if name in {STORAGE, BLOCKED, OVERHEAD, PREPROCESSING, WORK}:  # only what grows is lost
+                # the least is found among the measured ones: else chance would make it less
+                least = amounts[np.argmin(amounts[:, 0])]
+            self.ideal = self.ideal + least
+            self.lost[name] = np.clip(amounts - least, 0.0, None)
         # threads that take more CPU time for the same events get in each other's way
         self.lost[CONTENTION] = self.lost[CONTENTION] + self.lost.pop(WORK)
-        most = int(np.argmax(self.share(STORAGE)[:, 0]))
-        self.of_requests = _of_requests(groups, most, self.least)
-        grown, by_requests = self.lost.pop(STORAGE), self.of_requests is not None and self.of_requests[0] > 0.5
+        grown = self.lost.pop(STORAGE)
+        most, least = (groups[int(find(grown[:, 0]))][0] for find in (np.argmax, np.argmin))
+        self.constant = []
+        before, now, by_requests = least.reading, most.reading, False
+        if before is not None and now is not None and most is not least:
+            requests, of_bytes = np.clip(now - before, 0.0, None)
+            self.of_requests = requests / np.maximum(requests + of_bytes, 1e-300)
+            by_requests = self.of_requests[0] > 0.5
         self.lost |= {LATENCY: by_requests * grown, BANDWIDTH: (not by_requests) * grown}
+        if before is not None and not by_requests and np.quantile(before[0] / self.ideal, 0.025) >= 0.5:
+            taken = np.minimum(before[0], 0.99 * self.ideal)
+            self.constant, self.ideal, self.lost[LATENCY] = [LATENCY], self.ideal - taken, 0 * grown + taken
 
     def share(self, name: str) -> Numbers:
         """Share of all thread time that a limit takes."""
@@ -440,39 +437,6 @@ class Shares:
         """How many workers are useful, or would be if these were the only limits."""
         lost = sum(self.lost[name] for name in names or self.lost)
         return np.asarray(self.workers[:, None] * self.ideal / (self.ideal + lost))
-
-
-def _mean(group: Sequence[Mapping[str, Numbers]], place: int) -> dict[str, Numbers]:
-    """Means over the runs of a size, and over resampled runs."""
-    picked = np.random.default_rng([SEED, place]).integers(len(group), size=(len(group), RESAMPLES + 1))
-    picked[:, 0] = np.arange(len(group))
-    every = {name: np.array([one[name] for one in group]) for name in LIMITS}
-    return {name: np.take_along_axis(amounts, picked, axis=0).mean(axis=0) for name, amounts in every.items()}
-
-
-def _split_cold(groups: Groups, costs: Sequence[Sequence[dict[str, Numbers]]]) -> None:
-    """Move the excess of a first run, which waited longer for the same bytes than those with as many workers.
-
-    More streams cannot make each of them faster, a cache that has been filled can.
-    """
-    pairs = [pair for each in zip(groups, costs, strict=True) for pair in zip(*each, strict=True)]
-    (first, own), *later = sorted(pairs, key=lambda pair: pair[0].run.start)
-    others = [cost[STORAGE] for run, cost in later if run.workers >= first.workers]
-    least = min(others, key=lambda other: float(other[0]), default=own[STORAGE])
-    if later[0][0].run.start > first.run.start and (
-        np.quantile(own[STORAGE][1:], INTERVAL[0]) > np.quantile(least[1:], INTERVAL[1])
-    ):
-        own |= {COLD: np.clip(own[STORAGE] - least, 0.0, None), STORAGE: np.minimum(own[STORAGE], least)}
-
-
-def _of_requests(groups: Groups, most: int, least: int) -> Numbers | None:
-    """How much of what waiting per chunk grew by goes with requests; the rest goes with bytes."""
-    now, before = (next((run.reading for run in groups[place] if run.reading), None) for place in (most, least))
-    if now is None or before is None or most == least:
-        return None
-    requests = np.clip(now.of_requests - before.of_requests, 0.0, None)
-    both = requests + np.clip(now.of_bytes - before.of_bytes, 0.0, None)
-    return np.asarray(requests / np.where(both > 0, both, 1.0))
 
 
 def turning_of(workers: Numbers, useful: Numbers) -> float:
@@ -485,17 +449,17 @@ def turning_of(workers: Numbers, useful: Numbers) -> float:
     return float(workers[best] if useful[-1] < FALL * useful[best] else useful[best])
 
 
-def peak_of(workers: Numbers, useful: Numbers) -> float | None:
+def peak_of(workers: Numbers, useful: Numbers) -> int | None:
     """Number of workers beyond which fewer are useful; None if that cannot be said for certain.
 
-    `useful` has a row for each number of workers: as measured, and as resampled.
+    `useful` has a row for each number of workers: as measured, and possible others.
     """
     best = int(np.argmax(useful[:, 0]))
     fall = useful[-1] / useful[best]
-    return float(workers[best]) if fall[0] < FALL and np.quantile(fall[1:], INTERVAL[1]) < 1 else None
+    return round(workers[best]) if fall[0] < FALL and np.quantile(fall[1:], INTERVAL[1]) < 1 else None
 
 
-# The limit as a rate
+# The explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,149 +476,18 @@ class Rate:
         return self.value.text(alike(self.unit, [self.value.value]).text)
 
 
-RATES: Final = {
-    BANDWIDTH: (BYTES, "the storage"),
-    LATENCY: (REQUESTS, "the requests per second"),
-    SCHEDULER: (TASKS, "the tasks per second"),
-    RESULTS: (MERGED, "the rate of merging"),
-    CLIENT: (CHUNKS, "the client's speed"),
-}
-"""What is counted of a limit that has a rate, and a phrase for it."""
-
-
 def rate_of(name: str, runs: Sequence[ScaledRun], most: ScaledRun) -> Rate | None:
-    """The limit as a rate; None if it has none or it was not measured.
-
-    It is the best rate of the runs: the mean of those that are as good, given their intervals.
-    """
+    """The limit as a rate, the best one of the runs; None if it has none or it was not measured."""
     if name not in RATES:
         return None
-    what, thing = RATES[name]
-    if name == LATENCY and most.rate_of(REQUESTS) is None:
-        what, thing = CHUNKS, "the openings and reads"
-    unit = {BYTES: GIGABIT_PER_SECOND, MERGED: BYTE_PER_SECOND}.get(what) or Unit(f"{what}/s", suffixed(f"{what}/s"))
-    if name == CLIENT:  # that works on nothing else
-        seconds, chunks = float(most.costs[CLIENT].sum()) / most.threads, most.amount(CHUNKS)
-        return Rate(Between(chunks / seconds), unit, chunks / most.events, thing) if seconds and chunks else None
-    rates = [(rate, run.amount(what) / run.events) for run in runs if (rate := run.rate_of(what)) is not None]
-    if not rates:
+    what, unit, thing = RATES[name]
+    found = [(rate, run) for run in runs if (rate := run.rate_of(what)) is not None]
+    if name == CLIENT and most.costs[CLIENT]:  # that works on nothing else
+        found = [(Between(most.amount(CHUNKS) * most.threads / float(most.costs[CLIENT])), most)]
+    if not found:
         return None
-    best = max((rate for rate, _ in rates), key=lambda rate: rate.value)
-    same = [(*astuple(rate), each) for rate, each in rates if (rate.high or rate.value) >= (best.low or best.value)]
-    value, low, high, each = (8e-9 if what == BYTES else 1.0) * np.mean(same, axis=0)
-    return Rate(Between(float(value), float(low), float(high)), unit, float(each), thing)
-
-
-# Words
-
-WORDS: Final = {
-    BANDWIDTH: (
-        "{storage}{waits}.",
-        "Read from faster or nearer storage, cache the files, or read fewer branches.",
-    ),
-    LATENCY: (
-        "Requests wait, whatever their size{waits}{at_most}.",
-        "Allow more connections, read from a nearer server, or make fewer requests with larger chunks.",
-    ),
-    COLD: (
-        "The first run, with {first}, read files that were not cached{waits}.",
-        "Leave it out, or read the files once before: speed-ups relative to it are too large.",
-    ),
-    SCHEDULER: (
-        "Workers are idle while tasks wait for the scheduler or are in flight{at_most}.{loop}",
-        "Use larger chunks to have fewer tasks.{free}",
-    ),
-    RESULTS: (
-        "Merging and moving results takes the time{at_most}.",
-        "Return smaller outputs (fewer or coarser histograms), or write large ones to files.",
-    ),
-    CLIENT: (
-        "All workers wait for the client, {before} before the first task and {after} after the last one{at_most}.",
-        "Preprocess once and keep the result, submit fewer and larger chunks, return less to the client.",
-    ),
-    TAIL: (
-        "Workers have nothing left to do while the last chunks run: there are {chunks} chunks for each thread.",
-        "Use smaller chunks, or process more events with so many workers.",
-    ),
-    STARTUP: (
-        "Each thread spends {startup} on imports and first openings, however little it has to do afterwards.",
-        "Preload coffea.processor on the workers (--preload coffea.processor), and keep them for several runs.",
-    ),
-    LATE: (
-        "Workers were absent for {absent} of {wall} on average with {workers}.",
-        "Wait for the workers before the run (client.wait_for_workers), or run long enough for them to matter.",
-    ),
-    NODES: (
-        "Chunks take longer on {slow} than elsewhere, and others wait for the last of them.",
-        "Check what else runs there, or exclude it.",
-    ),
-    CONTENTION: (
-        "{threads} get in each other's way{cores}{grown}.",
-        "Use fewer workers or threads per host, or more hosts.",
-    ),
-    BLOCKED: (
-        "Chunks wait longer for something that is neither storage nor CPU.",
-        "Look at what process() calls: services, locks, sleeps.",
-    ),
-    "failures": (
-        "Attempts that failed took the time.",
-        "Look at the failed attempts: roastcoffea show RUN has them.",
-    ),
-    "memory": ("Workers were paused for memory.", "Give them more memory, or use smaller chunks."),
-    OVERHEAD: ("Finishing a task (closing files, compressing results) takes longer.", "Return smaller outputs."),
-    PREPROCESSING: ("Preprocessing takes more.", "Preprocess once and keep the result."),
-    "other tasks": ("Tasks of other users ran on these workers.", "Use workers of your own."),
-    UNACCOUNTED: ("Thread time is unaccounted for.", "Look at the time ledger of the run: roastcoffea show RUN."),
-}
-"""What happens with a limit, and what to change."""
-
-
-def _words(name: str, shares: Shares, groups: Groups, *, at: int, rate: Rate | None, unit: str) -> tuple[str, str]:
-    """What happens, and what to change."""
-    run = groups[at][0]
-    first, *later = sorted((one for group in groups for one in group), key=lambda one: one.run.start)
-    slow = sorted(run.slow.items(), key=lambda pair: -pair[1])
-    named = [f"{worker} ({number(three_digits(factor))} times)" for worker, factor in slow[:3]]
-    ratio = float(shares.work[at, 0] / max(shares.work[0, 0], 1e-300))
-    warm = min((one for one in later if one.reading is not None), key=_waiting, default=first)
-    pair = (first, warm) if name == COLD else (groups[shares.least][0], run)
-    waits = [
-        f"{SECOND.text(_waiting(one))} with {counted(one.workers, unit)}"
-        for one in dict.fromkeys(pair)
-        if one.reading is not None
-    ]
-    used, late = run.metrics.get("scheduler_core_share"), run.metrics.get("scheduler_lag_seconds")
-    loop = "" if used is None else f" The event loop of the scheduler used {FRACTION.text(used)} of a core"
-    loop += "" if used is None or late is None else f", and was {SECOND.text(late)} late on average"
-    free = "look at its connections to the workers, and at what else ran on its host"
-    fields = {
-        "workers": counted(run.workers, unit),
-        "threads": counted(run.threads, "thread"),
-        "at_most": f", at most {rate.text()}" if rate else "",
-        "storage": f"Storage delivers at most {rate.text()} to all workers together" if rate else "Storage is too slow",
-        "waits": f": each chunk waits {' and '.join(waits)}" if waits else "",
-        "first": counted(first.workers, unit),
-        "loop": loop and f"{loop} with {counted(run.workers, unit)}.",
-        "free": "" if used is None or used >= 0.5 else f" The scheduler's core was mostly free: {free}.",
-        **{when: SECOND.text(seconds) for when, seconds in run.client.items()},
-        "chunks": number(three_digits(run.amount(CHUNKS) / run.threads)),
-        "startup": SECOND.text(float(run.costs[STARTUP].sum()) / run.threads),
-        "absent": SECOND.text(run.absent),
-        "wall": SECOND.text(run.seconds),
-        "slow": ", ".join(named) + (f" and {number(len(slow) - 3)} more" if len(slow) > 3 else ""),
-        "cores": f", which share {counted(run.cores, 'core')}" if run.cores else "",
-        "grown": f"; the same events take {number(three_digits(ratio))} times the CPU time" if ratio > 1 else "",
-    }
-    text, advice = (words.format_map(fields) for words in WORDS[name])
-    return text, advice
-
-
-def _waiting(run: ScaledRun) -> float:
-    """Mean seconds for which a chunk waited for storage."""
-    return 0.0 if run.reading is None else float(run.reading.of_requests[0] + run.reading.of_bytes[0])
-
-
-# The explanation
+    value, run = max(found, key=lambda pair: pair[0].value)
+    return Rate(value, unit, run.amount(what) / run.events, thing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -676,11 +509,6 @@ class Limit:
     text: str
     advice: str
 
-    @property
-    def title(self) -> str:
-        """Its name at the beginning of a sentence."""
-        return f"{self.name[:1].upper()}{self.name[1:]}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -696,11 +524,11 @@ class Limits:
     doubts: list[str]
 
 
-def explained(groups: Groups, unit: str) -> Limits:
+def explained(groups: Groups, costs: Numbers, unit: str) -> Limits:
     """Explain runs, given by size, ascending; `unit` is what is counted, in the singular."""
-    shares = Shares(groups)
+    shares = Shares(groups, costs)
     causes = [_limit(name, shares, groups, unit) for name in shares.lost if shares.share(name)[:, 0].max() >= 0.005]
-    causes = sorted([*causes, *_constant_latency(shares, groups, unit)], key=lambda one: -one.share.value)
+    causes.sort(key=lambda one: -one.share.value)
     main = next((one for one in causes if one.name != UNACCOUNTED and one.share.value >= MATTERS), None)
     useful, doubts = [Between.of(row) for row in shares.useful()], [*_doubts(main, shares, groups)]
     return Limits(causes=causes, main=main, useful=useful, ideal=float(shares.ideal[0]), doubts=doubts)
@@ -710,46 +538,36 @@ def _limit(name: str, shares: Shares, groups: Groups, unit: str) -> Limit:
     """A limit with everything about it."""
     share, useful = shares.share(name), shares.useful(name)
     at = int(np.argmax(share[:, 0]))
-    if name in (LATE, NODES, COLD, "failures"):  # they are there or not; others grow with the workers
+    run = groups[at][0]
+    if name in (LATE, NODES, COLD, FAILURES, *shares.constant):  # they are there or not; others grow with the workers
         level = 0.1 if name == NODES else 0.5
         turned = Between.of(shares.workers[np.argmax(share >= level * share.max(axis=0), axis=0)])
     else:
         turned = Between.of(np.array([turning_of(shares.workers, column) for column in useful.T]))
-    beyond = [run for group in groups for run in group if run.workers >= turned.value]
-    rate = rate_of(name, beyond or groups[at], groups[at][0])
+    beyond = [one for group in groups for one in group if one.workers >= turned.value]
+    rate = None if name in shares.constant else rate_of(name, beyond or groups[at], run)
     falls = peak_of(shares.workers, useful) if rate is not None and share[at, 0] >= MATTERS else None
-    text, advice = _words(name, shares, groups, at=at, rate=rate, unit=unit)
+    what, advice = WORDS[name]
+    text = what.format(slow=run.slow, cores=f" on {counted(run.cores, 'core')}" if run.cores else "", **run.client)
+    text += f", at most {rate.text()}." if rate else "."
     if falls is not None:
         text += f" Beyond {counted(falls, unit)} the total rate falls, and more of them make the run slower."
     return Limit(
         name=name,
         share=Between.of(share[at]),
-        at=round(shares.workers[at]),
+        at=run.workers,
         shares=share[:, 0].tolist(),
         turning=turned,
-        falls=None if falls is None else round(falls),
+        falls=falls,
         rate=rate,
         text=text,
         advice=advice,
     )
 
 
-def _constant_latency(shares: Shares, groups: Groups, unit: str) -> Iterator[Limit]:
-    """Requests that take most of the time however many workers there are."""
-    run = groups[shares.least][0]
-    if shares.lost[LATENCY].any() or run.reading is None:
-        return
-    share = Between.of(run.reading.of_requests * run.reading.chunks / run.events / shares.ideal[0])
-    if (share.value if share.low is None else share.low) >= 0.5:
-        fewest = groups[0][0].workers
-        parts = (share.value * shares.useful()[:, 0] / shares.workers).tolist()
-        found = _limit(LATENCY, shares, groups, unit)
-        yield replace(found, share=share, at=fewest, shares=parts, turning=Between(float(fewest)), rate=None)
-
-
 def _doubts(main: Limit | None, shares: Shares, groups: Groups) -> Iterator[str]:
     """What the runs cannot tell of the main limit."""
-    if main is None or main.name not in {BANDWIDTH, LATENCY}:
+    if main is None or main.name not in {BANDWIDTH, LATENCY} or shares.constant:
         return
     if shares.of_requests is None:
         yield "without bytes and waiting of chunks, bandwidth and latency of the storage cannot be told apart"
@@ -779,13 +597,14 @@ def _headline(found: Limits, points: Sequence[Point], unit: str) -> str:
         of_all += f", {number(best)} that of {number(three_digits(most))}"
     if main is None:
         return f"Nothing limits these runs: more workers give what they promise ({of_all})."
+    name = main.name.capitalize()
     if main.name == COLD:
-        return f"{main.title} in the run with {counted(main.at, unit)}; {of_all} compared with later runs."
-    return f"{main.title} limits these runs from {_from(main, points, unit)} on: {of_all}."
+        return f"{name} in the run with {counted(main.at, unit)}; {of_all} compared with later runs."
+    return f"{name} limits these runs from {_from(main, points, unit)} on: {of_all}."
 
 
 def _from(limit: Limit, points: Sequence[Point], unit: str) -> str:
-    """Turning point with its interval, and the sizes around it."""
+    """Turning point, with its interval if it is none of the sizes."""
     value = round(limit.turning.value)
     if value in {point.workers for point in points}:
         return counted(value, unit)
@@ -809,7 +628,7 @@ def reasons(found: Limits, points: Sequence[Point], unit: str, needs: Sequence[s
         rows=[
             (
                 one.name,
-                Amount(one.share.value, FRACTION, one.share.text(_percent)),
+                Amount(one.share.value, FRACTION, one.share.text(percent_of)),
                 one.at,
                 round(one.turning.value),
                 one.rate.unit.text(one.rate.value.value) if one.rate and one.share.value >= MATTERS else "",
@@ -818,8 +637,8 @@ def reasons(found: Limits, points: Sequence[Point], unit: str, needs: Sequence[s
         ],
         cards=[
             Card(
-                one.title,
-                f"{_percent(one.share.value)} of thread time with {counted(one.at, unit)}",
+                one.name.capitalize(),
+                f"{percent_of(one.share.value)} of thread time with {counted(one.at, unit)}",
                 f"{one.text} From {_from(one, points, unit)} on.",
                 one.advice,
                 family=FAMILIES[one.name],
@@ -834,32 +653,25 @@ def reasons(found: Limits, points: Sequence[Point], unit: str, needs: Sequence[s
 
 def useful_workers(found: Limits, points: Sequence[Point], unit: str) -> Sheet:
     """How many workers are useful at each size, and what the others are lost to."""
-    shown = found.causes[:3]
     rows: list[list[Cell]] = []
     bars = []
     for place, point in enumerate(points):
-        useful = found.useful[place].value
-        amounts = [useful, *(one.shares[place] * point.workers for one in shown)]
-        amounts.append(max(point.workers - sum(amounts), 0.0))
-        rows.append([number(point.workers), *(Amount(each, text=_amount(each)) for each in amounts)])
-        parts = [segment(phases.COMPUTING, useful / point.workers, USEFUL, _amount(useful))]
-        parts += [
-            segment(FAMILIES[one.name], one.shares[place], one.name, _amount(one.shares[place] * point.workers))
-            for one in found.causes
-            if one.shares[place] > 0
+        parts = [(USEFUL, phases.COMPUTING, found.useful[place].value)]
+        parts += [(one.name, FAMILIES[one.name], one.shares[place] * point.workers) for one in found.causes]
+        shown = [amount for *_, amount in parts[:4]]
+        shown.append(max(point.workers - sum(shown), 0.0))
+        rows.append([number(point.workers), *(Amount(each, text=_amount(each)) for each in shown)])
+        drawn_parts = [
+            segment(family, each / point.workers, name, _amount(each)) for name, family, each in parts if each
         ]
-        bars.append(drawn(f"{counted(point.workers, unit)}: {_amount(useful)} useful", "", parts))
+        bars.append(drawn(f"{counted(point.workers, unit)}: {_amount(shown[0])} useful", "", drawn_parts))
     return Sheet(
         title=f"useful {unit}s, and what the others are lost to",
-        columns=columns(None, f"{unit}s") + columns(COUNT, USEFUL, *(one.name for one in shown), "others"),
+        columns=columns(None, f"{unit}s") + columns(COUNT, USEFUL, *(one.name for one in found.causes[:3]), "others"),
         rows=rows,
         bars=bars,
         things="sizes",
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _amount(workers: float) -> str:

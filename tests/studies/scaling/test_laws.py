@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.studies.scaling_limits import SLOWER, Between, laws_of
+from roastcoffea.studies.scaling import laws_of
+from roastcoffea.studies.scaling_limits import Between
 
 NUMBERS = np.array([1.0, 2.0, 4.0, 8.0])
 
@@ -29,7 +30,6 @@ def test_both_laws_find_what_they_were_made_of() -> None:
     assert (law.rate, law.contention.value, law.coherency.value) == pytest.approx((100.0, 0.1, 0.01))
     assert law.peak == pytest.approx((0.9 / 0.01) ** 0.5)
     assert law.speedup(NUMBERS) == pytest.approx(rates(0.1, 0.01)[:, 0] / 100.0)
-    assert (law.worth_low, law.worth_high) == (law.worth, law.worth)
     assert laws["Amdahl"].deviation > law.deviation == pytest.approx(0.0, abs=1e-9)
 
 
@@ -43,8 +43,6 @@ def test_scatter_makes_an_interval() -> None:
     assert law.contention.low is not None
     assert law.contention.high is not None
     assert law.contention.low < 0.1 < law.contention.high
-    assert law.worth is not None
-    assert (law.worth_low or 0) < law.worth < (law.worth_high or law.worth + 1)
 
 
 def test_why_laws_are_missing() -> None:
@@ -52,4 +50,6 @@ def test_why_laws_are_missing() -> None:
     assert laws == {}
     assert missing["USL"] == "it needs runs with 4 different numbers of workers, not 2"
     assert laws_of(NUMBERS, rates(0.1), strong=False)[1].keys() == {"Amdahl"}
-    assert laws_of(NUMBERS, rates(1.5), strong=True) == ({}, {"Amdahl": SLOWER, "USL": SLOWER})
+    laws, missing = laws_of(NUMBERS, rates(1.5), strong=True)
+    assert laws == {}
+    assert all("more workers made it slower" in reason for reason in missing.values())

@@ -64,18 +64,6 @@ def test_the_class_that_eats_the_loss() -> None:
     assert "runs with 3 different numbers" in found.missing["Amdahl"]
 
 
-@pytest.mark.slow
-def test_more_workers_that_slow_each_other_down() -> None:
-    found = scaling([gunther(workers, 0.05, 0.01) for workers in (1, 2, 4, 8, 16)])
-    law = found.laws["USL"]
-    assert (law.contention.value, law.coherency.value) == pytest.approx((0.05, 0.01), rel=1e-6)
-    assert law.peak == pytest.approx((0.95 / 0.01) ** 0.5)
-    gains = [float(law.speedup(number + 1) - law.speedup(number)) for number in range(1, 12)]  # type: ignore[arg-type]
-    assert law.worth == next(place for place, gain in enumerate(gains, 1) if gain < 0.1)
-    assert found.losses[0].name == "compute"
-    assert found.laws["Amdahl"].deviation > 0.1
-
-
 def test_weak_scaling() -> None:
     found = scaling([amdahl(workers, chunks=64 * workers) for workers in (1, 2, 4)])
     assert found.kind == "weak"
@@ -101,17 +89,6 @@ def test_intervals_of_repeats() -> None:
     (doubt,) = found.doubts
     assert "fewer than 5 repeats are too narrow" in doubt
     assert scaling([*repeats(1, [0.9, 1.0, 1.1, 1.0, 1.0]), amdahl(4)]).doubts == []
-
-
-@pytest.mark.slow
-def test_a_table_with_intervals_is_whole_in_80_columns() -> None:
-    found = scaling([run for workers in (1, 2, 13) for run in repeats(workers, [0.912, 1.0, 1.113])])
-    told = str(found)
-    assert max(map(len, told.splitlines())) <= 80
-    words = " ".join(told.split())
-    assert "efficiency" in words
-    assert words.count("[") - words.count("]") == 0
-    assert "\u2026" not in told
 
 
 @pytest.mark.slow
@@ -177,15 +154,6 @@ def test_the_threads_of_a_worker_are_a_mean() -> None:
     assert scaling(runs).unit == "workers"
 
 
-@pytest.mark.slow
-def test_no_law_where_more_workers_are_slower() -> None:
-    found = scaling([gunther(workers, 1.2, 0.0) for workers in (1, 2, 4, 8)])
-    assert found.laws == {}
-    reason = "more workers made it slower, which no serial fraction explains"
-    assert found.missing == {"Amdahl": reason, "USL": reason}
-    assert f"Amdahl: none, {reason}." in printed(found)
-
-
 def test_a_run_without_events_is_refused() -> None:
     empty = made_run([plan(1.0, events=0)] * 8, 2, name="empty")
     with pytest.raises(NotMeasuredError, match="empty processed 0 events"):
@@ -226,11 +194,6 @@ def test_rates_as_people_write_them(text: str, rate: tuple[float, str]) -> None:
 def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a rate; write one such as"):
         scaling([amdahl(1), amdahl(2)], rate=text)
-
-
-def test_one_worker_is_singular() -> None:
-    study = scaling([amdahl(workers, serial=0.5) for workers in (1, 2, 4)], rate="1 kHz")
-    assert "1 workers" not in str(study) + str(study.as_dict())
 
 
 @pytest.mark.slow

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.evidence import NAMED, Evidence, by_part, most_of, names_of
@@ -118,20 +117,25 @@ def contention(evidence: Evidence) -> Finding | None:
     **When it is not a problem.** With two threads per core to hide slow storage, some contention is the price. On a
     shared machine up to a tenth of the wall time is normal and not reported.
     """
-    inside, outside = _core_wait_in_wait(evidence), core_wait_outside_process(evidence)
-    rows = evidence.rows_of("contention")
-    rows |= {"contention in wait": inside} if inside else {}
-    rows |= {"contention while opening": outside} if outside else {}
+    more = {
+        # older measurements did not split waiting in process()
+        "contention in wait": _core_wait_in_wait(evidence),
+        "contention while opening": core_wait_outside_process(evidence),
+    }
+    rows = evidence.rows_of("contention") | {name: seconds for name, seconds in more.items() if seconds}
     if not rows:
         return None
     waited, hosts, cores = sum(rows.values()), _contended(evidence), _cores(evidence)
     threads = _threads_of_hosts(evidence).get(hosts[0].name, []) if hosts else []
-    others = cores_of_others(evidence.run)
-    advice, remedy, why = "Stop other processes on these cores, or request dedicated cores.", None, others
-    if not others and any(host.others is not None for host in evidence.run.environment.hosts):
+    why, remedy = cores_of_others(evidence.run), None
+    advice = "Stop other processes on these cores, or request dedicated cores."
+    if not why and any(host.others is not None for host in evidence.run.environment.hosts):
         advice = "Leave a core to the client, the scheduler and their threads: other processes took next to none."
-    if cores and sum(threads) > cores and _wait_for_each_other(evidence, hosts[0].name, sum(threads), cores, waited):
+    if cores and sum(threads) > cores and _wait_for_each_other(evidence, hosts[0].name, cores, waited):
         why = f"the host has {number(sum(threads))} threads for tasks on {counted(cores, 'core')}"
+        advice = f"Request a core for each of the {number(sum(threads))} threads, or use fewer threads."
+        each = cores // len(threads)
+        remedy = evidence.started_with(each or 1, len(threads) if each else cores)
         if evidence.local:
             # a pool that the executor was given has a number of its own
             makes_pool = all("executor.pool" in call.options for call in evidence.run.calls)
@@ -139,25 +143,22 @@ def contention(evidence: Evidence) -> Finding | None:
                 f"FuturesExecutor(workers={cores})" if makes_pool else f"max_workers={cores}, where the pool is made"
             )
             advice = f"Use {counted(cores, 'worker')}."
-        else:
-            each = cores // len(threads)
-            remedy = evidence.started_with(each or 1, len(threads) if each else cores)
-            advice = f"Request a core for each of the {number(sum(threads))} threads, or use fewer threads."
     else:
         for column, who, instead in (
             ("throttled_seconds", "its container was throttled for", "Raise its CPU limit, or use fewer threads."),
             ("steal_seconds", "the hypervisor took", "Move to a less crowded host, or request dedicated cores."),
         ):
-            seconds = _withheld(evidence, column)
+            # workers of one host share them
+            lives = sorted((life[column] or 0.0, life["host"]) for life in evidence.lives)
+            seconds = sum({host: withheld for withheld, host in lives}.values())
             if seconds >= 0.3 * waited:
                 why, advice = f"{who} {SECOND.text(seconds)}", instead
-                break
-    where, opening = names_of(hosts) or "the host", ", counting start-up and the opening of files" if outside else ""
-    no_core = f"threads that were ready to run had no free core on {where} for {evidence.share(waited)} of thread time"
+    opening = ", counting start-up and the opening of files" if "contention while opening" in rows else ""
+    no_core = f"had no free core on {names_of(hosts) or 'the host'} for {evidence.share(waited)} of thread time"
     # a core for each job; using fewer threads saves less than that
     change = Scenario(lambda chunks: chunks.with_parts(contention=np.zeros(len(chunks))))
     return Finding(
-        what=f"CPU contention: {no_core}{opening}{f'; {why}' if why else ''}.",
+        what=f"CPU contention: threads that were ready to run {no_core}{opening}{f'; {why}' if why else ''}.",
         advice=advice,
         culprits=tuple(hosts),
         remedy=remedy,
@@ -168,36 +169,23 @@ def contention(evidence: Evidence) -> Finding | None:
 
 def _contended(evidence: Evidence) -> list[Culprit]:
     """Hosts, else workers, whose chunks waited longest for a core."""
-    of_host = dict[str, float]()
+    of_host = Counter[str]()
     for worker, seconds in by_part(evidence.counted, "worker", phases.COLUMNS_OF[phases.CONTENTION]).items():
-        host = evidence.hosts.get(worker) or str(worker)
-        of_host[host] = of_host.get(host, 0.0) + seconds
+        of_host[evidence.hosts.get(worker) or str(worker)] += seconds  # type: ignore[assignment]
     return most_of("host", of_host)
 
 
-def _wait_for_each_other(evidence: Evidence, host: str, threads: int, cores: int, waited: float) -> bool:
+def _wait_for_each_other(evidence: Evidence, host: str, cores: int, waited: float) -> bool:
     """Whether threads of a host can have waited for each other for most of what they waited."""
-    chunks = evidence.run.chunks
-    if chunks is None:
+    if evidence.run.chunks is None:
         return False
-    workers = [worker for worker, its_host in evidence.hosts.items() if its_host == host]
-    own = chunks.filter(pc.is_in(chunks["worker"], pa.array(workers, pa.string()))).select(["start", "stop"])
-    starts, stops = (column.to_numpy() for column in own.drop_null().columns)
-    moments = np.concatenate([starts, stops])
-    order = np.argsort(moments, kind="stable")
-    running = np.cumsum(np.repeat([1, -1], len(starts))[order])
-    # thread seconds of chunks that ran while as many as it has cores ran there already
-    surplus = float(np.sum(np.maximum(running[:-1] - cores, 0) * np.diff(moments[order])))
-    if_all_ran = (threads - cores) / threads * (waited + evidence.seconds_in("cpu_seconds"))
-    return min(if_all_ran, surplus) >= waited / 2
-
-
-def _withheld(evidence: Evidence, column: str) -> float:
-    """Seconds of throttling or steal over all hosts; workers of one host share them."""
-    of_hosts = dict[str, float]()
-    for life in evidence.lives:
-        of_hosts[life["host"]] = max(of_hosts.get(life["host"], 0.0), life[column] or 0.0)
-    return sum(of_hosts.values())
+    chunks = evidence.run.chunks.select(["worker", "start", "stop"]).to_pandas().dropna()
+    starts, stops = chunks.loc[chunks["worker"].map(evidence.hosts) == host, ["start", "stop"]].to_numpy().T
+    middle = (starts + stops) / 2
+    running = np.searchsorted(np.sort(starts), middle) - np.searchsorted(np.sort(stops), middle)
+    # of those that ran at a time, as many as it has cores did not wait
+    share = 1 - cores / np.average(running, weights=stops - starts)
+    return bool(share * (waited + evidence.seconds_in("cpu_seconds")) >= waited / 2)
 
 
 # The interpreter, and waiting in process()
@@ -241,17 +229,16 @@ def interpreter_lock(evidence: Evidence) -> Finding | None:
     threads, functions = threads_of_workers(evidence), evidence.functions("core", own=True)
     of = f"; {number(threads)} threads share one interpreter" if threads else ""
     by = f"; {functions[0].name} holds it most" if functions else ""
-    loops, remedy = "eplace plain Python loops with array operations.", None
+    advice, remedy = "Replace plain Python loops with array operations.", None
+    if threads or evidence.local:
+        advice = f"{advice[:-1]}, or run processes with one thread each instead of threads."
     if threads and not evidence.local:
         # as many threads as now, each in a process of its own: those of the largest host
         remedy = evidence.started_with(1, max(map(sum, _threads_of_hosts(evidence).values()), default=1))
-    apart = threads or evidence.local
+    share = evidence.share_of("interpreter lock")
     return Finding(
-        what=f"For {evidence.share_of('interpreter lock')} of thread time, threads wait for Python's interpreter lock "
-        f"(estimated{of}){by}.",
-        advice=f"R{loops}"
-        if not apart
-        else f"R{loops[:-1]}, or run processes with one thread each instead of threads.",
+        what=f"For {share} of thread time, threads wait for Python's interpreter lock (estimated{of}){by}.",
+        advice=advice,
         culprits=tuple(functions),
         remedy=remedy,
         rows=rows,
@@ -302,19 +289,21 @@ def blocked(evidence: Evidence) -> Finding | None:
         return None
     # samples that wait are of reading, too: in seconds of the ledger
     hot = 0.0 if evidence.hot is None else pc.sum(evidence.hot["blocked_seconds"]).as_py() or 0.0
-    scale = (seconds + read) / hot if hot else 0.0
-    waiting = [one._replace(seconds=scale * (one.seconds or 0.0)) for one in evidence.functions("blocked")]
-
-    def named(found: list[Culprit]) -> list[Culprit]:
+    named = []
+    for found, scale in (
+        (blocked_sections(evidence), 1.0),
+        (evidence.functions("blocked"), (seconds + read) / (hot or 1)),
+    ):
+        waits = ((one, scale * (one.seconds or 0.0)) for one in found)
         # those that were blocked even if all reading was theirs: neither sections nor samples tell what they wait for
-        waits = ((one, one.seconds or 0.0) for one in found)
-        return [
-            one._replace(seconds=min(waited, seconds))
-            for one, waited in waits
-            if waited >= 0.1 * seconds and waited - read >= 0.5 * min(waited, seconds)
-        ]
-
-    sections, functions = named(blocked_sections(evidence)), named(waiting)
+        named.append(
+            [
+                one._replace(seconds=min(waited, seconds))
+                for one, waited in waits
+                if waited >= 0.1 * seconds and waited - read >= 0.5 * min(waited, seconds)
+            ]
+        )
+    sections, functions = named
     where = f" in section {sections[0].name}" if sections else f" in {functions[0].name}" if functions else ""
     advice = "Wrap parts of process() in roastcoffea.track_time to see where."
     if functions or sections:
@@ -569,32 +558,28 @@ def start_up(evidence: Evidence) -> Finding | None:
     once = None if before else _once(evidence)
     loaded = dict.fromkeys(name for one in found for name in one.modules if not name.startswith(("roastcoffea", "_")))
     modules = [name for name in loaded if name not in sys.stdlib_module_names][:4]  # Python's own load fast
-    imports = f"; they imported {', '.join(modules)}" if modules else ""
+    why = f"; they imported {', '.join(modules)}" if modules else ""
     preloaded = modules
     if before or not modules or "coffea" in modules:
         preloaded = ["coffea.processor", *(name for name in modules if name not in WITH_COFFEA)]
     advice = f"Import {', '.join(preloaded)} in a preload of the workers."
     remedy: str | None = f"dask worker ... {' '.join(f'--preload {one}' for one in preloaded)}"
+    if once is not None:
+        why, remedy = f": {once} takes most of the time of a first chunk", None
+        advice = f"Keep the workers from run to run, or store what {once} makes in a file that loads faster."
+        culprits.append(Culprit("function", str(once)))
     if evidence.local:
         remedy = _pool_that_stays(evidence)
         advice = "Only the first chunks of a process take it: let the same one process more of them."
         if remedy:
             advice = "Keep the processes from step to step, and from run to run."
-    elif once is not None:
-        advice, remedy = (
-            f"Keep the workers from run to run, or store what {once} makes in a file that loads faster.",
-            None,
-        )
-        culprits.append(Culprit("function", str(once)))
-    if once is not None:
-        imports = f": {once} takes most of the time of a first chunk"
     warm = Scenario(
         lambda chunks: chunks.with_parts(first=np.zeros(len(chunks))),
         costs=lambda costs: costs._replace(cold_before=0.0, cold_wait=0.0),
     )
+    share, workers = evidence.share_of("start-up"), counted(len(found), "new worker")
     return Finding(
-        what=f"Start-up takes {evidence.share_of('start-up')} of thread time on {counted(len(found), 'new worker')}"
-        f"{imports}.",
+        what=f"Start-up takes {share} of thread time on {workers}{why}.",
         advice=advice,
         culprits=tuple(culprits),
         remedy=remedy,
@@ -610,21 +595,17 @@ def _once(evidence: Evidence) -> Place | None:
     """
     if evidence.counted is None or evidence.profile is None:
         return None
-    seconds = {one.worker: one.seconds for one in evidence.started}
-    chunks = evidence.counted.select(["id", "worker", "start", "process_seconds"]).to_pandas()
-    usual = chunks["process_seconds"].fillna(0.0).median()
-    first = chunks.sort_values("start", kind="stable").drop_duplicates("worker")
-    excess = first["process_seconds"].fillna(0.0) - usual
-    in_process = set(first["id"][2 * excess > first["worker"].map(seconds).fillna(math.inf)])
-    stacks = [stack for stack in evidence.profile.stacks if stack.chunk in in_process]
-    importing = "<frozen importlib"
-    imports = [one.seconds for one in stacks if any(place.file.startswith(importing) for place in one.places)]
-    if not stacks or sum(imports) > 0.25 * sum(stack.seconds for stack in stacks):
+    first = evidence.counted.select(["id", "worker", "start"]).to_pandas().sort_values("start", kind="stable")
+    first = set(first.drop_duplicates("worker")["id"])
+    stacks = [stack for stack in evidence.profile.stacks if stack.chunk in first]
+    imports = [one for one in stacks if any(place.file.startswith("<frozen importlib") for place in one.places)]
+    if not stacks or sum(one.seconds for one in imports) > 0.25 * sum(one.seconds for one in stacks):
         return None
-    (call, (share, _)) = next(iter(evidence.profile.calls(stacks[0].chunk).items()), (None, (0.0, 0)))
-    # a line that takes as much of any chunk is not what the first one does once
-    usual_share = evidence.calls.get(call, (0.0, 0))[0] if call else 0.0
-    return None if call is None or share < max(0.5, 1.5 * usual_share) else call.place
+    for call, (share, _) in evidence.profile.calls(stacks[0].chunk).items():
+        # a line that takes as much of any chunk is not what the first one does once
+        usual, _ = evidence.calls.get(call, (0.0, 0))
+        return call.place if share >= max(0.5, 1.5 * usual) else None
+    return None
 
 
 def _pool_that_stays(evidence: Evidence) -> str | None:

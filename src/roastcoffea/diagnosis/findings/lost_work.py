@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis.completeness import FEWEST, WITHOUT_EVENTS, MemoryEvidence, Row, caught_errors
 from roastcoffea.diagnosis.evidence import Evidence
@@ -97,30 +97,27 @@ def failures(evidence: Evidence) -> Finding | None:
     found = evidence.failures
     if found is None or not found.attempts:
         return None
-    where, place = "", found.cluster or found.common
-    culprits: tuple[Culprit, ...] = ()
-    if place is not None:
-        share = f"{FRACTION.text(place.failed / place.all_failed)} of them"
-        where = f", {'all' if place.failed == place.all_failed else share} on {place.kind} {place.name}"
+    where, place, culprits = "", found.cluster or found.common, tuple[Culprit, ...]()
     again = f"{number(found.repeated)} of {counted(found.chunks, 'chunk')} succeeded in another attempt"
     parts = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in found.by_reason.items() if seconds]
     reasons = f" ({', '.join(parts)})" if len(parts) > 1 else ""
     error = f" Most common error{found.error.how_often}: {found.error.text}." if found.error is not None else ""
-    cost = (
-        f"{'It' if found.attempts == 1 else 'They'} took {SECOND.text(found.seconds)} of thread time{reasons}.{error}"
-    )
+    they = "It" if found.attempts == 1 else "They"
     advice = "Fix the error, which is not specific to a worker, host, file or dataset"
-    if (one := found.cluster) is not None:
-        other = "exclude it" if one.kind in {"worker", "host"} else "read another copy of it"
-        advice = f"Check {one.kind} {one.name}, or {other}"
-        rate = (one.failed / one.tried) / (one.all_failed / one.all_tried)
-        culprits = (Culprit(one.kind, one.name, found.seconds * one.failed / one.all_failed, rate),)
-    elif place is not None:
-        advice = f"Fix the error, but so few may be on {place.kind} {place.name} by chance"
-    elif found.chunks < FEWEST:
+    if found.chunks < FEWEST:
         advice = "Fix the error"
+    if place is not None:
+        share, named = place.failed / place.all_failed, f"{place.kind} {place.name}"
+        where = f", {'all' if share == 1 else f'{FRACTION.text(share)} of them'} on {named}"
+        advice = f"Fix the error, but so few may be on {named} by chance"
+        if found.cluster is not None:
+            other = "exclude it" if place.kind in {"worker", "host"} else "read another copy of it"
+            advice = f"Check {named}, or {other}"
+            rate = place.failed / place.tried * place.all_tried / place.all_failed
+            culprits = (Culprit(place.kind, place.name, found.seconds * share, rate),)
     return Finding(
-        what=f"{counted(found.attempts, 'attempt')} failed{where}; {again}. {cost}",
+        what=f"{counted(found.attempts, 'attempt')} failed{where}; {again}. {they} took {SECOND.text(found.seconds)} "
+        f"of thread time{reasons}.{error}",
         advice=f"{advice}; `measurement.failed` lists them.",
         culprits=culprits,
         rows={phases.FAILED: found.seconds},
@@ -164,23 +161,20 @@ def memory(evidence: Evidence) -> Finding | None:
     found, heaviest = evidence.memory, None if evidence.memory is None else evidence.memory.heaviest
     if found is None or not found.lacking:
         return None
-    culprits = [Culprit("worker", row["worker"], _lost(row), _filled(row, "memory_peak")) for row in found.lacking]
+    culprits = []
+    for row in found.lacking:
+        seconds = row["lost_seconds"] + row["threads"] * row["paused_seconds"] + (row["spill_seconds"] or 0.0)
+        culprits.append(Culprit("worker", row["worker"], seconds, _filled(row, "memory_peak")))
     culprits += [] if heaviest is None else [Culprit("dataset", heaviest["dataset"], 0.0)]
     lost = sum(row["lost_seconds"] + (row["spill_seconds"] or 0.0) for row in found.workers)
     rows = {phases.PAUSED: evidence.ledger.get(phases.PAUSED, 0.0), "lost or spilling": float(lost)}
-    fits = None if evidence.fitting is None else f"chunksize={evidence.fitting}"
     return Finding(
         what=f"{_who(found)} {how_much(found)}",
         advice=advice(found) if evidence.chunks else "Give workers more memory, or have tasks hold less data.",
         culprits=tuple(culprits),
-        remedy=fits if evidence.chunks else None,
+        remedy=f"chunksize={evidence.fitting}" if evidence.chunks and evidence.fitting is not None else None,
         rows={name: seconds for name, seconds in rows.items() if seconds},
     )
-
-
-def _lost(row: Row) -> float:
-    seconds: float = row["lost_seconds"] + row["threads"] * row["paused_seconds"] + (row["spill_seconds"] or 0.0)
-    return seconds
 
 
 def _filled(row: Row, name: str) -> float | None:
@@ -189,17 +183,14 @@ def _filled(row: Row, name: str) -> float | None:
 
 def _who(found: MemoryEvidence) -> str:
     """What happened, and on which workers."""
-    rows, worst = found.lacking, found.lacking[0]
-    name = "killed_memory" if found.killed else "memory_peak"
+    number_of, worst, name = len(found.lacking), found.lacking[0], "memory_peak"
+    did = f"{were(number_of)} paused for lack of memory" if found.paused else "moved results to disk for lack of memory"
+    if found.killed:
+        did, name = f"{were(number_of)} killed at the memory limit by {worst['killed_by']}", "killed_memory"
     share = _filled(worst, name)
     of_limit = "" if share is None else f", {FRACTION.text(share)} of its {BYTE.text(worst['memory_limit'])}"
-    peak = "" if worst[name] is None else f"{BYTE.text(worst[name])}{of_limit}"
-    who = f"{number(len(rows))} of {counted(len(found.workers), 'worker')}"
-    if found.killed:
-        where = f"{worst['worker']} at {peak}, by {worst['killed_by']}"
-        return f"{who} {were(len(rows))} killed at the memory limit ({where})."
-    did = f"{were(len(rows))} paused" if found.paused else "moved results to disk"
-    return f"{who} {did} for lack of memory ({worst['worker']}{f', peak {peak}' if peak else ''})."
+    peak = "" if worst[name] is None else f", peak {BYTE.text(worst[name])}{of_limit}"
+    return f"{number(number_of)} of {counted(len(found.workers), 'worker')} {did} ({worst['worker']}{peak})."
 
 
 def how_much(found: MemoryEvidence) -> str:
@@ -213,19 +204,13 @@ def how_much(found: MemoryEvidence) -> str:
         parts.append(f"a worker spilled up to {BYTE.text(found.spilled[0]['spilled'])}, which took {spent}")
     heaviest = found.heaviest
     if heaviest is not None and not found.results_fill_it:
-        parts.append(f"an event of {heaviest['dataset']} takes {_an_event(heaviest)}")
+        least, fixed = heaviest.get("least_bytes_per_event"), heaviest["fixed_bytes"]
+        about = "at least " if heaviest["at_least"] else f"{BYTE.text(least)} to " if least else "at most "
+        about, more = (about, "") if fixed is None else ("", f", a chunk {BYTE.text(fixed)} more")
+        each = f"{about}{BYTE.text(heaviest['bytes_per_event'])}{more}"
+        parts.append(f"an event of {heaviest['dataset']} takes {each}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _an_event(row: Row) -> str:
-    """What an event of a dataset takes, as far as that is known."""
-    each, least = BYTE.text(row["bytes_per_event"]), row.get("least_bytes_per_event")
-    if row["at_least"]:
-        return f"at least {each}"
-    if row["fixed_bytes"] is not None:
-        return f"{each}, a chunk {BYTE.text(row['fixed_bytes'])} more"
-    return f"{BYTE.text(least)} to {each}" if least else f"at most {each}"
 
 
 def advice(found: MemoryEvidence) -> str:
@@ -234,15 +219,14 @@ def advice(found: MemoryEvidence) -> str:
     if found.results_fill_it:
         most = max(row["results"] or 0 for row in found.workers)
         return f"Make the output smaller: results held by a worker take {BYTE.text(most)}."
-    if fit is None and found.fit_absent == WITHOUT_EVENTS:
-        return f"Give workers more memory: {WITHOUT_EVENTS}."
     if fit is None:
-        return f"Make chunks smaller, or give workers more memory; which size fits is unknown: {found.fit_absent}."
+        smaller = "G" if found.fit_absent == WITHOUT_EVENTS else "Make chunks smaller, or g"
+        return f"{smaller}ive workers more memory; which size fits is unknown: {found.fit_absent}."
     if found.chunk_events is None or fit.events >= found.chunk_events:
         return f"Give workers more memory, or let them hold less: {number(fit.events)} events a chunk would fit."
-    more, least = BYTE.text(fit.limit_for(found.chunk_events)), "at least " if fit.at_most else ""
-    now = f"now about {number(round(found.chunk_events))}; {fit.arithmetic}"
-    return f"Give each worker {least}{more}, or use {'at most ' if fit.at_most else ''}this chunk size ({now})."
+    least, most = ("at least ", "at most ") if fit.at_most else ("", "")
+    more, now = BYTE.text(fit.limit_for(found.chunk_events)), number(round(found.chunk_events))
+    return f"Give each worker {least}{more}, or use {most}this chunk size (now about {now}; {fit.arithmetic})."
 
 
 WALLTIME: Final = "the walltime of their jobs"
@@ -269,31 +253,24 @@ def ended_by_limits(run: Run) -> list[Ended]:
     arrivals = sorted(life["start"] for life in lives)
     found: dict[str, list[tuple[float, float]]] = {}
     for life in lives:
-        start, stop = life["start"], life["stop"]
-        limit = _limit(life) if stop < run.stop else None
-        if limit is not None:
+        stop, begun, ends, most = life["stop"], life["job_start"], life["lifetime_end"], life["job_limit"]
+        closed = stop if life["closing"] is None else life["closing"]
+        # a job starts before its first process, and a worker finishes its task, or is killed after a warning
+        limit = None
+        if ends is not None and -5 <= closed - ends <= 60:
+            limit = LIFETIME
+        elif None not in (begun, most) and -5 <= stop - begun - most <= 60:
+            limit = WALLTIME
+        if limit is not None and stop < run.stop:
             back = next((moment for moment in arrivals if moment >= stop), run.stop)
             if back in arrivals:
                 arrivals.remove(back)
-            age = stop - (start if life["job_start"] is None else life["job_start"])
+            age = stop - (life["start"] if begun is None else begun)
             found.setdefault(limit, []).append((age, life["threads"] * (back - stop)))
     return [
         Ended(limit, len(each), median(age for age, _ in each), sum(missing for _, missing in each))
         for limit, each in found.items()
     ]
-
-
-def _limit(life: dict[str, Any]) -> str | None:
-    """What ended a worker when it left; None if it was none of these.
-
-    A job starts before its first process, and a worker finishes its task, or is killed after a warning.
-    """
-    ends, start, most = life["lifetime_end"], life["job_start"], life["job_limit"]
-    closed = life["stop"] if life["closing"] is None else life["closing"]
-    if ends is not None and -5 <= closed - ends <= 60:
-        return LIFETIME
-    at_limit = None not in (start, most) and -5 <= life["stop"] - start - most <= 60
-    return WALLTIME if at_limit else None
 
 
 @finding(

@@ -207,8 +207,7 @@ def _far(row: Row, evidence: Evidence) -> Answering | None:
         f"take {SECOND.text(row['latency'])} each and the round trip alone {SECOND.text(trip)}: too many small "
         f"requests over a wide-area network."
     )
-    line = _preload(row, evidence) if row["vector_reads"] is None else None
-    if line is not None:
+    if row["vector_reads"] is None and (line := _preload(row, evidence)) is not None:
         advice = "Use larger chunks, and read the branches at once rather than in turn."
         return Answering(what, advice, line, far=True)
     if row["vector_reads"] is not None and row["vector_reads"] < HALF * row["requests"]:
@@ -224,9 +223,8 @@ def _preload(row: Row, evidence: Evidence) -> str | None:
     chunks = with_endpoints(evidence.counted).select(["id", "dataset", "endpoint"]).to_pandas()
     chunks = chunks[chunks["endpoint"] == row["endpoint"]]
     for dataset in chunks["dataset"].mode().head(1):
-        own = pa.array(chunks.loc[chunks["dataset"] == dataset, "id"])
-        names = reads.filter(pc.is_in(reads["chunk"], value_set=own))["branch"].unique().to_pylist()
-        branches = sorted(filter(None, names))
+        own = pc.is_in(reads["chunk"], pa.array(chunks.loc[chunks["dataset"] == dataset, "id"]))
+        branches = sorted(reads.filter(own)["branch"].drop_null().unique().to_pylist())
         return f'fileset["{dataset}"]["preload"] = {json.dumps(branches)}' if branches else None
     return None
 
@@ -235,18 +233,18 @@ def _cold(row: Row) -> Answering | None:
     before, first, early = row["metadata_rate"], row["payload_rate"], row["metadata_latency"]
     if before is None or first is None or first > SLOW_RATE:
         return None
-    what = None
     if before * early >= LARGE and before >= TIMES * first:
-        what = (
-            f"delivers what was read before at {BYTE_PER_SECOND.text(before)} and what is read for the first time at "
-            f"{BYTE_PER_SECOND.text(first)}: its cache was cold."
-        )
+        rates = BYTE_PER_SECOND.text(before), BYTE_PER_SECOND.text(first)
+        what = "delivers what was read before at {} and what is read for the first time at {}: its cache was cold."
     elif row["service"] == XCACHE and row["latency"] >= TIMES * early:
+        rates = SECOND.text(early), SECOND.text(row["latency"])
         what = (
-            f"is an XCache that answers requests for what was read before after {SECOND.text(early)} and all on "
-            f"average after {SECOND.text(row['latency'])}: it was probably cold."
+            "is an XCache that answers requests for what was read before after {} and all on average after {}: it was "
+            "probably cold."
         )
-    return None if what is None else Answering(what, "Run it again: from then on the cache has the files.")
+    else:
+        return None
+    return Answering(what.format(*rates), "Run it again: from then on the cache has the files.")
 
 
 def _slow(row: Row, others: list[Row]) -> Answering | None:
@@ -258,12 +256,15 @@ def _slow(row: Row, others: list[Row]) -> Answering | None:
     if row["rate"] > (usual / TIMES if usual else SLOW_RATE):
         return None
     against = f" (others {BYTE_PER_SECOND.text(usual)})" if usual else ""
-    latency, trip = SECOND.text(row["latency"]), SECOND.text(row["shortest_latency"])
-    what = (
-        f"delivers {BYTE_PER_SECOND.text(row['rate'])} per request{against} and answers after {latency} with a round "
-        f"trip of {trip}: the server, or the link to it, is slow."
+    rate, latency, trip = (
+        BYTE_PER_SECOND.text(row["rate"]),
+        *map(SECOND.text, (row["latency"], row["shortest_latency"])),
     )
-    return Answering(what, "Read its files from another server, or ask its site.")
+    return Answering(
+        f"delivers {rate} per request{against} and answers after {latency} with a round trip of {trip}: the server, or "
+        "the link to it, is slow.",
+        "Read its files from another server, or ask its site.",
+    )
 
 
 # Bytes that were read before
@@ -276,9 +277,6 @@ AGAIN: Final = {
     OF_TASKS: ("by another function", "read each file in one function only"),
 }
 """Why bytes are read again, and what to do, by what the readers have in common."""
-
-OFTEN: Final = 0.25
-"""Share of the requested bytes that were read before from which that is a finding, whatever time it takes."""
 
 
 def pieces(repeated: Repeated) -> str:
@@ -322,45 +320,42 @@ def read_again(evidence: Evidence) -> Iterator[Finding]:
     ledger = evidence.bytes
     if ledger is None or ledger.repeated is None or not ledger.total:
         return
-    least, again = OFTEN * ledger.total, ledger.repeated
-    whole = f"of {BYTE.text(ledger.total)}"
+    # as much is a finding, whatever time it takes
+    least, again, whole = 0.25 * ledger.total, ledger.repeated, f"of {BYTE.text(ledger.total)}"
     if (reread := ledger.get(phases.REREAD) or 0) >= least:
         why = again.readers(max(again.baskets, key=lambda one: again.baskets[one]))
         because, advice = (text.format(pieces=pieces(again)) for text in AGAIN[why])
-        remedy = evidence.larger if why == SAME_LOOP else None
-        if why == SAME_LOOP and not (remedy or again.parquet or again.aligned):
-            advice, remedy = "end chunks where clusters of baskets end, in the Runner", "align_clusters=True"
-        if why == SAME_LOOP and again.reads_on and not again.parquet:
-            advice = f"{READS_ON}; {advice}"
-        what = f"{BYTE.text(reread)} {whole} ({FRACTION.text(reread / ledger.total)}) were read before {because}."
-        rows = {"re-read": evidence.reread * evidence.time_of("storage", "decompression")}
-        advice = f"{advice[0].upper()}{advice[1:]}."
-        yield Finding(what=what, advice=advice, remedy=remedy, rows=rows, always=True)
+        remedy = None
+        if why == SAME_LOOP:
+            remedy = evidence.larger
+            if not (remedy or again.parquet or again.aligned):
+                advice, remedy = "end chunks where clusters of baskets end, in the Runner", "align_clusters=True"
+            if again.reads_on and not again.parquet:
+                advice = f"{READS_ON}; {advice}"
+        yield Finding(
+            what=f"{BYTE.text(reread)} {whole} ({FRACTION.text(reread / ledger.total)}) were read before {because}.",
+            advice=f"{advice[0].upper()}{advice[1:]}.",
+            remedy=remedy,
+            rows={"re-read": evidence.reread * evidence.time_of("storage", "decompression")},
+            always=True,
+        )
     # what several chunks read of files that process() opens itself: baskets, and objects such as histograms
-    kept = "Keep what they need from chunk to chunk (functools.cache)"
     entries = 'entry_start=events.metadata["entrystart"], entry_stop=events.metadata["entrystop"]'
-    for others, beside, words, advice, remedy in (
-        (
-            again.others,
-            (phases.PAYLOAD, phases.REREAD),
-            ("storage", "decompression"),
-            f"{kept}, or read only their own entries.",
-            entries,
-        ),
-        (again.objects, (phases.METADATA,), ("metadata",), f"{kept}.", None),
+    own = ", or read only their own entries"
+    for others, beside, words, or_else, remedy in (
+        (again.others, (phases.PAYLOAD, phases.REREAD), ("storage", "decompression"), own, entries),
+        (again.objects, (phases.METADATA,), ("metadata",), "", None),
     ):
         size = sum(others.values())
         if size >= least:
             opened = sum(ledger.get(name) or 0 for name in (*beside, phases.OTHER_FILES))
             seconds = size / opened * evidence.time_of(*words)
             found = [Culprit("file", name, seconds * amount / size) for name, amount in largest_first(others).items()]
-            how_much = f"At least {BYTE.text(size)} {whole} ({FRACTION.text(size / ledger.total)})"
-            names = names_of(found[:NAMED]) + (
-                f", and {number(len(found) - NAMED)} more files" if len(found) > NAMED else ""
-            )
+            more = f", and {number(len(found) - NAMED)} more files" if len(found) > NAMED else ""
             yield Finding(
-                what=f"{how_much} were read before: chunks read the same of {names}, which process() opens.",
-                advice=advice,
+                what=f"At least {BYTE.text(size)} {whole} ({FRACTION.text(size / ledger.total)}) were read before: "
+                f"chunks read the same of {names_of(found[:NAMED])}{more}, which process() opens.",
+                advice=f"Keep what they need from chunk to chunk (functools.cache){or_else}.",
                 culprits=tuple(found),
                 remedy=remedy,
                 rows={"re-read": seconds},
@@ -535,23 +530,22 @@ def metadata(evidence: Evidence) -> Finding | None:
         return None
     # the servers of files that process() opens itself are not told apart here
     found = [] if evidence.sum_of("bytes_other") else endpoints(evidence, {phases.OPEN: total})
-    each = SECOND.text(total / evidence.chunks) if evidence.chunks else ""
-    each = f", {each} for each of {number(evidence.chunks)} chunks" if each else ""
+    each = ""
+    if evidence.chunks:
+        each = f", {SECOND.text(total / evidence.chunks)} for each of {number(evidence.chunks)} chunks"
     at = f" at {names_of(found)}" if found else ""
-    files = 0 if evidence.counted is None else len(evidence.counted["file"].unique())
+    several = evidence.counted is not None and evidence.chunks > len(evidence.counted["file"].unique()) > 0
     size, remedy = evidence.chunk_size, evidence.larger
     taken = Taken(without_parts("open_cpu", "open_wait"), at_most=True)
-    if remedy:
-        advice = "Use larger chunks, so that fewer of them open files."
-        taken = Taken(size.removal, last=True, known=size.saving.up_to(evidence.wall(total)))
-    elif evidence.local and evidence.chunks > files > 0:
+    advice = "Keep the files nearer, or merge small ones: each is opened once."
+    if remedy or (evidence.local and several):
         advice = "Use larger chunks, so that fewer of them open files."
     elif not all(call.options.get("schema") == "BaseSchema" for call in evidence.run.calls):
         advice = "Use a schema with fewer collections."
-    elif evidence.chunks > files > 0:
+    elif several:
         advice = "Keep the files nearer: each chunk opens its file."
-    else:
-        advice = "Keep the files nearer, or merge small ones: each is opened once."
+    if remedy:
+        taken = Taken(size.removal, last=True, known=size.saving.up_to(evidence.wall(total)))
     return Finding(
         what=f"Opening files and building events takes {evidence.share(total)} of thread time{each}{at}.",
         advice=advice,

@@ -17,7 +17,7 @@ from roastcoffea.diagnosis.savings import Taken, without_excess
 from roastcoffea.diagnosis.slowness import DATASET, ENDPOINT, FILE, HOST, SMALLEST, WORKER, Slow
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.phases import PHASES
-from roastcoffea.metrics.statistics import amounts
+from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import SECOND, counted, number
 
 SLOW_IN: Final = {
@@ -51,22 +51,33 @@ def _inside(evidence: Evidence, phase: str, seconds: float) -> dict[str, float]:
     return {name: seconds * amount / total for name, amount in busy.items()}
 
 
-def _slow(evidence: Evidence, found: Sequence[Slow], what: str, advice: str, remedy: str | None = None) -> Finding:
-    """Who is slow, with what its chunks took beyond the others taken out."""
-    kind, factors, phases = found[0].kind, None, list[str | None]()
+def _slow(  # noqa: PLR0917
+    evidence: Evidence,
+    found: Sequence[Slow],
+    advice: str,
+    remedy: str | None = None,
+    what: str = "",
+    factors: Numbers | None = None,
+) -> Finding | None:
+    """Who is slow, with what its chunks took beyond the others taken out; by factors of chunks, if these are known."""
+    if not found:
+        return None
+    kind, slow, phases = found[0].kind, {one.name: one for one in found}, list[str | None]()
     if evidence.counted is not None:
         chunks = with_endpoints(evidence.counted) if kind == ENDPOINT else evidence.counted
         names = chunks[WORKER if kind == HOST else kind].to_pylist()
         if kind == HOST:
             names = [evidence.hosts.get(worker) for worker in names]
-        slow = {one.name: one for one in found}
-        factors = np.array([1 / slow[name].factor if name in slow else 1.0 for name in names])
+        if factors is None:
+            factors = np.array([1 / slow[name].factor if name in slow else 1.0 for name in names])
         phases = [_phase(slow[name]) or None if name in slow else None for name in names]
     inside = Counter[str]()
     for one in found:
         inside.update(_inside(evidence, _phase(one), one.seconds))
+    more = len(found) - NAMED
+    several = f" {number(more)} more are slow." if more > 0 else ""
     return Finding(
-        what=what,
+        what=what or f"{' '.join(map(_sentence, found[:NAMED]))}{several}",
         advice=advice,
         culprits=tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found),
         remedy=remedy,
@@ -75,42 +86,21 @@ def _slow(evidence: Evidence, found: Sequence[Slow], what: str, advice: str, rem
     )
 
 
-def _who_is_slow(kind: str, found: Sequence[Slow]) -> str:
-    noun = "server" if kind == ENDPOINT else kind
-    if len(found) > 1:
-        does = "take longer per event than the others" if kind == DATASET else "take longer than expected"
-        names = [
-            f"{_place(one)} ({one.factor:.3g} times{'' if kind == DATASET else f', {_does(one)}'}{_instead(one)})"
-            for one in found[:NAMED]
-        ]
-        more = [f"{number(len(found) - NAMED)} more"] if len(found) > NAMED else []
-        return f"{counted(len(found), noun)} {does}: {', '.join([*names, *more])}."
-    (one,) = found
+def _sentence(one: Slow) -> str:
+    """What is slow of one, how much, and others that had exactly the same chunks."""
+    phase, server = _phase(one), one.kind == ENDPOINT
+    does = SLOW_IN.get(phase, "is slow")
+    if phase in OF_FILE and one.kind in {ENDPOINT, FILE}:
+        does = "delivers slowly" if server else OF_FILE[phase]
     low, high = (f"{bound:.2g}" for bound in one.interval)
     factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
-    did = f"{_does(one)}: its {counted(one.chunks, 'chunk')} took {factor} as long as expected"
-    if kind == DATASET:
-        did = f"takes {factor} as long per event as the others"
-        if _phase(one) in {"read", "open"}:
-            did = f"{_does(one)}: its events take {factor} as long as those of the others"
-    return f"{noun.capitalize()} {_place(one)} {did}{_instead(one)}."
-
-
-def _place(one: Slow) -> str:
-    return f"{one.name} on {one.host}" if one.host and one.host != one.name else one.name
-
-
-def _does(one: Slow) -> str:
-    phase = _phase(one)
-    if phase in OF_FILE and one.kind in {ENDPOINT, FILE}:
-        return "delivers slowly" if one.kind == ENDPOINT else OF_FILE[phase]
-    return SLOW_IN.get(phase, "is slow")
-
-
-def _instead(one: Slow) -> str:
-    """Alternatives: others that had exactly the same chunks."""
+    did = f"its {counted(one.chunks, 'chunk')} took {factor} as long as expected"
+    if one.kind == DATASET:
+        did = f"its events take {factor} as long as those of the others"
+    where = f" on {one.host}" if one.host not in {None, one.name} else ""
     others = " or ".join(f"{'server' if kind == ENDPOINT else kind} {name}" for kind, name in one.confounded_with)
-    return f"; it may be {others} instead" if others else ""
+    instead = f"; it may be {others} instead" if others else ""
+    return f"{'Server' if server else one.kind.capitalize()} {one.name}{where} {does}: {did}{instead}."
 
 
 def _of_kind(evidence: Evidence, kind: str) -> list[Slow]:
@@ -153,15 +143,13 @@ def slow_worker(evidence: Evidence) -> Finding | None:
     lower bound of its factor must be above 1.3.
     """
     found = _of_kind(evidence, WORKER)
-    if not found:
-        return None
     here = {life["worker"] for life in evidence.lives if life["stop"] >= evidence.run.stop}
     here |= {one.name for one in found} - evidence.hosts.keys()
     there = [f'"{one.name}"' for one in found if "://" in one.name and one.name in here]
     hosts, them = ("its host", "it") if len(found) == 1 else ("their hosts", "them")
     advice = f"Check what else runs on {hosts}{f', or retire {them}' if there else ''}."
     remedy = f"client.retire_workers([{', '.join(there)}])" if there else None
-    return _slow(evidence, found, _who_is_slow(WORKER, found), advice, remedy)
+    return _slow(evidence, found, advice, remedy)
 
 
 @finding(
@@ -196,8 +184,7 @@ def slow_host(evidence: Evidence) -> Finding | None:
     **When it is not a problem.** An older CPU is slower. It still adds throughput as long as chunks are small enough
     not to make the tail.
     """
-    found, advice = _of_kind(evidence, HOST), "Check what else runs there, or exclude it."
-    return _slow(evidence, found, _who_is_slow(HOST, found), advice) if found else None
+    return _slow(evidence, _of_kind(evidence, HOST), "Check what else runs there, or exclude it.")
 
 
 @finding(
@@ -243,49 +230,31 @@ def slow_endpoint(evidence: Evidence) -> Finding | None:
 
     **When it is not a problem.** Others may be using the server just now: compare with a run at another time.
     """
-    measured = slow_servers(evidence)
-    found = _of_kind(evidence, ENDPOINT)
-    if measured and evidence.counted is not None:
-        return _by_requests(evidence, measured)
-    if not found:
-        return None
-    what, why = _who_is_slow(ENDPOINT, found), answering(evidence, found[0].name) if len(found) == 1 else None
-    advice = f"Read {'its' if len(found) == 1 else 'their'} files from another server."
-    if why is not None:
-        return _slow(evidence, found, f"{what} It {why.what}", why.advice, why.remedy)
-    return _slow(evidence, found, what, advice)
-
-
-def _by_requests(evidence: Evidence, slow: dict[str, float]) -> Finding:
-    """Servers that their requests show to be slow: these are less noisy than durations of chunks."""
-    chunks = with_endpoints(evidence.counted)
-    names = np.array(chunks["endpoint"].to_pylist(), object)
-    read, wall = amounts(chunks, "read_seconds"), amounts(chunks, "wall_seconds")
-    own = np.maximum(wall - amounts(chunks, "core_wait_seconds") - amounts(chunks, "lock_seconds"), read)
-    excess = read * (1 - 1 / np.array([slow.get(name, 1.0) for name in names]))
-    culprits = [Culprit(ENDPOINT, name, float(excess[names == name].sum()), slow[name]) for name in slow]
-    culprits.sort(key=lambda one: -(one.seconds or 0.0))
-    first, why = culprits[0], answering(evidence, culprits[0].name)
-    rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
-    redirector = next((row["redirector"] for row in rows if row["endpoint"] == first.name), None)
-    who, subject = f"{first.name} behind {redirector}" if redirector else first.name, "It"
-    what = f"Server {who} delivers slowly: requests take {first.factor:.3g} times as long as elsewhere."
-    if len(culprits) > 1:
-        each = [f"{one.name} ({one.factor:.3g} times as long)" for one in culprits[:NAMED]]
-        what = f"{counted(len(culprits), 'server')} deliver slowly, by their requests: {', '.join(each)}."
-        subject = first.name
-    phases = ["read" if name in slow else None for name in names]
-    return Finding(
-        what=what if why is None else f"{what} {subject} {why.what}",
-        advice="Read its files from another server." if why is None else why.advice,
-        culprits=tuple(culprits),
-        remedy=why and why.remedy,
-        rows={f"{ENDPOINT} {one.name}": one.seconds or 0.0 for one in culprits},
-        taken=Taken(
-            without_excess(1 - excess / np.maximum(own, SMALLEST), phases),
-            inside={CLASS_OF["read"]: float(excess.sum())},
-        ),
-    )
+    found, what, factors = _of_kind(evidence, ENDPOINT), "", None
+    if (measured := slow_servers(evidence)) and evidence.counted is not None:
+        # requests are less noisy than durations of chunks
+        chunks = with_endpoints(evidence.counted)
+        names = np.array(chunks["endpoint"].to_pylist(), object)
+        read, wall = amounts(chunks, "read_seconds"), amounts(chunks, "wall_seconds")
+        own = np.maximum(wall - amounts(chunks, "core_wait_seconds") - amounts(chunks, "lock_seconds"), read)
+        excess = read * (1 - 1 / np.array([measured.get(name, 1.0) for name in names]))
+        factors = 1 - excess / np.maximum(own, SMALLEST)
+        found = [
+            Slow(ENDPOINT, name, factor, (factor, factor), float(excess[names == name].sum()), 0, "read")
+            for name, factor in measured.items()
+        ]
+        found.sort(key=lambda one: -one.seconds)
+        rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
+        behind = {row["endpoint"]: f" behind {row['redirector']}" for row in rows if row["redirector"]}
+        what = " ".join(
+            f"Server {one.name}{behind.get(one.name, '')} delivers slowly: requests take {one.factor:.3g} times as "
+            "long as elsewhere."
+            for one in found[:NAMED]
+        )
+    advice, remedy = f"Read {'its' if len(found) == 1 else 'their'} files from another server.", None
+    if len(found) == 1 and (why := answering(evidence, found[0].name)) is not None:
+        what, advice, remedy = f"{what or _sentence(found[0])} It {why.what}", why.advice, why.remedy
+    return _slow(evidence, found, advice, remedy, what, factors)
 
 
 @finding(
@@ -324,13 +293,11 @@ def slow_file(evidence: Evidence) -> Finding | None:
         places = with_endpoints(evidence.counted).group_by("file").aggregate([("endpoint", "distinct")]).to_pylist()
         theirs = {row["file"] for row in places if set(row["endpoint_distinct"]) <= servers.keys()}
         found = [one for one in found if one.name not in theirs]
-    if not found:
-        return None
     its, it = ("its", "it") if len(found) == 1 else ("their", "them")
     advice = f"Check what {its} events need that others do not."
-    if _phase(found[0]) in OF_FILE:
+    if found and _phase(found[0]) in OF_FILE:
         advice = f"Read another copy of {it}, or use faster storage."
-    return _slow(evidence, found, _who_is_slow(FILE, found), advice)
+    return _slow(evidence, found, advice)
 
 
 @finding(
@@ -367,13 +334,11 @@ def slow_dataset(evidence: Evidence) -> Finding | None:
     what the run would take if its events were as cheap as the others'.
     """
     found = _of_kind(evidence, DATASET)
-    if not found:
-        return None
     smaller = "" if evidence.larger else "; use smaller chunks for it if it finishes last"
     advice = f"Check what its events need that others do not{smaller}."
-    if _phase(found[0]) in {"read", "open"}:
+    if found and _phase(found[0]) in {"read", "open"}:
         advice = "Cache it nearby, or read another copy of it."
-    return _slow(evidence, found, _who_is_slow(DATASET, found), advice)
+    return _slow(evidence, found, advice)
 
 
 @finding(
