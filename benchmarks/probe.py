@@ -232,11 +232,11 @@ def functions_of(file: str, handler: type | None = None) -> tuple[Way, Way, int]
         complain = print
 
         @staticmethod
-        def take(records: list[dict[str, Any]], *, failed: bool) -> None:  # noqa: ARG004
-            sizes.append(len(packed_records(records)))
+        def take(records: Any, *, failed: bool) -> None:  # noqa: ARG004
+            sizes.append(len(records if isinstance(records, bytes) else packed_records(records)))
 
     options = {} if handler is None else {"handler": handler}
-    with_probe = partial(call_measured, read_all, (file,), options, None, lambda _: Home)
+    with_probe = partial(call_measured, read_all, (file,), options, None, lambda *_: Home)
     with_probe()
     return partial(read_all, file, **options), with_probe, sizes[0]
 

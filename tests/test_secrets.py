@@ -338,7 +338,7 @@ def test_a_probe_takes_the_patterns_of_where_it_is_made(own_patterns: None, capl
 
 
 def test_preprocessing_tells_its_problems_without_secrets() -> None:
-    opening = _Opening(DaskTask(), len, (("ticket", r"TGT-\w+"),), of_root=False)
+    opening = _Opening(DaskTask(), (("ticket", r"TGT-\w+"),))
     opening.meter.miss("bytes", f"{TICKET} of password={OPTIONS}")
     assert opening.end(None)["problems"] == [f"bytes could not be metered: {MASK} of password={MASK}"]
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from roastcoffea.interrupts import raise_if_interrupted
-from roastcoffea.redaction import CUT, LOOK, Added, neutral, redacted_ends
+from roastcoffea.redaction import Added, neutral, redacted_ends
 
 LONGEST_ERROR: Final = 2000
 
@@ -72,14 +72,12 @@ def root_cause(text: str) -> str:
 
 
 def _own_text(error: BaseException) -> str:
-    """Type and text of an error alone; only the type if it has no printable text, and two ends of a very long one."""
+    """Type and text of an error alone; only the type if it has no printable text."""
     try:
         text = str(error)
     except Exception as problem:  # noqa: BLE001  (the class is the user's)
         raise_if_interrupted(problem)
         text = "(it has no text)"
-    if len(text) > 2 * LOOK * LONGEST_ERROR:  # both ends are searched for secrets, and less of them is kept
-        text = f"{text[: LOOK * LONGEST_ERROR]}{CUT}{text[-LOOK * LONGEST_ERROR :]}"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 

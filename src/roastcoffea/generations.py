@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 UNMARKED: Final = 'contained in "open": coffea marks where opening a file ends since 2025.11'
@@ -15,14 +14,6 @@ def marker_of_opening(arguments: Mapping[str, Any]) -> Callable[[], Any] | None:
     """What coffea calls once it has opened a chunk's file; None before 2025.11, which calls nothing there."""
     marker = arguments.get("cache_function")
     return marker if callable(marker) else None
-
-
-def with_options(fetcher: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """coffea's function for a file's metadata, with changed options for uproot; None before 2026.4, which has none."""
-    if isinstance(fetcher, partial) and fetcher.args and isinstance(fetcher.args[-1], dict):
-        *others, options = fetcher.args
-        return partial(fetcher.func, *others, change(options), **fetcher.keywords)
-    return None
 
 
 def output_of(result: Any) -> Any:

@@ -11,12 +11,10 @@ completely what was begun:
 
 from __future__ import annotations
 
-import _thread
 import inspect
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -83,7 +81,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
             self._deliver()
 
     def given_up(self) -> list[int]:
-        """End the block without calling handlers: the signals that came, for `_send_after`."""
+        """End the block without calling handlers: the signals that came."""
         if self not in _holding:
             return []
         _holding.clear()
@@ -113,15 +111,6 @@ def signal_waits() -> bool:
     return any(block._arrived for block in _holding)
 
 
-def _send_after(frame: FrameType, numbers: list[int]) -> None:
-    """Send signals to the main thread once it has left a function."""
-    main: Any = threading.main_thread().ident
-    while _is_in(sys._current_frames().get(main), frame):
-        time.sleep(1e-3)
-    for number in numbers:
-        signal.pthread_kill(main, number)
-
-
 def _is_in(inner: FrameType | None, frame: FrameType) -> bool:
     while inner is not None and inner is not frame:
         inner = inner.f_back
@@ -143,20 +132,15 @@ def raise_if_interrupted(error: BaseException) -> None:
 
     To be called by what goes on after errors of our own code.
     """
-    if not _holding and _on_main_thread():
-        for raised in _and_its_causes(error):
-            if _is_caught(raised, error):
-                return
-            if _is_of_handler(raised.__traceback__):
-                raise raised
-
-
-def _and_its_causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    while error is not None and not any(error is known for known in seen):
-        yield error
-        seen.append(error)
-        error = error.__cause__ or error.__context__
+    raised: BaseException | None = error
+    if _holding or not _on_main_thread():
+        return
+    for _ in range(100):  # causes may go round
+        if raised is None or _is_caught(raised, error):
+            return
+        if _is_of_handler(raised.__traceback__):
+            raise raised
+        raised = raised.__cause__ or raised.__context__
 
 
 def _is_caught(raised: BaseException, error: BaseException) -> bool:
@@ -242,9 +226,8 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
                 error = InterruptedError("a signal came as the with began or ended")
                 self._function(instance, InterruptedError, error, None)
             finally:
-                arrived = held.given_up()
-                if arrived:  # Python drops what is raised here
-                    _thread.start_new_thread(_send_after, (sys._getframe(), arrived))
+                for number in held.given_up():  # Python drops what is raised here
+                    threading.Timer(0.1, signal.raise_signal, (number,)).start()
 
 
 class Enterable:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 MASK: Final = "***"
@@ -260,18 +261,16 @@ def redacted_ends(text: str, length: int, added: Added | None = None) -> str:
     Only so many characters at both ends are searched as `redacted_beginning` searches; a secret cut by a limit is left
     out.
     """
-    tail = length // 4
-    head = length - tail - len(CUT)
-    if len(text) > 2 * LOOK * length:
-        beginning, end = redacted_beginning(text, head, added), text[-LOOK * tail :]
+    searched, tail = LOOK * length, length // 4
+    if len(text) > 2 * searched:
+        end = text[-searched:]
         if (key := end.find(KEY_ENDS)) >= 0 and KEY_BEGINS not in end[:key]:
             end = end[key:]
-        end = redacted(end, added).partition(" ")[2]
+        beginning = redacted_beginning(text, length - tail - len(CUT), added)
+        clean = f"{beginning}{CUT}{redacted(end, added).partition(' ')[2]}"
     else:
-        beginning = end = redacted(text, added)
-        if len(end) <= length:
-            return end
-    return f"{beginning[:head]}{CUT}{end[-tail:]}"
+        clean = redacted(text, added)
+    return clean if len(clean) <= length else f"{clean[: length - tail - len(CUT)]}{CUT}{clean[-tail:]}"
 
 
 def redacted_each(texts: Iterable[str | None]) -> list[str | None]:
@@ -301,22 +300,28 @@ def redacted_values(value: Any, added: Added | None = None, levels: int = DEEPES
         return value if text == value else text
     if not levels:
         return value
+    levels -= 1
     if isinstance(value, dict):
-        items = [one for pair in dict.items(value) for one in pair]
-        clean = [redacted_values(one, added, levels - 1) for one in items]
-        for place in range(1, len(items), 2):
-            if isinstance(items[place], (str, bytes)) and _is_secret_name(items[place - 1]):
-                clean[place] = MASK
-        made: Any = dict(zip(clean[::2], clean[1::2], strict=True))
-    else:
-        kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
-        if kind is None:
-            return value
-        items = list(kind.__iter__(value))
-        clean = [redacted_values(item, added, levels - 1) for item in items]
-        made = kind(clean)
-    return made if any(one is not other for one, other in zip(clean, items, strict=True)) else value
+        pairs = list(dict.items(value))
+        clean: list[Any] = [
+            (
+                redacted_values(name, added, levels),
+                MASK if is_secret(name, item) else redacted_values(item, added, levels),
+            )
+            for name, item in pairs
+        ]
+        is_same = all(one[0] is other[0] and one[1] is other[1] for one, other in zip(clean, pairs, strict=True))
+        return value if is_same else dict(clean)
+    kinds: tuple[Any, ...] = (list, tuple, set, frozenset)
+    for kind in kinds:
+        if isinstance(value, kind):
+            items = list(kind.__iter__(value))
+            clean = [redacted_values(item, added, levels) for item in items]
+            return value if all(map(is_, clean, items)) else kind(clean)
+    return value
 
 
-def _is_secret_name(name: Any) -> bool:
-    return isinstance(name, str) and re.fullmatch(rf"(?ia){_ANY_NAME}", name) is not None
+def is_secret(name: Any, value: Any) -> bool:
+    """Whether a value in a dictionary is a secret by its name."""
+    is_text = isinstance(name, str) and isinstance(value, (str, bytes))
+    return is_text and re.fullmatch(rf"(?ia){_ANY_NAME}", name) is not None

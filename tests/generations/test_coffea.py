@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from releases import RELEASE, Processor
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.generations import UNMARKED, captured_error, marker_of_opening, output_of, with_options
+from roastcoffea.generations import UNMARKED, captured_error, marker_of_opening, output_of
 
 
 class Reading(Processor):
@@ -34,16 +33,6 @@ class SlowSchema(BaseSchema):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         time.sleep(self.seconds)
         super().__init__(*args, **kwargs)
-
-
-def fetch(timeout: int, *given: Any) -> tuple[Any, ...]:
-    return timeout, *given
-
-
-def test_options_of_the_fetcher_are_changed_where_it_has_some() -> None:
-    changed = with_options(partial(fetch, 60, False, {"timeout": 3}), lambda options: options | {"ours": 1})
-    assert changed("item") == (60, False, {"timeout": 3, "ours": 1}, "item")
-    assert with_options(partial(fetch, 60, False), dict) is with_options(fetch, dict) is None
 
 
 def test_opening_ends_where_coffea_asks_for_its_cache() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from analyses import Jets, runner_for
 from distributed import Client
 
 from roastcoffea import MetricsCollector
+from roastcoffea.instrument.calls import Watchers
 from roastcoffea.instrument.hook import recorded_steps
 from roastcoffea.metrics.scheduler_and_client import TABLE
 
@@ -57,11 +59,15 @@ class OddClient(FakeClient):
 def steps_of(work: Any, client: FakeClient) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     with MetricsCollector():
-        with recorded_steps(client, "c1", "processing", found.extend):
+        with recorded_steps(client, "c1", "processing", watchers(found.extend)):
             work(client)
         assert FakeClient.map is not UNPATCHED["map"]
     assert dict(vars(FakeClient)) == UNPATCHED
     return found
+
+
+def watchers(take: Any) -> Watchers:
+    return Watchers([SimpleNamespace(client_steps=take, note=print)])
 
 
 def test_graphs_results_and_the_merge_are_steps_one_after_the_other() -> None:
@@ -81,7 +87,7 @@ def test_graphs_results_and_the_merge_are_steps_one_after_the_other() -> None:
 
 def test_what_fails_is_a_step_and_the_error_is_the_users() -> None:
     client, found = FakeClient(), []
-    recorded = recorded_steps(client, None, "processing", found.extend)
+    recorded = recorded_steps(client, None, "processing", watchers(found.extend))
     with pytest.raises(OSError, match="planted"), MetricsCollector(), recorded:
         client.map(1, fails=True)
     assert [row["step"] for row in found] == ["executor", "submit", "results"]
@@ -98,7 +104,7 @@ def test_threads_with_one_client_have_steps_of_their_own() -> None:
     client, found, both, first_left = FakeClient(), {}, threading.Barrier(2), threading.Event()
 
     def work(number: int) -> None:
-        with recorded_steps(client, str(number), "processing", lambda rows: found.update({number: rows})):
+        with recorded_steps(client, str(number), "processing", watchers(partial(found.__setitem__, number))):
             both.wait()
             client.map(*range(number))
             if number == 1:

@@ -72,6 +72,7 @@ class Clocks:
 
 
 LOCK: Final = "lock_seconds"
+READING: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
 
 
 class Waits:
@@ -92,13 +93,15 @@ class Waits:
             meter.core_wait, meter.delay = core_wait, self._delay
             meter.off_core = self.wall - self.cpu
 
-    def parts(self, wall: float, cpu: float, read: float) -> dict[str, float]:
+    def parts(self, wall: float, cpu: float, read: float, aside: tuple[float, float] = (0.0, 0.0)) -> dict[str, float]:
         """Columns of the waits, in seconds.
 
         Parameters
         ----------
         wall, cpu, read : float
             Wall time of process(), CPU time of its thread, and its waiting for storage while it had a core.
+        aside : tuple of float
+            CPU time, and waiting for a core, that do not count.
         """
         meter = self._meter
         meter.core_wait = None
@@ -106,11 +109,11 @@ class Waits:
         delay = self._core_wait.seconds()
         if delay is None or self._delay is None:
             return {"wait_seconds": waited}
-        contention = min(delay - self._delay, waited)
+        contention = min(max(delay - self._delay - aside[1], 0.0), waited)
         rest, lock = waited - contention, 0.0
         if wall and _has_lock():
             # the longest that other threads can have held the lock while this one waited for it
-            others = time.process_time() - self._others - cpu - meter.helper_cpu + self._helper_cpu
+            others = time.process_time() - self._others - cpu - aside[0] - meter.helper_cpu + self._helper_cpu
             lock = min(rest, max(min(others * (1 - read / wall), longest_wait(self._switches)), 0.0))
         return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest - lock}
 
@@ -161,7 +164,6 @@ class Attempt:
         self._clocks = Clocks(task)
         self._began = time.perf_counter()
         self._opened: float | None = None
-        self._building: tuple[Waits, float] | None = None
         self._ended: float | None = None
         self._payload_before = 0
         self._checkpoint = self._saving = 0.0
@@ -271,8 +273,6 @@ class Attempt:
         """coffea's cache, which it requests after opening the file and before reading the tree."""
         self._opened = time.perf_counter()
         self._phases["open_seconds"] = self._opened - self._began - self._checkpoint
-        if self.meter.preloads:
-            self._building = Waits(self.meter, self._clocks.core_wait), time.thread_time()
         return self.cache_function()
 
     def process(self, function: Action, events: Any) -> Any:
@@ -289,22 +289,15 @@ class Attempt:
 
     def _built(self) -> dict[str, float]:
         """Seconds of the phases of process() that preloaded branches took before it; the rest was building events."""
+        now, meter, preloaded = time.perf_counter(), self.meter, dict[str, float]()
         if self._opened is None:  # where opening ended is unknown
-            self._phases["open_seconds"] = time.perf_counter() - self._began - self._checkpoint
-            return {}
-        wall, preloaded = time.perf_counter() - self._opened, {}
-        if self._building is not None:
-            (waits, cpu), meter = self._building, self.meter
-            read, decompress, interpret = meter.seconds()
-            cpu = time.thread_time() - cpu
+            self._phases["open_seconds"] = now - self._began - self._checkpoint
+            return preloaded
+        if meter.preloads:
             meter.preloads = False
             meter.asked.clear()
-            preloaded = {"read_seconds": read, "decompress_seconds": decompress, "interpret_seconds": interpret}
-            # tree and schema waited for cores as well
-            share = (decompress + interpret) / cpu if cpu else 0.0
-            found = waits.parts(wall, cpu, read)
-            preloaded |= {name: found[name] * share for name in ("contention_seconds", LOCK) if name in found}
-        self._phases["build_seconds"] = wall - sum(preloaded.values())
+            preloaded = dict(zip(READING, meter.seconds(), strict=True))
+        self._phases["build_seconds"] = now - self._opened - sum(preloaded.values())
         return preloaded
 
     def timed(self, function: Action, *args: Any) -> Any:
@@ -312,15 +305,13 @@ class Attempt:
         meter, self._open.meter = self.meter, self.meter
         before = meter.seconds()
         reads, clock, modules = BytesRead(), self._clocks.core_wait, len(sys.modules)
-        meter.reads, otherwise = reads, partial(self._read_otherwise, reads.bytes(), clock.read, modules)
+        meter.reads, read_before, of_clock = reads, reads.bytes(), clock.read
         waits = Waits(meter, clock)
         meter.in_process = True
-        wall, cpu = waits.wall, waits.cpu
         try:
             return function(*args)
         finally:
-            cpu = time.thread_time() - cpu
-            wall = time.perf_counter() - wall
+            cpu, wall = time.thread_time() - waits.cpu, time.perf_counter() - waits.wall
             meter.in_process = False
             others = meter.others
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
@@ -330,61 +321,32 @@ class Attempt:
                 of_others = others.seconds()
                 self._phases["other_read_seconds"] = max(of_others[0] - others.aside[3], 0.0)
                 read, decompress, interpret = map(operator.add, (read, decompress, interpret), of_others)
-            self._unmetered = otherwise()
+            # what the thread has read, and no meter has seen
+            read_after = reads.bytes()
+            reads.close()
+            known = clock.read - of_clock + bytes_of_modules(modules)
+            for each in filter(None, (meter, others)):
+                known += each.metered_reads
+                each.reads = None
+            if read_before is not None and read_after is not None:
+                self._unmetered = max(read_after - read_before - known, 0)
+            files = meter if isinstance(meter, FilesMeter) else others
+            delay, cpu_aside = 0.0, 0.0
+            if files is not None:
+                # opening files and building events are phases of their own
+                delay, *aside = files.aside
+                cpu_aside = aside[1]
+                times = map(operator.sub, (wall, cpu, read, decompress, interpret), aside)
+                wall, cpu, read, decompress, interpret = (max(seconds, 0.0) for seconds in times)
+                for name, seconds in files.phases.items():
+                    self._phases[name] = self._phases.get(name, 0.0) + seconds
             self._phases |= {
                 "process_seconds": wall,
-                "read_seconds": read,
-                "decompress_seconds": decompress,
-                "interpret_seconds": interpret,
+                **dict(zip(READING, (read, decompress, interpret), strict=True)),
                 "compute_seconds": max(cpu - decompress - interpret, 0.0),
-                **waits.parts(wall, cpu, read),
+                **waits.parts(wall, cpu, read, (cpu_aside, delay)),
             }
-            files = meter if isinstance(meter, FilesMeter) else others
-            if files is not None:
-                self._set_aside(files)
             self._ended = time.perf_counter()
-
-    def _read_otherwise(self, before: int | None, of_clock: int, modules: int) -> int | None:
-        """Bytes that the thread has read in process(), and no meter has seen; None if the system does not tell.
-
-        Parameters
-        ----------
-        before, of_clock : int
-            What the thread, and its clock, had read at the beginning.
-        modules : int
-            Number of modules then.
-        """
-        meter, reads = self.meter, self.meter.reads
-        now: int | None = reads.bytes()
-        reads.close()
-        known = self._clocks.core_wait.read - of_clock + bytes_of_modules(modules)
-        for each in filter(None, (meter, meter.others)):
-            known += each.metered_reads
-            each.reads = None
-        return None if now is None or before is None else max(now - before - known, 0)
-
-    def _set_aside(self, files: FilesMeter) -> None:
-        """Take opening files and building events in process() out of its phases."""
-        phases, (wall, cpu, delay, read, decompress, interpret) = self._phases, files.aside
-        less = {
-            "process_seconds": wall,
-            "read_seconds": read,
-            "decompress_seconds": decompress,
-            "interpret_seconds": interpret,
-            "compute_seconds": max(cpu - decompress - interpret, 0.0),
-        }
-        less = {name: max(phases[name] - seconds, 0.0) for name, seconds in less.items()}
-        phases |= less
-        # the kernel's delay is read beside the clocks: what a thread waited in between may be missing in one of them
-        waited = max(2 * less["process_seconds"] - sum(less.values()), 0.0)
-        if "wait_seconds" in phases:
-            phases["wait_seconds"] = waited
-        else:
-            contention = min(max(phases["contention_seconds"] - delay, 0.0), waited)
-            lock = min(phases[LOCK], waited - contention)
-            phases |= {"contention_seconds": contention, LOCK: lock, "blocked_seconds": waited - contention - lock}
-        for name, seconds in files.phases.items():
-            phases[name] = phases.get(name, 0.0) + seconds
 
     def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
         """Load a checkpoint; an existing one replaces the work."""

@@ -8,24 +8,21 @@ import functools
 import hashlib
 import inspect
 import json
-import re
 import sys
 import threading
 import time
 import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.generations import captured_error, output_of
 from roastcoffea.instrument.shared import Remembered, Row
-from roastcoffea.interrupts import raise_if_interrupted
-from roastcoffea.log.marks import FromEnvironment
 from roastcoffea.log.stacks import SENT, function_of, place_of
 from roastcoffea.records.run import FAILED, FINISHED, LOST, OF_TASKS, RunnerCall
 from roastcoffea.redaction import redacted, redacted_beginning, redacted_each, redacted_values
@@ -33,19 +30,13 @@ from roastcoffea.redaction import redacted, redacted_beginning, redacted_each, r
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Watcher = Any
+"""The collector, of a room above this one: see the requests of the hook there."""
 
+CONFIGURATIONS: Final = ("cfg", "config", "configuration")
+"""Attributes of processors in which frameworks keep their configuration."""
 LONGEST_NAME: Final = 120
 """Letters of a processor's name at most."""
-
-WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
-GENERIC: Final = re.compile(
-    "abc|abstract|analys[ei]s|base|basic|cfg|coffea|configs?|configuration|default|generic|jobs?|main|my|nano"
-    "|processors?|python|run|runner|src|template|tests?|tmp|user|workflows?"
-)
-"""Words that tell no analysis from another."""
-
-_NAMED: Final[tuple[type, ...]] = (type, types.FunctionType, types.BuiltinFunctionType)
-_SCRIPTS: Final = ("__main__", "__mp_main__")
 
 
 def given_name(name: str | None) -> str | None:
@@ -68,56 +59,27 @@ def given_name(name: str | None) -> str | None:
 
 
 def name_of_processor(processor: Any) -> str:
-    """A processor's own name; where a framework made it, that of its configuration or workflow.
+    """A processor's own name; where it has a configuration, that of this.
 
     Its own name is a text in its attribute `name`, otherwise the name of the function or class. Attributes are looked
     up without running code of the class, such as properties.
     """
     while (kind := type(processor)) in (functools.partial, types.MethodType):
         processor = processor.func if kind is functools.partial else processor.__self__
+    configuration = next(
+        (one for one in map(functools.partial(_attribute, processor), CONFIGURATIONS) if one is not None), None
+    )
     name = _line_of(_attribute(processor, "name")) or _line_of(_attribute(processor, "__name__"))
-    if not name and issubclass(kind, _NAMED):
-        name = processor.__name__
-    return redacted_beginning(name or _of_framework(processor, kind) or kind.__name__, LONGEST_NAME)
-
-
-def _of_framework(processor: Any, kind: type) -> str:
-    """What a framework's processor is called after; empty where its class's name has to do."""
-    found = (_attribute(processor, name) for name in ("cfg", "config", "configuration"))
-    configuration = next((one for one in found if one is not None), None)
-    if configuration is None and _telling(kind.__name__):
-        return ""
-    packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    own = {*sys.stdlib_module_names, *_SCRIPTS, "coffea", "roastcoffea"}
-    names = _candidates(configuration, kind) if any(map(_is_installed, packages - own)) else iter(())
-    return next(filter(None, names), "")
-
-
-def _candidates(configuration: Any, kind: type) -> Iterator[str]:
-    """Names of the configuration and of the workflow, the best one first."""
-    if configuration is not None:
-        yield _line_of(_attribute(configuration, "name"))
-        yield _of_file(configuration)
+    name = name or (
+        processor.__name__ if issubclass(kind, type | types.FunctionType | types.BuiltinFunctionType) else ""
+    )
+    if not name and configuration is not None:
         # PocketCoffea's objects do not know their file
         words = [word for argument in sys.argv for word in argument.split("=", 1)]
-        yield from (_of_file(value) for option, value in pairwise(words) if option in {"--cfg", "--config"})
-        workflow = _attribute(configuration, "workflow")
-        yield _telling(workflow.__name__ if issubclass(type(workflow), type) else _line_of(workflow))
-    yield _telling(kind.__name__)
-    if kind.__module__ not in _SCRIPTS:
-        yield _telling(kind.__module__.rpartition(".")[2])
-        codes = (member.__code__ for member in vars(kind).values() if type(member) is types.FunctionType)
-        yield from (_telling(PurePath(code.co_filename).parent.name) for code in codes)
-
-
-def _is_installed(package: str) -> bool:
-    import importlib.metadata  # slow to import, and few analyses come here
-
-    try:  # installed from a folder that its developer works in
-        importlib.metadata.distribution(package)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return False
-    return True
+        files = configuration, *(value for option, value in pairwise(words) if option == "--cfg")
+        name = _line_of(_attribute(configuration, "name")) or next(filter(None, map(_of_file, files)), "")
+        name = name or _line_of(_attribute(configuration, "workflow"))
+    return redacted_beginning(name or kind.__name__, LONGEST_NAME)
 
 
 def _of_file(path: Any) -> str:
@@ -126,13 +88,7 @@ def _of_file(path: Any) -> str:
     written = (".py", ".yaml", ".yml", ".json", ".toml")
     if not issubclass(type(path), (str, PurePath)) or (file := Path(path)).suffix not in written:
         return ""
-    # a relative path is of no use where the script has changed its folder
-    return _telling(file.stem) or _telling((file.absolute() if file.is_file() else file).parent.name)
-
-
-def _telling(name: str) -> str:
-    """The name, if it has a word that tells analyses apart."""
-    return name if any(not GENERIC.fullmatch(word.lower()) for word in WORDS.findall(name)) else ""
+    return file.absolute().parent.name if file.stem in {"cfg", "config"} else file.stem
 
 
 def _attribute(thing: Any, name: str) -> Any:
@@ -143,8 +99,7 @@ def _attribute(thing: Any, name: str) -> Any:
     if type(found) is types.MemberDescriptorType:  # a slot
         try:
             return found.__get__(thing)
-        except AttributeError as error:
-            raise_if_interrupted(error)
+        except AttributeError:
             return None
     return None if hasattr(type(found), "__get__") and not issubclass(type(found), type) else found
 
@@ -158,6 +113,7 @@ def _line_of(text: Any) -> str:
 
 Files = Mapping[str, str]
 """Files by function, as both are called in profiles."""
+
 
 _known: Final[dict[tuple[str, str], str]] = Remembered()
 """Files of functions, by module and name, as they were before."""
@@ -201,74 +157,6 @@ def _called(file: str) -> str:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     of_cell = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
     return of_cell[1] if of_cell else place_of(file)
-
-
-IN_EACH: Final = (
-    "a Runner call in a thread without a collector was counted in every open collector: open one in that thread"
-)
-
-
-class Watcher(Protocol):
-    """Interface of a collector for the hook."""
-
-    topic: str
-    """Name of the plugin that receives this collector's records, unique to the collector."""
-
-    of_all_contexts: bool
-    """Whether it also measures Runner calls of contexts, such as threads, without a collector."""
-
-    profile: bool
-    """Whether it wants the stacks of threads that process chunks."""
-
-    peak_memory: bool
-    """Whether it wants the peak memory of chunks, for which the kernel's mark is reset."""
-
-    def out_of_reach(self, executor: Any) -> str | None:
-        """Why work on this executor is outside this collector's reach; None if it is not."""
-
-    def take_records(self, records: bytes) -> None:
-        """Take packed records that did not pass through a scheduler."""
-
-    def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value what tasks need if they cannot import it."""
-
-    def span_ensured(self) -> AbstractContextManager[None]:
-        """Context in which tasks are counted in the run's span."""
-
-    def call_began(self, call: str, files: Files) -> None:
-        """Learn the identity of a Runner call that begins, and the files of its processor's functions."""
-
-    def call_runs(self, call: RunnerCall) -> None:
-        """Take the record of a running call, as it would be if the client were lost now."""
-
-    def step(
-        self, executor: Any, call: str | None, *, preprocessing: bool
-    ) -> AbstractContextManager[FromEnvironment | None]:
-        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing.
-
-        It returns what the tasks are to report of their environment.
-        """
-
-    def client_steps(self, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Take what the client's thread did for an executor on Dask."""
-
-    def chunks_lost(self, reason: str, call: str | None = None) -> None:
-        """Record why the chunks of this Runner call are missing, or of all of them."""
-
-    def items_requested(self, call: str, items: Sequence[Any]) -> None:
-        """Record what a Runner call requested: files for preprocessing, or chunks."""
-
-    def requests_unknown(self) -> None:
-        """Record that a Runner call's requests are unknown."""
-
-    def call_ended(self, call: RunnerCall) -> None:
-        """Take the record of a finished Runner call."""
-
-    def fetch_records(self) -> None:
-        """Fetch the records of finished Runner calls."""
-
-    def note(self, problem: str) -> None:
-        """Add a problem to the measurement."""
 
 
 class Watchers(tuple[Watcher, ...]):
@@ -320,26 +208,24 @@ def remove(watcher: Watcher) -> None:
 
 def watchers() -> Watchers:
     """Open collectors of this context; for a thread that never had one, all that measure such threads as well."""
-    if here.get() is not None:
-        return _of_this_context()
     with lock:
-        found = _of_all_contexts()
-        if any(other not in _outer[found[-1].topic] for other in found[:-1]):
-            found.note(IN_EACH)
+        found = _watching()
+        if here.get() is None and any(other not in _outer[found[-1].topic] for other in found[:-1]):
+            found.note(
+                "a Runner call in a thread without a collector was counted in every open collector: "
+                "open one in that thread"
+            )
         return found
 
 
 def is_watched() -> bool:
     """Whether a collector measures the Runner calls of this context."""
-    return bool(_of_all_contexts() if here.get() is None else _of_this_context())
+    return bool(_watching())
 
 
-def _of_this_context() -> Watchers:
-    return Watchers(watcher for watcher in here.get() or () if watcher in active)
-
-
-def _of_all_contexts() -> Watchers:
-    return Watchers(watcher for watcher in list(active) if watcher.of_all_contexts)
+def _watching() -> Watchers:
+    ours = here.get()
+    return Watchers(each for each in list(active) if (each.of_all_contexts if ours is None else each in ours))
 
 
 class OpenCall:
@@ -353,10 +239,9 @@ class OpenCall:
         self._runner = runner
         self._known: Row = {"processor": self._class}
         """Fields of its record."""
-        with reported(watchers.note, "the processor is called by its class", Exception):
-            self._known["processor"] = name_of_processor(processor)
         self._files_of_functions: Files = {}
-        with reported(watchers.note, "the profile may lack names of files", Exception):
+        with reported(watchers.note, "the processor is known by its class alone", Exception):
+            self._known["processor"] = name_of_processor(processor)
             self._files_of_functions = files_of_functions(processor)
 
     @contextmanager
@@ -397,17 +282,15 @@ class OpenCall:
     def process_chunks(self, items: Sequence[Any]) -> None:
         """Record the chunks passed to the executor."""
         self._known["chunks"] = len(items)
-        self._items_requested(items)
-        with reported(self.watchers.note, "the fileset has no fingerprint", (AttributeError, TypeError, ValueError)):
+        with reported(self.watchers.note, "the fileset has no fingerprint", Exception):
             self._known["fileset"] = fingerprint(items)
-        self._tell_running()
+        self._items_requested(items)
 
     def preprocess_files(self, items: Sequence[Any]) -> None:
         """Record the files passed to the executor for preprocessing."""
         with reported(self.watchers.note, "the files of preprocessing were not counted", Exception):
             self._known["files"] = self._known.get("files", 0) + len(items)
-            self._items_requested(items)
-        self._tell_running()
+        self._items_requested(items)
 
     def take_result(self, items: Sequence[Any], result: Any) -> None:
         """Learn which chunks an executor gave back although one of them failed."""
@@ -417,12 +300,14 @@ class OpenCall:
                     self._known["kept"] = [number for number, item in enumerate(items) if item in processed]
 
     def _items_requested(self, items: Sequence[Any]) -> None:
-        with reported(self.watchers.note, "the requests of a Runner call were not recorded", Exception):
-            for watcher in self.watchers:
-                watcher.items_requested(self.id, items)
-            return
         for watcher in self.watchers:
-            watcher.requests_unknown()
+            known = False
+            with reported(watcher.note, "the requests of a Runner call were not recorded", Exception):
+                watcher.items_requested(self.id, items)
+                known = True
+            if not known:
+                watcher.requests_unknown()
+        self._tell_running()
 
     def _tell_running(self) -> None:
         """Tell the collectors what is known of the call, in case that the client is lost before it ends."""
@@ -454,8 +339,7 @@ def fingerprint(items: Iterable[Any]) -> str | None:
     """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, independent of chunk size."""
     try:
         files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
-    except AttributeError as error:
-        raise_if_interrupted(error)
+    except AttributeError:
         return None
     clean = {(*redacted_each(texts), identity) for *texts, identity in files}
     return hashlib.sha256(json.dumps(sorted(clean)).encode()).hexdigest()

@@ -162,13 +162,12 @@ def dask_worker() -> Any | None:
     try:
         worker = distributed.get_worker()
         worker.get_current_task()
-    except (KeyError, ValueError) as error:
-        raise_if_interrupted(error)
+    except (KeyError, ValueError):
         return None
     return worker
 
 
-class Carried:
+class CarriedProbe:
     """Callable in place of a function of the user's; the code that it needs is in the collector's worker plugin.
 
     Parameters
@@ -182,51 +181,43 @@ class Carried:
     function : callable
         The user's function, or that which coffea passed to the executor.
     state : tuple
-        Further arguments of what it does.
+        Further arguments of the code.
     """
+
+    code = "probe"
+    """Which part of the code makes the callable."""
 
     def __init__(self, packed: bytes, name: str, topic: str, function: Action, state: tuple[Any, ...]) -> None:
         self._state = (packed, name, topic, function, state)
         self.__name__ = name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _, _, topic, function, _ = self._state
         from distributed import get_worker
 
+        _, name, topic, function, state = self._state
         plugin = get_worker().plugins.get(topic)
-        return function(*args, **kwargs) if plugin is None else self._call(plugin.unpacked(), args, kwargs)
-
-    def _call(self, code: dict[str, Action], args: tuple[Any, ...], kwargs: Row) -> Any:
-        raise NotImplementedError
+        if plugin is not None:
+            function = plugin.unpacked()[self.code](function, name, *state)
+        return function(*args, **kwargs)
 
     def __str__(self) -> str:
         return self.__name__
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("roastcoffea-probe", self._state[4])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.call, (Packed(self._state[0]), *self._state)
 
 
-class CarriedProbe(Carried):
-    """Builds its probe from the code in the plugin, and runs the function in it."""
-
-    def _call(self, code: dict[str, Action], args: tuple[Any, ...], kwargs: Row) -> Any:
-        _, name, _, function, state = self._state
-        return code["probe"](function, name, *state)(*args, **kwargs)
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return ("roastcoffea-probe", self._state[4])
-
-
-class CarriedFunction(Carried):
+class CarriedFunction(CarriedProbe):
     """A measured function where workers lack the package; `state` is what counts as events."""
 
-    def __init__(self, *state: Any) -> None:
-        super().__init__(*state)
-        setattr(self, IS_MEASURED, True)
+    code = "call"
+    __dask_tokenize__ = None  # type: ignore[assignment]
 
-    def _call(self, code: dict[str, Action], args: tuple[Any, ...], kwargs: Row) -> Any:
-        _, _, _, function, state = self._state
-        return code["call"](function, args, kwargs, *state)
+
+setattr(CarriedFunction, IS_MEASURED, True)
 
 
 class Packed:

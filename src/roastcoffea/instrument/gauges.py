@@ -14,9 +14,9 @@ from itertools import accumulate, repeat
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import Any
 
-from roastcoffea.instrument.shared import Action, Remembered, joined, leave, lock_of
+from roastcoffea.instrument.shared import Action, joined, leave, lock_of
 from roastcoffea.interrupts import raise_if_interrupted
 
 try:
@@ -25,10 +25,6 @@ except ImportError:  # Windows has none
     resource = None  # type: ignore[assignment]
 
 _STATE = "_roastcoffea_open_intervals"
-
-
-_earlier_programs: Final[dict[str, int]] = Remembered()
-"""Peak memory of programs that the process ran before this one: the accounting's mark is never below it."""
 
 
 def process_name() -> str:
@@ -47,8 +43,7 @@ def resident_memory() -> int | None:
         import psutil
 
         return int(psutil.Process().memory_info().rss)
-    except ImportError as error:
-        raise_if_interrupted(error)
+    except ImportError:
         return None
 
 
@@ -71,11 +66,6 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
         return None, resident_memory()
 
 
-def _highest_by_usage() -> int | None:
-    """High-water mark from the system's accounting, at a tenth of the cost; see `Interval` for when it is valid."""
-    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def switches() -> int | None:
     """How often this thread gave up its core of its own accord; None where nothing tells."""
     this_thread = getattr(resource, "RUSAGE_THREAD", None)
@@ -96,36 +86,35 @@ def _restart_highest_resident_memory() -> bool:
     return True
 
 
-class _OfThread:
+class OfThread:
     """A file of the kernel's about this thread, until `close`: opening takes several times as long as reading.
 
     Without `close` an object in C closes it, because Python drops what handlers of signals raise in `__del__`.
     """
 
-    name: str
     read = 0
     """Bytes that were read of it."""
 
     _closing: Any = None
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         try:
-            self._file = os.open(f"/proc/thread-self/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(f"/proc/thread-self/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise_if_interrupted(error)
             self._file = -1
         else:
             self._closing = select.epoll.fromfd(self._file)
 
-    def _second_word(self) -> int | None:
-        """The second word in it; None if the system does not report it."""
+    def text(self) -> bytes:
+        """What is in it; empty if the system does not report it."""
         try:
-            text = os.pread(self._file, 256, 0)
-            self.read += len(text)
-            return int(text.split(None, 2)[1])
-        except (OSError, IndexError, ValueError) as error:
+            text = os.pread(self._file, 512, 0)
+        except OSError as error:
             raise_if_interrupted(error)
-            return None
+            return b""
+        self.read += len(text)
+        return text
 
     def close(self) -> None:
         """Close the file."""
@@ -134,30 +123,28 @@ class _OfThread:
             self._closing.close()
 
 
-class CoreWait(_OfThread):
+class CoreWait(OfThread):
     """Time for which this thread was runnable without a core."""
 
-    name = "schedstat"
+    def __init__(self) -> None:
+        super().__init__("schedstat")
 
     def seconds(self) -> float | None:
         """Seconds since the thread started; None if the system does not report them."""
-        waited = self._second_word()
-        return None if waited is None else waited * 1e-9
+        text = self.text()
+        return int(text.split(None, 2)[1]) * 1e-9 if text else None
 
 
-class BytesRead(_OfThread):
+class BytesRead(OfThread):
     """Bytes that this thread read with `read()` and its like, from files, pipes and the kernel; not through mmap."""
 
-    name = "io"
+    def __init__(self) -> None:
+        super().__init__("io")
 
     def bytes(self) -> int | None:
         """Bytes since the thread started, without those of this file; None if the system does not report them."""
-        own, read = self.read, self._second_word()
-        return None if read is None else read - own
-
-
-SHORTEST: Final = 2e-3
-"""Shortest wait, in seconds, for which the thread's run queue is read: that costs a system call."""
+        own, text = self.read, self.text()
+        return int(text.split(None, 2)[1]) - own if text else None
 
 
 class Delays:
@@ -169,7 +156,8 @@ class Delays:
     """Wall time minus CPU time of that thread at the last reading of its run queue."""
     delay = 0.0
     """Result of that reading."""
-    shortest, answers = SHORTEST, 0
+    shortest, answers = 2e-3, 0
+    """Shortest wait, in seconds, for which the thread's run queue is read: that costs a system call."""
     waits_since = 0.0
     """Wall time minus CPU time of that thread when it started to wait for a basket."""
 
@@ -179,21 +167,22 @@ class Delays:
         `off_core` is the thread's wall time minus its CPU time.
         """
         waited = off_core - self.waits_since
-        return 0.0 if self.core_wait is None or waited < self.shortest else min(self._asked(off_core), waited)
+        return 0.0 if waited < self.shortest else min(self._asked(off_core), waited)
 
     def waits(self, off_core: float) -> None:
         """Record that the thread waits from now on: earlier time is not part of this wait."""
         self.waits_since = off_core
-        if self.core_wait is not None and off_core - self.off_core > 2 * self.shortest:
+        if off_core - self.off_core > 2 * self.shortest:
             self._asked(off_core)
 
     def _asked(self, off_core: float) -> float:
         """Seconds for which the thread waited for a core since the last reading."""
-        self.off_core = off_core
-        before, self.delay = self.delay, (self.core_wait and self.core_wait.seconds()) or self.delay
-        self.answers += 1
-        # a chunk may wait thousands of times: after sixteen readings only waits of twice that length are read
-        self.shortest = SHORTEST * (1 << self.answers // 16)
+        before, self.off_core = self.delay, off_core
+        if self.core_wait is not None:
+            self.delay = self.core_wait.seconds() or before
+            self.answers += 1
+            # a chunk may wait thousands of times: after sixteen readings only waits of twice that length are read
+            self.shortest = 2e-3 * (1 << self.answers // 16)
         return self.delay - before
 
 
@@ -201,8 +190,7 @@ class Interval:
     """Memory of the process from construction to `close`, and the number of overlapping intervals.
 
     The kernel keeps one high-water mark per process. Each new interval passes the mark to the open intervals and resets
-    it, so that nested and overlapping intervals all see their own peak. The accounting's mark is never below that of a
-    program that the process ran before: it is valid for a single interval that starts with at least that much.
+    it, so that nested and overlapping intervals all see their own peak.
 
     Parameters
     ----------
@@ -225,15 +213,7 @@ class Interval:
                 for other in tuple(self._state.open):
                     other.raise_peak(mark)
             self._exact = peak and _restart_highest_resident_memory()
-            usage = _highest_by_usage() if self._exact else None
-            if usage is not None and usage > _earlier_programs.get("at most", usage):
-                # because the mark was just reset
-                self._by_usage, self.before = True, usage
-            else:
-                self.before = resident_memory()
-                self._by_usage = usage is not None and self.before is not None and usage <= self.before + (1 << 20)
-                if usage is not None and self._by_usage:
-                    _earlier_programs["at most"] = usage
+            self.before = resident_memory()
             self.peak = self.before if peak else None
             self._mark_before = None if self._exact or not peak else _highest_and_resident_memory()[0]
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
@@ -253,12 +233,7 @@ class Interval:
     def close(self) -> None:
         """End the interval; `peak` stays None if the system does not report it."""
         with lock_of(self._state):
-            if self.peak is None:
-                mark, self.after = None, resident_memory()
-            elif self._by_usage and len(self._state.open) == 1:
-                mark, self.after = _highest_by_usage(), resident_memory()
-            else:
-                mark, self.after = _highest_and_resident_memory()
+            mark, self.after = (None, resident_memory()) if self.peak is None else _highest_and_resident_memory()
             leave(self._state, self)
             # the kernel's mark is exact only while the memory is held: a later reading of the same peak may be lower
             for other in tuple(self._state.open):

@@ -82,12 +82,10 @@ class ClientSteps:
         if isinstance(message, Mapping) and message.get("op") == "update-graph":
             try:
                 frames = message["expr_ser"].frames if "expr_ser" in message else message["graph_frames"]
-                size, tasks = sum(memoryview(frame).nbytes for frame in frames), len(message["keys"])
-            except (AttributeError, KeyError, TypeError) as error:  # a version with another form: not known
-                raise_if_interrupted(error)
-            else:
-                size, tasks = size + (self._graph.get("graph_bytes") or 0), tasks + (self._graph.get("tasks") or 0)
-                self._graph = {"graph_bytes": size, "tasks": tasks}
+                sent = {"graph_bytes": sum(memoryview(each).nbytes for each in frames), "tasks": len(message["keys"])}
+            except (AttributeError, KeyError, TypeError):  # a version with another form: not known
+                return
+            self._graph = {name: number + (self._graph.get(name) or 0) for name, number in sent.items()}
 
     def rows(self) -> Iterator[Row]:
         """All steps, after the executor call."""
@@ -112,8 +110,8 @@ _steps: Final[ContextVar[ClientSteps | None]] = ContextVar("roastcoffea_steps", 
 
 
 @contextmanager
-def recorded_steps(client: Any, call: str | None, work: str, take: Callable[[list[Row]], None]) -> Iterator[None]:
-    """Context in which an executor works on this thread with a client; its steps are taken at the end."""
+def recorded_steps(client: Any, call: str | None, work: str, found: Watchers) -> Iterator[None]:
+    """Context in which an executor works on this thread with a client; collectors learn its steps at the end."""
     for name in STEP_OF:
         _patch_owner(type(client), name, _with_steps)
     steps = ClientSteps(call, work)
@@ -122,7 +120,10 @@ def recorded_steps(client: Any, call: str | None, work: str, take: Callable[[lis
         yield
     finally:
         _steps.reset(token)
-        take(list(steps.rows()))
+        rows = list(steps.rows())
+        for watcher in found:
+            with reported(watcher.note, "what the client did for an executor was not recorded", Exception):
+                watcher.client_steps(rows)
 
 
 def _with_steps(original: Action) -> Action:
@@ -188,7 +189,7 @@ def take_new_records() -> None:
 def end_open_calls(watcher: Watcher, error: BaseException) -> None:
     """Deliver what was recorded of active Runner calls as failed calls: the process is about to end."""
     for executor_call in list(open_executor_calls):
-        executor_call.take_all_for(watcher)
+        executor_call.take_new(again=True)  # what was interrupted as it was taken would be lost
     for call in list(calls.open_calls):
         call.end_for(watcher, error)
 
@@ -320,13 +321,15 @@ class ExecutorCall:
         self._environment: FromEnvironment | None = None
         self._spool: str | None = None
         self._read: dict[str, int] = {}
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
         here = name is None and not self._on_dask
-        reasons = {watcher: None if here else watcher.out_of_reach(executor) for watcher in watchers}
-        self._reached = Watchers(watcher for watcher in watchers if reasons[watcher] is None)
-        for watcher, reason in reasons.items():
-            if reason is not None:
+        reached = []
+        for watcher in watchers:
+            if here or (reason := watcher.out_of_reach(executor)) is None:
+                reached.append(watcher)
+            else:
                 self._missing([watcher], f"of the {type(executor).__name__} were not recorded: {reason}")
+        self._reached = Watchers(reached)
 
     def _missing(self, watchers: Iterable[Watcher], reason: str) -> None:
         for watcher in watchers:
@@ -376,13 +379,8 @@ class ExecutorCall:
                 self._environment = stack.enter_context(step) or self._environment
             if self._on_dask and self._reached:
                 work = PREPROCESSING if self._name is None else PROCESSING
-                stack.enter_context(recorded_steps(self._executor.client, self._call, work, self._take_steps))
+                stack.enter_context(recorded_steps(self._executor.client, self._call, work, self._reached))
             yield
-
-    def _take_steps(self, steps: list[Row]) -> None:
-        for watcher in self._reached:
-            with reported(watcher.note, "what the client did for an executor was not recorded", Exception):
-                watcher.client_steps(steps)
 
     @contextmanager
     def transport(self) -> Iterator[None]:
@@ -403,19 +401,14 @@ class ExecutorCall:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def take_new(self) -> None:
-        """Take new records from the folder."""
+    def take_new(self, *, again: bool = False) -> None:
+        """Take new records from the folder, or those that were taken before as well."""
         with self._reading, reported(self._reached.note, LOST, Exception):
+            if again:
+                self._read.clear()
             if self._spool is not None:
                 for packed in spooled(self._spool, self._read):
                     self._reached.take_records(packed)
-
-    def take_all_for(self, watcher: Watcher) -> None:
-        """Give a collector the records in the folder so far."""
-        if self._spool is not None and watcher in self._reached:
-            with reported(self._reached.note, LOST, Exception):
-                for packed in spooled(self._spool):
-                    watcher.take_records(packed)
 
     def without_records(self, result: Any) -> Any:
         """Result of the executor, without the records."""

@@ -7,18 +7,17 @@ in it, once for each attempt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
-from roastcoffea.generations import marker_of_opening, with_options
+from roastcoffea.generations import marker_of_opening
 from roastcoffea.instrument.attempt import Attempt, Clocks, columns_of_returned, further
 from roastcoffea.instrument.channels import DaskTask, Transport
 from roastcoffea.instrument.meter.files import FilesMeter
-from roastcoffea.instrument.meter.formats import Meter
 from roastcoffea.instrument.meter.openings import openings_noticed
+from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.shared import Action, Row, made_once
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.interrupts import interrupts_held, raise_if_interrupted
@@ -136,12 +135,12 @@ class _FileWatch:
 
     def started(self) -> Any:
         """A new attempt."""
-        return _Opening(self.task, self.closure, self.probe.added, of_root=self.identity["tree"] is not None)
+        return _Opening(self.task, self.probe.added)
 
     def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
         """Result of coffea's closure, with the attempt's probes inside."""
-        with open_chunk(attempt.chunk), attempt.noticed:
-            return attempt.watched(*args, **kwargs)
+        with open_chunk(attempt.chunk), openings_noticed(attempt.meter, everything=True):
+            return self.closure(*args, **kwargs)
 
     def record(self, attempt: Any, output: Any, error: BaseException | None) -> Row:
         """Record of a finished attempt."""
@@ -176,22 +175,12 @@ class _FileWatch:
 
 
 class TraceWatch(_FileWatch):
-    """The same for coffea's tracing of a dataset's columns, which the client does before it makes chunks.
-
-    `closure` has the function that traces, and after it that of the user and uproot's options, as its last arguments.
-    """
+    """The same for coffea's tracing of a dataset's columns, which the client does before it makes chunks."""
 
     def __init__(self, closure: Action, first: Any, call: str | None, worker: str | None) -> None:
         super().__init__(Probe(closure, "trace", call, of_files=True), first)
         self.closure = closure
         self.identity |= {"worker": worker, "key": None, "run_id": None}
-
-    def started(self) -> _Opening:
-        opening: _Opening = super().started()
-        watched: Any = opening.watched
-        *before, trace, of_user, options = watched.args
-        opening.watched = partial(watched.func, *before, partial(opening.traced, trace), of_user, options)
-        return opening
 
     def record(self, attempt: _Opening, output: Any, error: BaseException | None) -> Row:
         record = super().record(attempt, output, error)
@@ -243,47 +232,22 @@ class _ChunkWatch(_FileWatch):
 class _Opening:
     """One attempt to fetch the metadata of a file."""
 
-    def __init__(self, task: DaskTask, closure: Action, added: Added, *, of_root: bool) -> None:
+    def __init__(self, task: DaskTask, added: Added) -> None:
         self.added = added
-        self.meter = Meter()
-        self.watched = with_options(closure, self.meter.options)
-        self.noticed: AbstractContextManager[Any] = nullcontext()
-        unmetered = self.watched is None
-        if unmetered:
-            self.watched = closure
-            if of_root:
-                self.meter = FilesMeter()
-                self.noticed = openings_noticed(self.meter, everything=True)
-        self.chunk = OpenChunk(self.meter.requested)  # without it, it would seem to be a thread of an open chunk
-        if unmetered:
-            self.chunk.meter = self.meter
+        self.meter = meter = FilesMeter()
+        self.chunk = OpenChunk(meter.requested)  # without it, it would seem to be a thread of an open chunk
+        self.chunk.meter = meter
         self.clocks = Clocks(task)
-
-    def traced(self, trace: Action, *args: Any) -> Any:
-        """Trace columns with the user's function; files that it opens itself count as well."""
-        self.chunk.meter = self.meter
-        with openings_noticed(self.meter):
-            self.meter.in_process = True
-            try:
-                return trace(*args)
-            finally:
-                self.meter.in_process = False
 
     def end(self, error: BaseException | None) -> Row:
         """Close everything and return the record."""
-        meter, others = self.meter, self.meter.others
+        meter = self.meter
         meter.close()
-        requested = meter.requested()
-        transferred = meter.transferred if meter.source and "bytes_transferred" not in meter.unknown else None
-        if others is not None:
-            of_others = others.other_columns(self.added, with_failed=True)
-            other, received = of_others["bytes_other"], of_others["bytes_other_transferred"]
-            requested = None if None in {requested, other} else requested + other
-            transferred = None if None in {transferred, received} else transferred + received
+        unknown = meter.unknown if meter.source else READ  # what Arrow reads of Parquet files is not seen
         return self.clocks.measured() | {
             "preprocessing": True,
-            "bytes_requested": None if "bytes_requested" in meter.unknown else requested,
-            "bytes_transferred": transferred,
+            "bytes_requested": None if "bytes_requested" in unknown else meter.requested(),
+            "bytes_transferred": None if "bytes_transferred" in unknown else meter.transferred,
             "source": meter.source,
             **meter.server_columns(),
             "outcome": OK if error is None else ERROR,

@@ -21,6 +21,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
+from roastcoffea.instrument.gauges import CoreWait, OfThread
 from roastcoffea.instrument.shared import Action, Remembered
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, packed_stacks
@@ -159,7 +160,6 @@ class Stacks:
         self._counts: dict[Stack, list[float]] = {}
         self._codes: dict[int, CodeType | None] = {}
         """By identity, which could be reused later if the code were not kept; None for ours, which are left out."""
-        self._files = [-1, -1]
 
     def run(self, function: Action, *args: Any) -> Any:
         """Call the function and return its result; stacks are those of its calls."""
@@ -177,10 +177,11 @@ class Stacks:
                 sampler.leave(self)
 
     def _begin(self) -> Sampler:
-        self.thread, self._native = threading.get_ident(), threading.get_native_id()
+        self.thread = threading.get_ident()
         self._clock: int | None = None
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(self.thread)
+        self._core_wait, self._stat = CoreWait(), OfThread("stat")
         self._delay: float | None = None
         self.began = self._looked = time.perf_counter()
         self._cpu = time.thread_time()
@@ -196,7 +197,7 @@ class Stacks:
         self._looked = time.perf_counter()
         if self._clock is not None:
             self._cpu = time.clock_gettime(self._clock)
-            self._delay = self._run_delay()
+            self._delay = self._core_wait.seconds()
 
     def sample(self, frame: FrameType | None, now: float, seconds: float) -> None:
         """Count the thread's current stack for this many seconds."""
@@ -207,10 +208,8 @@ class Stacks:
 
     def close(self) -> None:
         """Close the kernel's files."""
-        files, self._files = self._files, [-1, -1]
-        for file in files:
-            if file >= 0:
-                os.close(file)
+        self._core_wait.close()
+        self._stat.close()
 
     def count(self, stack: Stack, seconds: float, shares: tuple[float, ...] = (), samples: int = 1) -> None:
         """Count seconds for a stack; with `UNSAMPLED`, time in which the sampler could not run."""
@@ -233,29 +232,15 @@ class Stacks:
             window = max(now - self._looked, 1e-6)
             core = min(max((time.clock_gettime(self._clock) - self._cpu) / window, 0.0), 1.0)
             rest = 1.0 - core
-            delay = self._run_delay()
+            delay = self._core_wait.seconds()
             waited = 0.0 if delay is None or self._delay is None else (delay - self._delay) / window
             contention = min(waited, rest)
-            if rest - contention > 0.1 and self._read(1, "stat").rpartition(b")")[2].split()[:1] == [b"R"]:
+            if rest - contention > 0.1 and self._stat.text().rpartition(b")")[2].split()[:1] == [b"R"]:
                 contention = rest
         except OSError as error:
             raise_if_interrupted(error)
             return ()
         return core, contention, rest - contention
-
-    def _run_delay(self) -> float | None:
-        """Seconds that the thread has waited for a core since it started; None if not reported."""
-        try:
-            return int(self._read(0, "schedstat").split()[1]) * 1e-9
-        except (OSError, IndexError, ValueError) as error:
-            raise_if_interrupted(error)
-            return None
-
-    def _read(self, place: int, name: str) -> bytes:
-        """Content of a kernel file about the thread; it stays open because opening takes longer than reading."""
-        if self._files[place] < 0:
-            self._files[place] = os.open(f"/proc/self/task/{self._native}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(self._files[place], 512, 0)
 
     def _stack(self, frame: FrameType | None) -> Stack:
         """Functions and lines from the innermost frame to that of the user's function."""

@@ -68,7 +68,7 @@ class TaskAttempt(Attempt):
             did = self.meter.files or self.meter.failed or self._open.entered or self._open.recorded
             records = self.records(home.name, events, result, error)
             if always or did or len(records) > 1:
-                home.take(records, failed=error is not None)
+                home.take(packed_records(records), failed=error is not None)
 
     def records(self, name: str, events: Events, result: Any, error: BaseException | None) -> list[Row]:
         """Records of the run, which has ended: one of its time, and one of each further file that it read."""
@@ -112,25 +112,21 @@ def events_of(result: Any, events: Any) -> int:
     return operator.index(number)
 
 
-class Home:
-    """Where records of the functions of Dask's tasks go, as long as somebody waits for them."""
+class Home(NamedTuple):
+    """Where records of a function go, as long as somebody waits for them."""
 
-    def __init__(self, topics: tuple[str, ...], settings: Settings) -> None:
-        from dask.utils import key_split
-
-        self.settings = settings
-        self.task = DaskTask(topics)
-        self.name = str(key_split(self.task.key))
-        self._transport = Transport(topics)
-        self.complain = partial(self._transport.complain, settings.added)
-
-    def take(self, records: list[Row], *, failed: bool) -> None:
-        """Send records home."""
-        self._transport.deliver(self.task, packed_records(records), None, failed=failed)
+    name: str
+    settings: Settings
+    task: DaskTask
+    complain: Callable[[str], object]
+    take: Callable[..., object]
+    """Takes packed records, and whether the function failed."""
 
 
-def home_of_task(function: Any = None) -> Home | None:  # noqa: ARG001  (where there is no task, its name tells)
+def home_of_task() -> Home | None:
     """Where records of the Dask task on this thread go; None where no collector waits, or a Runner made the task."""
+    from dask.utils import key_split
+
     worker = dask_worker()
     if worker is None:
         return None
@@ -139,7 +135,11 @@ def home_of_task(function: Any = None) -> Home | None:  # noqa: ARG001  (where t
         return None
     topics = tuple(topic for topic in mark.get("collectors", ()) if topic in worker.plugins)
     settings = worker.plugins[topics[-1]].functions if topics else None
-    return None if settings is None else Home(topics, settings)
+    if settings is None:
+        return None
+    task, transport = DaskTask(topics), Transport(topics)
+    take = partial(transport.deliver, task, output=None)
+    return Home(str(key_split(task.key)), settings, task, partial(transport.complain, settings.added), take)
 
 
 def call_measured(
@@ -147,7 +147,7 @@ def call_measured(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     events: Events = None,
-    find_home: Callable[[Any], Any] = home_of_task,
+    find_home: Callable[[], Any] = home_of_task,
     *,
     always: bool = True,
 ) -> Any:
@@ -164,7 +164,7 @@ def call_measured(
     always : bool
         Record it also where it reads nothing.
     """
-    home = None if is_in_chunk() else find_home(function)
+    home = None if is_in_chunk() else find_home()
     attempt = None
     try:
         if home is not None:
@@ -202,7 +202,12 @@ class MeasuredTask(StandIn):
         return self._inner
 
 
-CARRIED: Final = {"probe": Probe, "call": call_measured}
+def carried_call(function: Action, _name: str, events: Events) -> Action:
+    """What a `CarriedFunction` calls."""
+    return lambda *args, **kwargs: call_measured(function, args, kwargs, events)
+
+
+CARRIED: Final = {"probe": Probe, "call": carried_call}
 """Code that tasks need where workers lack the package."""
 
 
@@ -221,7 +226,7 @@ class Measured:
         setattr(self, IS_MEASURED, True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return call_measured(self._function, args, kwargs, self._events, find_home)
+        return call_measured(self._function, args, kwargs, self._events, partial(find_home, self.__name__))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -280,7 +285,7 @@ def settings_of(backend: str, everything: bool, events: Any, *, profile: bool, p
         raise ValueError("everything=True measures tasks of a Dask client: MetricsCollector(client, everything=True)")
     if checked_events(events) is not None and not everything:
         raise ValueError("events needs everything=True; a function is given its own: measured(function, events=...)")
-    stand_in = functools.partial(MeasuredTask, events=events) if everything else None
+    stand_in = partial(MeasuredTask, events=events) if everything else None
     return Settings(added_patterns(), profile, peak_memory, stand_in)
 
 
@@ -328,7 +333,7 @@ def measured(function: Any = None, *, events: Any = None) -> Any:
     """
     checked_events(events)
     if function is None:
-        return functools.partial(measured, events=events)
+        return partial(measured, events=events)
     if not callable(function):
         raise TypeError(f"measured takes a function, not {type(function).__name__}")
     kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction
@@ -337,28 +342,17 @@ def measured(function: Any = None, *, events: Any = None) -> Any:
     return Measured(function, events)
 
 
-class LocalHome:
-    """Collectors of this process as those to whom records go."""
-
-    def __init__(self, reached: Watchers, name: str) -> None:
-        profile, peak_memory = any(one.profile for one in reached), any(one.peak_memory for one in reached)
-        self.settings = Settings(added_patterns(), profile, peak_memory)
-        self.task = DaskTask()
-        self.name = name
-        self.complain = reached.note
-        self._reached = reached
-
-    def take(self, records: list[Row], *, failed: bool) -> None:  # noqa: ARG002  (there is one way)
-        """Hand records over."""
-        self._reached.take_records(packed_records(records))
-
-
-def find_home(function: Any) -> Home | LocalHome | None:
-    """Where records of a function that runs here go; None without a collector."""
+def find_home(name: str) -> Home | None:
+    """Where records of a function of this name that runs here go; None without a collector."""
     if dask_worker() is not None:
-        return home_of_task(function)
+        return home_of_task()
     if not calls.is_watched():
         return None
     reached = Watchers(watcher for watcher in calls.watchers() if watcher.out_of_reach(None) is None)
-    name = getattr(function, "__name__", type(function).__name__)
-    return LocalHome(reached, name) if reached else None
+    profile, peak_memory = any(one.profile for one in reached), any(one.peak_memory for one in reached)
+    settings = Settings(added_patterns(), profile, peak_memory)
+
+    def take(records: bytes, **_: bool) -> None:
+        reached.take_records(records)
+
+    return Home(name, settings, DaskTask(), reached.note, take) if reached else None

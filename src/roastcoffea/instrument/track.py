@@ -287,20 +287,21 @@ class Sections:
         try:
             stack = self.stacks[get_ident()]
             outer = stack[-1] if stack else None
-            if outer is not None and outer.name == name:
-                gauge = None if kind == TIME or kind in outer.gauged else self._gauge(kind, requested_bytes)
-                entry = EnteredSection(self, outer, kind, gauge, None)
+            path = name if outer is None else f"{outer.path}/{name}"
+            same = outer if outer is not None and outer.name == name else None
+            section = self._sections.get(path) if same is None else same.section
+            if section is None:
+                if len(self._sections) >= MOST_SECTIONS:
+                    self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
+                    return None
+                times = dict.fromkeys(SECTION_COLUMNS[2:6], 0.0)
+                section = self._sections.setdefault(path, {"name": path, "count": 0, **times, "errors": 0})
+            is_gauged = kind == TIME or (same is not None and kind in same.gauged)
+            gauge = None if is_gauged else self._gauge(kind, requested_bytes)
+            entry = EnteredSection(self, same or Pass(name, path, section, kind), kind, gauge, stack)
+            if same is not None:
+                entry.stack = None
             else:
-                path = name if outer is None else f"{outer.path}/{name}"
-                section = self._sections.get(path)
-                if section is None:
-                    if len(self._sections) >= MOST_SECTIONS:
-                        self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
-                        return None
-                    times = dict.fromkeys(SECTION_COLUMNS[2:6], 0.0)
-                    section = self._sections.setdefault(path, {"name": path, "count": 0, **times, "errors": 0})
-                gauge = None if kind == TIME else self._gauge(kind, requested_bytes)
-                entry = EnteredSection(self, Pass(name, path, section, kind), kind, gauge, stack)
                 stack.append(entry.passing)
             if gauge is not None:
                 entry.passing.gauged += (kind,)
@@ -360,8 +361,7 @@ class Sections:
             return
         try:
             worker = distributed.get_worker()
-        except ValueError as error:
-            raise_if_interrupted(error)
+        except ValueError:
             return
         known = {key[-2] for key in tuple(worker.digests_total) if isinstance(key, tuple) and key[-1] == SECTION_UNIT}
         for row in rows:
@@ -434,11 +434,9 @@ class Tracked:
     def __init__(self, kind: str, arguments: tuple[object, ...], most: int) -> None:
         name = arguments[-1] if arguments else None
         if not isinstance(name, str) or len(arguments) > most:
-            call = f"track_{kind}"
-            events = ", events" if kind == BYTES else ""
-            ways = f'takes the name of a section, as text, last: {call}("name") or {call}(self{events}, "name")'
+            ways = f'track_{kind}("name") or track_{kind}(self, "name")'
             found = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
-            raise TypeError(f"{call} {ways}; it was given: {found}")
+            raise TypeError(f"track_{kind} takes the name of a section, as text, last: {ways}; it was given: {found}")
         self._kind = kind
         self._name = name
         self._entry: EnteredSection | None = None
@@ -502,17 +500,14 @@ def record(name: str, value: Any) -> None:
 
 def scalar(name: str, value: Any) -> Value:
     """A scalar as a Python object; TypeError for anything else."""
-    if type(value) in PLAIN:
-        return value  # type: ignore[no-any-return]
+    inner = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+    if type(inner) in PLAIN:
+        return inner  # type: ignore[no-any-return]
     kinds: dict[Any, Any] = {str: str, Integral: int, Real: float}
     for kind, plain in kinds.items():
-        if isinstance(value, kind):
-            return plain(value)  # type: ignore[no-any-return]
-    inner = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
-    if type(inner) not in PLAIN:
-        raise TypeError(f"record takes a number, text, bool or None; {name!r} was given {type(value).__name__}")
-    kept: Value = inner
-    return kept
+        if isinstance(inner, kind):
+            return plain(inner)  # type: ignore[no-any-return]
+    raise TypeError(f"record takes a number, text, bool or None; {name!r} was given {type(value).__name__}")
 
 
 def keep(chunk: OpenChunk, name: str, value: Value) -> None:

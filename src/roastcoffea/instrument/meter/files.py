@@ -32,8 +32,6 @@ OPEN: Final = "open_seconds"
 BUILD: Final = "build_seconds"
 
 MIXED: Final = "the function read Parquet and other files"
-MOST_SPANS: Final = 1000
-"""Ranges of entries that are kept of a tree before they are merged."""
 
 AMOUNTS: Final = ("bytes_requested", "bytes_payload", "bytes_metadata", "baskets")
 OTHER: Final = (
@@ -52,20 +50,14 @@ class TreeRead:
     def __init__(self, name: str | None, leaves: int | None = None) -> None:
         self.name = name
         self.leaves = leaves
-        self._spans: list[tuple[int, int]] = []
-
-    def add(self, start: int, stop: int) -> None:
-        """Take note of entries that are read."""
-        if (start, stop) not in self._spans[-1:]:
-            self._spans.append((start, stop))
-            if len(self._spans) > MOST_SPANS:
-                self._spans = self.spans
+        self.read: set[tuple[int, int]] = set()
+        """Ranges of entries, as they were asked for."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
         """Ranges of entries that were read, in order; they do not touch."""
         found: list[tuple[int, int]] = []
-        for start, stop in sorted(self._spans):
+        for start, stop in sorted(self.read):
             if found and start <= found[-1][1]:
                 found[-1] = found[-1][0], max(stop, found[-1][1])
             elif stop > start:
@@ -123,6 +115,8 @@ class FilesMeter(Meter):
     dataset: str | None = None
     requested_before = 0
     ntuples = False
+    opens_with: tuple[type, str] | None = None
+    """Class of the source with which a file is being opened, and its path."""
 
     def __init__(self, chunk: Tally | None = None) -> None:
         super().__init__()
@@ -140,19 +134,22 @@ class FilesMeter(Meter):
         """File and tree of owners of branches, with the owner: else another one could get its identity."""
         self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._entered: list[list[float]] = []
+        self._asked_for = perf_counter()
 
     # files, as uproot and coffea open and read them
 
     def opening(self, path: Any) -> None:
         """Learn that a file is about to be opened: nothing was requested of it yet."""
         self._file(str(path))
+        self._asked_for = perf_counter()
         if self.without_source is not None:
             self.miss("bytes requested from storage", MIXED, *READ)
         self.requested_at_end = self.requested_at_end or 0
 
     def opened(self, file: Any) -> None:
         """Meter the source of uproot's file, which has been made."""
-        self._watch(file)
+        self.opens_with = None
+        self._watch(file, perf_counter() - self._asked_for)
 
     def not_opened(self, path: Any, source: Any, error: BaseException) -> None:
         """Learn that a file could not be opened; the function may catch the error and go on."""
@@ -161,6 +158,9 @@ class FilesMeter(Meter):
         if id(source) in self._of_sources:
             failed.sources, failed.kinds = [source], [type(source).__name__]
             file.sources = [other for other in file.sources if other is not source]
+        elif self.opens_with is not None:
+            failed.kinds, self.opens_with = [self.opens_with[0].__name__], None
+            self.kinds += failed.kinds
         if not file.sources and not file.trees:
             del self.files[file.path]
         self.failed.append(failed)
@@ -168,7 +168,7 @@ class FilesMeter(Meter):
     def _file(self, path: str | None) -> OpenedFile:
         return self.files.get(path) or self.files.setdefault(path, OpenedFile(path))
 
-    def _watch(self, of_uproot: Any) -> OpenedFile:
+    def _watch(self, of_uproot: Any, seconds: float = 0.0) -> OpenedFile:
         source = of_uproot.source
         file = self._of_sources[id(source)] = self._file(str(of_uproot.file_path))
         other = getattr(vars(source).get("chunks"), "tally", None)
@@ -180,7 +180,7 @@ class FilesMeter(Meter):
             return file
         kinds = len(self.kinds)
         file.requested_before += int(source.num_requested_bytes)
-        watch_source(self, source)
+        watch_source(self, source, seconds)
         file.kinds += self.kinds[kinds:]
         file.sources.append(source)
         return file
@@ -218,7 +218,7 @@ class FilesMeter(Meter):
     def reading(self, owner: Any, start: int, stop: int) -> None:
         """Take note of entries that are about to be read of a tree, or of one of its branches."""
         # climbing from a branch to its tree is done once for each parent
-        self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].add(int(start), int(stop))
+        self._tree(owner.parent if hasattr(type(owner), "basket") else owner)[1].read.add((int(start), int(stop)))
 
     def reading_fields(self, fields: Any, options: Row) -> None:
         """The same for an RNTuple: a negative entry counts from the end."""
@@ -261,17 +261,16 @@ class FilesMeter(Meter):
             file = self._file(str(getattr(source, "name", source)))
             file.kinds = self.kinds
             tree = file.trees[None] = TreeRead(None, self.tree_branches)
-            tree.add(mapping._start, mapping._stop)
+            tree.read.add((mapping._start, mapping._stop))
         if isinstance(metadata, dict) and self.dataset is None and metadata.get("dataset") is not None:
             self.dataset = str(metadata["dataset"])
 
     # times aside: opening files, building events
 
     def times(self) -> tuple[float, ...]:
-        """Clocks of this thread (wall, CPU, delay), and what it has read so far, as `seconds`."""
-        delay = self.core_wait.seconds() if self.core_wait is not None else None
-        read = self.seconds()
-        return perf_counter(), thread_time(), delay or 0.0, *read
+        """Time that this thread has waited for a core, its clocks (wall, CPU), and what it has read, as `seconds`."""
+        read, delay = self.seconds(), None if self.core_wait is None else self.core_wait.seconds()
+        return delay or 0.0, perf_counter(), thread_time(), *read
 
     def begin(self, phase: str) -> str | None:
         """Begin a phase, which may be a part of another one; None on another thread than the function's."""
@@ -335,7 +334,7 @@ class FilesMeter(Meter):
         requested, received = self.requested(), None if "bytes_transferred" in self.unknown else self.transferred
         if with_failed:
             files += [dict.fromkeys(AMOUNTS, 0) | file | {"bytes_metadata": file["bytes_requested"]} for file in failed]
-        elif failed:
+        else:
             requested = None if requested is None else requested - of_failed
             parts = [file["bytes_transferred"] for file in failed]
             received = None if None in (received, *parts) else received - sum(parts)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from operator import attrgetter
+from collections import UserDict
+from operator import attrgetter, getitem
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -11,17 +11,10 @@ from typing import Any, Final
 from roastcoffea.generations import column_readers
 from roastcoffea.instrument.meter.servers import OF_SERVERS, OPTION, watched_source
 from roastcoffea.instrument.meter.tally import (
-    BEGUN,
-    BRANCH,
     BY_BRANCH,
-    DECOMPRESSED,
-    INTERPRETED,
     READ,
-    REQUESTED,
     SIZES,
-    SMALL,
     BranchRead,
-    ReadingThread,
     Shadow,
     StandIn,
     Tally,
@@ -74,23 +67,22 @@ class Decompression(MeteredExecutor):
         try:
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
-            shared = tally.in_line and size < SMALL
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
             return self._inner.submit(task, *args, **kwargs)
-        began = perf_counter() if shared else thread_time()
+        clock = perf_counter if tally.in_line else thread_time
+        began = clock()
         result = task(*args, **kwargs)
-        ended, wall = None if shared else thread_time(), perf_counter()
+        ended = clock()
         try:
-            tally.stepping = thread = get_ident()
-            here = tally.places[thread]
-            if shared and len(here.begun) == REQUESTED:
-                here.begun += (branch, basket, size, began, wall)
+            here = tally.places[get_ident()]
+            if clock is perf_counter:
+                here.begun += (None, None, None, None, branch, basket, size, began, ended)
             else:
-                tally.note_begun(thread, here)
-                if ended is not None:
-                    tally.without_core(thread, wall - ended)
-                tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
+                with tally.lock:
+                    read = tally.branch_read(tally.name_of_branch(branch))
+                    read.add(basket, size)
+                    read.decompress += tally.own(here, ended - began)
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
@@ -105,8 +97,10 @@ class Interpretation(MeteredExecutor):
         tally = self.tally
         if tally is None:
             return self._inner.submit(task, *args, **kwargs)
-        thread = get_ident()
-        began = None if tally.in_line and tally.stepping == thread else thread_time()
+        thread, in_line = get_ident(), tally.in_line
+        here = tally.places[thread]
+        if not (in_line and (here.begun or here.steps)):
+            here.cpu, here.wall = thread_time(), perf_counter()
         result = task(*args, **kwargs)
         ended, wall = thread_time(), perf_counter()
         try:
@@ -119,20 +113,26 @@ class Interpretation(MeteredExecutor):
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
             if (embedded or tally.keeps_baskets) and not tally.is_new(basket):
                 size = 0
-            tally.stepping, here, branch = thread, tally.places[thread], basket.parent
+            branch = basket.parent
             if here.own:
                 off_core = wall - ended
                 if off_core - tally.waits_since > tally.shortest:
-                    tally.without_core(thread, off_core)
+                    here.delay += tally.delayed(off_core)
                 tally.waits_since = off_core
-            begun = here.begun
-            if len(begun) == BEGUN and began is number is None and begun[BRANCH] is branch:
-                begun += (ended, wall, size, None, None, None, None)
+            if in_line:
+                begun = here.begun
+                begun += (thread, here.cpu, here.wall, here.delay, branch, number, size, ended, wall)
                 tally.steps.extend(begun)
                 begun.clear()
+                here.steps, here.delay = True, 0.0
             else:
-                tally.note_begun(thread, here)
-                tally.steps.extend((INTERPRETED, thread, branch, number, size, began, ended, wall))
+                with tally.lock:
+                    read = tally.branch_read(tally.name_of_branch(branch))
+                    if number is not None:
+                        read.add(number, 0)
+                    read.uncompressed += size
+                    read.interpret += tally.own(here, ended - here.cpu)
+            here.cpu, here.wall = ended, wall
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
@@ -195,23 +195,21 @@ def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
     tally.shadow(mapping, "extract_column", ColumnShadow)
 
 
-class CountedCache(StandIn, MutableMapping[Any, Any]):
+class CountedCache(UserDict[Any, Any]):
     """coffea's buffer cache; arrays that it had before this attempt are counted once."""
 
-    __slots__ = ("_known", "_tally")
-
     def __init__(self, cache: Any, tally: Tally) -> None:
-        self._inner, self._tally = cache, tally
+        self.data, self._tally = cache, tally
         self._known: set[Any] = set()
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        found = self._inner.get(key, default)
-        return found if found is default else self._taken(key, found)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.data, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self.data,), 0)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._taken(key, self._inner[key])
-
-    def _taken(self, key: Any, array: Any) -> Any:
+        array = self.data[key]
         with self._tally.lock:
             if key not in self._known:
                 self._known.add(key)
@@ -220,19 +218,7 @@ class CountedCache(StandIn, MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, array: Any) -> None:
         self._known.add(key)
-        self._inner[key] = array
-
-    def __delitem__(self, key: Any) -> None:
-        del self._inner[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._inner
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._inner)
-
-    def __len__(self) -> int:
-        return len(self._inner)
+        self.data[key] = array
 
 
 class ColumnShadow(Shadow):
@@ -326,33 +312,26 @@ class ReadShadow(Shadow):
         cpu = here.source_cpu - before
         try:
             columns = args[0] if args else kwargs.get("columns")
-            names = table.column_names if columns is None else list(columns)
-            for column in names:
-                self._column_read(column, here, cpu / len(names))
+            names, metadata = list(columns or table.column_names), self.original.__self__.metadata
+            groups = [*map(metadata.row_group, range(metadata.num_row_groups))]
+            with tally.lock:
+                for name in names:
+                    read = tally.branch_read(name)
+                    read.decompress += tally.own(here, cpu / len(names))
+                    for number, group in enumerate(groups):
+                        leaves = map(group.column, range(group.num_columns))
+                        ours = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(f"{name}.")]
+                        compressed = sum([leaf.total_compressed_size for leaf in ours])
+                        tally.without_source = (tally.without_source or 0) + compressed
+                        read.add(number, compressed)
+                        read.uncompressed += sum([leaf.total_uncompressed_size for leaf in ours])
         except Exception as problem:
             tally.miss("bytes of columns", problem, *READ)
         return table
 
-    def _column_read(self, column: str, here: ReadingThread, cpu: float) -> None:
-        """Record a column read by Arrow."""
-        tally, metadata = self.tally, self.original.__self__.metadata
-        read = tally.branch_read(column)
-        with tally.lock:
-            read.decompress += tally.own(here, cpu)
-            for group in range(metadata.num_row_groups):
-                row_group = metadata.row_group(group)
-                leaves = map(row_group.column, range(row_group.num_columns))
-                ours = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(f"{column}.")]
-                compressed = sum([leaf.total_compressed_size for leaf in ours])
-                tally.without_source = (tally.without_source or 0) + compressed
-                read.add(group, compressed)
-                read.uncompressed += sum([leaf.total_uncompressed_size for leaf in ours])
-
 
 class Meter(Tally):
     """Meters the reading of one attempt, from `options` to `close`."""
-
-    _of_servers: Row | None = None
 
     def options(self, given: Row) -> Row:
         """Options for `uproot.open` that lead through the meter."""
@@ -360,13 +339,10 @@ class Meter(Tally):
         self.handler = given.get("handler")
         try:
             ours |= {"handler": made_once(watched_source), OPTION: self}
-        except Exception as problem:
-            self.miss("bytes requested from storage", problem, *READ)
-        try:
             for name, kind in EXECUTORS:
                 ours[name] = metered_executor(self, kind, given.get(name))
         except Exception as problem:
-            self.miss("reads ahead of process()", problem)
+            self.miss("bytes requested from storage", problem, *READ)
         return ours
 
     def events_are_built(self, events: Any) -> None:
@@ -394,12 +370,9 @@ class Meter(Tally):
         self.in_line = not self.pools
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
-            try:
-                # options used only for opening cannot be pickled
-                tree.file.options["handler"] = self.handler
-                tree.file.options.pop(OPTION, None)
-            except Exception as problem:
-                self.miss("pickling of the file", problem)
+            # options used only for opening cannot be pickled
+            tree.file.options["handler"] = self.handler
+            tree.file.options.pop(OPTION, None)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = leaves_once(tree, self.file_bytes)
@@ -414,8 +387,8 @@ class Meter(Tally):
 
     def server_columns(self) -> Row:
         """Columns of a record about servers; none where the file was not read from one."""
-        found = self._of_servers if self.servers is None else self.servers.columns
-        return {name: value for name, value in (found or {}).items() if name not in self.unknown}
+        found = {} if self.servers is None else self.servers.columns
+        return {name: value for name, value in found.items() if name not in self.unknown}
 
     def close(self) -> None:
         """Remove all shadows, and release the files."""
@@ -427,15 +400,14 @@ class Meter(Tally):
                 self.servers.settle()
             except Exception as problem:
                 self.miss("the server of the file", problem, *OF_SERVERS[:2])
-            # each holds the other, which only the garbage collector would end
-            self._of_servers, self.servers = self.servers.columns, None
         self.restore()
         for executor in self.executors.values():
             executor.tally = None
         self.requested_at_end = self.requested()
         with self.lock:
             for thread, here in [*self.places.items()]:
-                self.note_begun(thread, here)
+                if here.begun and thread != get_ident():  # its clock cannot be read
+                    self.settle(thread, here, None, here.begun[-1])
             self.add_up(ended=True)
             self.closed = True
         self.sources.clear()

@@ -166,7 +166,7 @@ def _noting(meter: FilesMeter, unknown: tuple[str, ...], action: Action, *args: 
         return None
 
 
-def _in_phase(meter: FilesMeter, phase: str, original: Action, *args: Any, **kwargs: Any) -> Any:
+def _in_phase(phase: str, meter: FilesMeter, original: Action, *args: Any, **kwargs: Any) -> Any:
     begun = _noting(meter, (), meter.begin, phase)
     try:
         return original(*args, **kwargs)
@@ -189,27 +189,21 @@ def _metered(call: Action) -> Action:
     return wrapping
 
 
-@_metered
-def _opening(meter: FilesMeter, original: Action, *args: Any, **kwargs: Any) -> Any:
-    return _in_phase(meter, OPEN, original, *args, **kwargs)
-
-
-@_metered
-def _building(meter: FilesMeter, original: Action, *args: Any, **kwargs: Any) -> Any:
-    return _in_phase(meter, BUILD, original, *args, **kwargs)
+_opening, _building = (_metered(functools.partial(_in_phase, phase)) for phase in (OPEN, BUILD))
 
 
 @_metered
 def _noticed_path(meter: FilesMeter, original: Action, path: Any, *args: Any, **kwargs: Any) -> Any:
     _noting(meter, READ, meter.opening, path)
-    return original(path, *args, **kwargs)
+    meter.opens_with = original(path, *args, **kwargs)
+    return meter.opens_with
 
 
 @_metered
 def _noticed_opening(meter: FilesMeter, original: Action, file: Any, file_path: Any, *args: Any, **kwargs: Any) -> Any:
     _noting(meter, READ, meter.opening, file_path)
     try:
-        return _in_phase(meter, OPEN, original, file, file_path, *args, **kwargs)
+        return _in_phase(OPEN, meter, original, file, file_path, *args, **kwargs)
     except BaseException as error:
         _noting(meter, READ, meter.not_opened, file_path, vars(file).get("_source"), error)
         raise
@@ -278,7 +272,7 @@ def _metered_columns(original: Action) -> Action:
 @_metered
 def _built_events(meter: FilesMeter, original: Action, kind: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
     try:
-        factory = _in_phase(meter, BUILD, original, kind, file, *args, **kwargs)
+        factory = _in_phase(BUILD, meter, original, kind, file, *args, **kwargs)
     except BaseException as error:
         if original.__name__ == "from_parquet":
             _noting(meter, (), meter.not_opened, file, None, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, WHOLE, Shadow, StandIn, Tally
+from roastcoffea.instrument.meter.tally import MOST_VALUES, WAITED, Shadow, StandIn, Tally
 from roastcoffea.instrument.shared import Action, Row
 
 OF_SERVERS: Final = (
@@ -24,9 +25,10 @@ OF_SERVERS: Final = (
 class Servers:
     """What an attempt asked servers for. Answers come in threads of XRootD's client, or in the event loop of fsspec."""
 
-    def __init__(self, tally: Tally, *, transferred: bool, of_xrootd: bool = True) -> None:
-        self._tally = tally
-        self._transferred = transferred
+    def __init__(self, *, transferred: bool, of_xrootd: bool = True) -> None:
+        self.transferred = transferred
+        """Whether the sizes of answers are those of what was transferred."""
+        self.lock = threading.Lock()
         self._files: list[Any] = []
         self.columns: Row = dict.fromkeys(OF_SERVERS) | {"requests": 0, "request_seconds": 0.0}
         """Columns of the opening's record."""
@@ -34,20 +36,17 @@ class Servers:
         if of_xrootd:
             self.columns |= {"opens": 0, "connect_seconds": 0.0, "vector_reads": 0}
 
-    def opened(self, file: Any, seconds: float) -> None:
-        """Learn that a file was opened, and how long that took."""
-        with self._tally.lock:
-            self.columns["opens"] += 1
-            self.columns["connect_seconds"] += seconds
-        self.watch(file)
-
-    def watch(self, file: Any) -> None:
-        """Meter the requests of an open file; a file that is watched already is left as it is."""
+    def watch(self, tally: Tally, file: Any, seconds: float | None = None) -> None:
+        """Meter the requests of a file, which took this many seconds to open if it was opened now."""
+        if seconds is not None:
+            with self.lock:
+                self.columns["opens"] += 1
+                self.columns["connect_seconds"] += seconds
         if not any(file is known for known in self._files):
             self._files.append(file)
             self.locate(file)
             for method, shadow in (("read", RequestShadow), ("vector_read", VectorShadow), ("close", CloseShadow)):
-                self._tally.shadow(file, method, shadow)
+                tally.shadow(file, method, shadow)
 
     def locate(self, file: Any) -> None:
         """Learn which server has the file, behind all redirectors: XRootD's client goes to another one if it is lost.
@@ -56,7 +55,7 @@ class Servers:
         """
         place = file.get_property("DataServer").rpartition("://")[2].partition("/")[0].rpartition("@")[2]
         if endpoint := place.removesuffix(":1094"):
-            with self._tally.lock:
+            with self.lock:
                 if self.columns["endpoint"] not in {None, endpoint}:
                     self.columns["left_endpoint"] = self.columns["endpoint"]
                 self.columns["endpoint"] = endpoint
@@ -66,20 +65,16 @@ class Servers:
         self.locate(file)
         self._files = [known for known in self._files if known is not file]
 
-    def answered(self, seconds: float, size: int = 0, *, vector: bool = False, early: bool) -> None:
+    def answered(self, seconds: float, *, early: bool, vector: bool = False) -> None:
         """Count a request that was answered."""
-        tally, columns = self._tally, self.columns
-        with tally.lock:
-            columns["requests"] += 1
-            columns["request_seconds"] += seconds
+        columns = self.columns
+        with self.lock:
+            for name in ("metadata_request", "request") if early else ("request",):
+                columns[f"{name}s"] += 1
+                columns[f"{name}_seconds"] += seconds
             columns["shortest_request_seconds"] = min(columns["shortest_request_seconds"] or seconds, seconds)
             if vector:
                 columns["vector_reads"] += 1
-            if early:
-                columns["metadata_requests"] += 1
-                columns["metadata_request_seconds"] += seconds
-            if self._transferred and tally.transferred is not None:
-                tally.transferred += size
 
     def settle(self) -> None:
         """Learn which servers have the files that are still open."""
@@ -98,14 +93,14 @@ def watch_own(tally: Tally, source: Any, seconds: float) -> bool:
     resources = [worker.resource for worker in getattr(executor, "workers", ())] if own is None else [own]
     files = [each.file for each in resources if "XRootDResource" in [kind.__name__ for kind in type(each).__mro__]]
     if files:
-        tally.servers = tally.servers or Servers(tally, transferred=True)
+        tally.servers = tally.servers or Servers(transferred=True)
     for file in files:
-        tally.servers.opened(file, seconds / len(files))
+        tally.servers.watch(tally, file, seconds / len(files))
     return bool(files)
 
 
-def watch_requests(tally: Tally, system: Any) -> bool:
-    """Whether each range that is read from this file system is a request that can be counted, as for HTTP and S3.
+def watch_requests(tally: Tally, system: Any) -> Servers | None:
+    """What counts requests if each range that is read from this file system is one, as for HTTP and S3.
 
     Otherwise, the handles that the file system of fsspec-xrootd keeps are metered.
     """
@@ -113,18 +108,19 @@ def watch_requests(tally: Tally, system: Any) -> bool:
     if getattr(system, "protocol", None) == "root":
         try:
             handles = system._readonly_filehandle_cache
-            tally.servers = tally.servers or Servers(tally, transferred=False)
+            tally.servers = tally.servers or Servers(transferred=False)
             tally.shadow(handles, "_open", HandleShadow)
         except Exception as problem:
             tally.servers = None
             tally.miss("requests to the server", problem, *OF_SERVERS)
-        return False
+        return None
     if asyn is None or not isinstance(system, asyn.AsyncFileSystem):
-        return False
+        return None
     if type(system)._cat_ranges is not asyn.AsyncFileSystem._cat_ranges:  # it may merge them
-        return False
-    tally.servers = tally.servers or Servers(tally, transferred=False, of_xrootd=False)
-    return True
+        return None
+    servers: Servers = tally.servers or Servers(transferred=False, of_xrootd=False)
+    tally.servers = servers
+    return servers
 
 
 class HandleShadow(Shadow):
@@ -141,10 +137,8 @@ class HandleShadow(Shadow):
         handle = await self.original(*args, **kwargs)
         seconds = perf_counter() - began
         try:
-            if any(handle is known for known in held):
-                tally.servers.watch(handle)
-            else:
-                tally.servers.opened(handle, seconds)
+            is_new = not any(handle is known for known in held)
+            tally.servers.watch(tally, handle, seconds if is_new else None)
         except Exception as problem:
             tally.miss("requests to the server", problem, *OF_SERVERS)
         return handle
@@ -179,8 +173,10 @@ class RequestShadow(Shadow):
         try:
             status, response = answer
             if status.ok:
-                size = sum([chunk.length for chunk in response.chunks]) if self.vector else len(response)
-                tally.servers.answered(seconds, size, vector=self.vector, early=early)
+                tally.servers.answered(seconds, vector=self.vector, early=early)
+                if tally.servers.transferred:
+                    size = sum([chunk.length for chunk in response.chunks]) if self.vector else len(response)
+                    tally.received(size)
         except Exception as problem:
             tally.miss("requests to the server", problem, *OF_SERVERS, "bytes_transferred")
 
@@ -259,7 +255,7 @@ def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
             tally.transferred = None
         else:
             tally.kinds[-1] += f"({type(system).__name__})"
-            counted = CountedFileSystem(system, tally, asks=watch_requests(tally, system))
+            counted = CountedFileSystem(system, tally, watch_requests(tally, system))
             tally.change(source, "_fs", counted, system)
     except Exception as problem:
         tally.miss("bytes transferred", problem, "bytes_transferred")
@@ -316,31 +312,24 @@ class ChunksShadow(Shadow):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tally, thread = self.tally, get_ident()
-        tally.stepping = None
-        if not (tally.in_process or tally.preloads):
-            tally.note_begun(thread, tally.places[thread])
-            tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
-            return self.original(*args, **kwargs)
         here = tally.places[thread]
+        here.steps = False
+        if tally.in_line:
+            wall, cpu = perf_counter(), thread_time()
+            if here.own:
+                tally.waits(wall - cpu)
+            if here.begun:
+                tally.settle(thread, here, cpu, wall)
+            here.cpu, here.wall, here.delay = cpu, wall, 0.0
+        if not (tally.in_process or tally.preloads):
+            return self.original(*args, **kwargs)
         here.in_chunks = True
         tally.asked.extend(args[:1])
         try:
             if len(tally.steps) > MOST_VALUES:
                 tally.add_up()
-            if here.begun:
-                tally.note_begun(thread, here)
             if tally.in_line:
-                ranges = args[0] if args else None
-                baskets = len(ranges) if type(ranges) is list else 0
-                wall, cpu = perf_counter() if baskets else None, thread_time()
-                if wall is not None and here.own:
-                    tally.waits(wall - cpu)
-                if baskets == 1:
-                    here.begun += (WHOLE, thread, cpu, wall)
-                else:
-                    tally.steps.extend((ASKED, thread, None, baskets, 0, None, cpu, wall))
                 return self.read(*args, **kwargs)
-            tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             queues = [each for each in (*args, *kwargs.values()) if type(each) is Queue]
             if not queues:
                 tally.miss("waiting for storage", "uproot passes no queue to its source", *WAITED)
@@ -364,7 +353,7 @@ class CountedFileSystem(StandIn):
 
     __slots__ = ("_asks", "_tally", "received")
 
-    def __init__(self, system: Any, tally: Tally, *, asks: bool = False) -> None:
+    def __init__(self, system: Any, tally: Tally, asks: Servers | None = None) -> None:
         self._inner = system
         self._tally = tally
         self._asks = asks
@@ -374,20 +363,16 @@ class CountedFileSystem(StandIn):
         early, began = not self._tally.in_process, perf_counter()
         data = self._receiving(self._inner.cat_file, *args, **kwargs)
         if self._asks:
-            self._answered(began, early)
+            self._asks.answered(perf_counter() - began, early=early)
         return data
 
     async def _cat_file(self, *args: Any, **kwargs: Any) -> Any:
         """One of the ranges of `_cat_ranges`."""
         early, began = not self._tally.in_process, perf_counter()
         data = await self._inner._cat_file(*args, **kwargs)
-        self._answered(began, early)
+        if self._asks:
+            self._asks.answered(perf_counter() - began, early=early)
         return data
-
-    def _answered(self, began: float, early: bool) -> None:
-        servers = self._tally.servers  # None once the attempt has ended
-        if servers is not None:
-            servers.answered(perf_counter() - began, early=early)
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
         return self._receiving(self._inner.cat_ranges, *args, **kwargs)
@@ -410,11 +395,10 @@ class CountedFileSystem(StandIn):
         with tally.lock:
             tally.helper_cpu += helper_cpu
             try:
-                if tally.transferred is not None:
-                    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
-                    size = sum([len(piece) for piece in pieces if not isinstance(piece, BaseException)])
-                    self.received += size
-                    tally.transferred += size
+                pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+                size = sum([len(piece) for piece in pieces if not isinstance(piece, BaseException)])
+                self.received += size
+                tally.received(size)
             except Exception as problem:
                 tally.miss("bytes transferred", problem, "bytes_transferred")
         return data

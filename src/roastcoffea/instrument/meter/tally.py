@@ -19,33 +19,19 @@ from roastcoffea.instrument.shared import Action
 from roastcoffea.interrupts import raise_if_interrupted
 from roastcoffea.log.packing import BRANCHES_HAVE
 
-ASKED, INTERRUPTED, DELAYED, DECOMPRESSED, INTERPRETED, WHOLE = range(6)
-"""Steps of reading branches of a TTree.
+VALUES_OF_STEP: Final = 9
+"""A thread that turns the baskets it asks for into arrays itself reads its CPU clock, which is a system call, when it
+asks for them and at the end of each interpretation. What came before that is recorded with it: of each decompression
 
-Decompression and interpretation are recorded as: step, thread, branch, number of the basket (None: already recorded),
-its bytes in the file or uncompressed, CPU time of the thread at the start (None: at the end of the previous step) and
-at the end, wall time at the end. The first has the number of baskets, CPU and wall time; the wall time is None if
-waiting is not recorded. The second has its seconds of CPU and of wall time, the third its seconds without a core.
+    None, None, None, None, branch, number of the basket, its bytes in the file, wall time at the start, and at the end
 
-A thread that also interprets what it decompresses reads its CPU clock, which is a system call, at the end of both if
-the basket is small: the first of them then has its wall time at the start, and no CPU time at the end.
+and of the interpretation
 
-Almost always a thread asks for a single small basket, and does nothing else until it has made an array of it. All of
-that is one step, which takes the values of two: step, thread, CPU and wall time of the request, branch, number of the
-basket, its bytes in the file, wall time at the start of its decompression; then that at its end, CPU and wall time at
-the end of all, and its uncompressed bytes. Until then `ReadingThread.begun` has the first of these values.
+    thread, CPU and wall time at the last reading, seconds without a core since, branch, number of the basket (None: it
+    is known already), its uncompressed bytes, CPU and wall time at the end
+
+where the branch is None if something else followed, and the CPU time if that of another thread is not known.
 """
-
-SMALL: Final = 32768
-"""Bytes of baskets whose decompression and interpretation share a reading of the CPU clock: larger ones take so long
-that a second reading makes no difference."""
-
-VALUES_OF_STEP: Final = 8
-REQUESTED: Final = 4
-BEGUN: Final = 9
-"""Values of `ReadingThread.begun` for a basket that was asked for, and for one that has been decompressed."""
-BRANCH: Final = 4
-"""Where its branch is among them."""
 
 MOST_VALUES: Final = 40_000
 """Values recorded before they are added up."""
@@ -93,38 +79,18 @@ class ReadingThread:
     """CPU time measured separately, which does not belong to the current field or column."""
     in_chunks = False
 
-    wall: float | None = None
-    cpu = 0.0
-    """Times at the last reading of the CPU clock, if the thread itself decompresses baskets."""
-    last = 0.0
-    """Wall time at the end of the previous step."""
     delay = 0.0
     """Seconds without a core since that reading."""
-    awaited = 0
-    """Number of baskets still to arrive."""
-    mark = 0.0
-    """CPU time at the end of the previous step."""
+    steps = False
+    """Whether that reading was at the end of a step, after which it has asked for nothing."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own
         """Whether it is the thread that made the meter."""
+        self.cpu, self.wall = thread_time(), perf_counter()
+        """Times at the last reading of the CPU clock, if the thread itself decompresses baskets."""
         self.begun: list[Any] = []
-        """First values of a step with a whole basket, which was asked for alone."""
-        self.steps: list[tuple[BranchRead, float, float | None]] = []
-        """Decompression since that reading: branch, duration, and time since the previous step, if it was awaited."""
-
-    def read_clocks(self, cpu: float, wall: float | None) -> None:
-        """Begin anew at these times."""
-        self.mark = self.cpu = cpu
-        self.wall, self.delay = wall, 0.0
-        self.last = wall or 0.0
-
-    def begins(self, began: float | None, ended: float) -> float:
-        """CPU time from which a step counts: not before the end of a step inside it."""
-        if began is None:
-            return self.mark
-        # a later end belongs to another thread that had the same identity
-        return max(began, self.mark) if self.mark <= ended else began
+        """Decompression since the last reading."""
 
 
 class ReadingThreads(dict[int, ReadingThread]):
@@ -140,160 +106,6 @@ class ReadingThreads(dict[int, ReadingThread]):
         return self.setdefault(thread, ReadingThread(own=thread == self.own))
 
 
-class Steps:
-    """Steps of all threads of an attempt added up."""
-
-    read = 0.0
-    """Time for which the thread has waited for storage so far."""
-    helper_cpu = 0.0
-    """CPU time of other threads so far."""
-    name_of_branch: Callable[[Any], Any]
-
-    def __init__(self) -> None:
-        # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
-        self.branches: dict[Any, BranchRead] = {}
-        self.places = ReadingThreads()
-
-    def branch_read(self, name: Any) -> BranchRead:
-        """The branch, field or column of this name."""
-        return self.branches.get(name) or self.branches.setdefault(name, BranchRead())
-
-    def add_steps(self, noted: Iterable[Any]) -> None:
-        """Add up steps in order, `VALUES_OF_STEP` values each."""
-        places, branches, name_of = self.places, self.branches, self.name_of_branch
-        steps = zip(*[iter(noted)] * VALUES_OF_STEP, strict=True)
-        for values in steps:
-            if values[0] != WHOLE:
-                self._add_step(*values)
-                continue
-            # adds the same as its three steps would, in less time
-            _, thread, cpu, asked, branch, basket, size, began = values
-            made, ended, wall, uncompressed, _, _, _, _ = next(steps)
-            here = places[thread]
-            if here.steps:
-                self._settle(here, cpu, asked)
-            name = name_of(branch)
-            read = branches.get(name)
-            if read is None:
-                read = branches[name] = BranchRead()
-            if basket in read.sizes:
-                read.again += size
-            else:
-                read.sizes[basket] = size
-            read.uncompressed += uncompressed
-            had, passed, between = ended - cpu, wall - asked, began - asked
-            waited = passed - had
-            waited = between if waited > between else waited if waited > 0.0 else 0.0
-            busy = had / (passed - waited) if passed > waited + had else 1.0
-            read.read = waited if read.read is None else read.read + waited
-            if here.own:
-                self.read += waited
-                read.decompress += (made - began) * busy
-                read.interpret += (wall - made) * busy
-            else:
-                self.helper_cpu += (wall - began) * busy
-            here.mark = here.cpu = ended
-            here.wall = here.last = wall
-            here.delay, here.awaited = 0.0, 0
-
-    def _add_step(  # noqa: PLR0917
-        self, step: int, thread: int, branch: Any, basket: Any, size: int, began: Any, ended: Any, wall: Any
-    ) -> None:
-        """Add one step."""
-        here = self.places[thread]
-        if step == ASKED:
-            if here.steps:
-                self._settle(here, ended, here.last if wall is None else wall)
-            here.awaited = basket
-            here.read_clocks(ended, wall)
-            return
-        if step == INTERRUPTED:
-            if here.wall is not None:
-                # seconds that were not spent on baskets
-                here.wall, here.last, here.cpu = here.wall + wall, here.last + wall, here.cpu + ended
-            return
-        if step == DELAYED:
-            here.delay += wall
-            return
-        read, waits = self.branch_read(self.name_of_branch(branch)), False
-        if step == DECOMPRESSED:
-            read.add(basket, size)
-            if here.wall is not None and here.awaited > 0:
-                here.awaited, waits = here.awaited - 1, True
-            if ended is None:
-                # only wall times are known until the CPU clock is read
-                since = max(began - here.last, 0.0) if waits else None
-                here.steps.append((read, wall - max(began, here.last), since))
-                here.last = wall
-                return
-            self._settle_before(here, began)
-            if waits:
-                self._waited(here, read, max(wall - (here.wall or 0.0) - ended + here.cpu - here.delay, 0.0))
-            read.decompress += self.own(here, ended - here.begins(began, ended))
-        else:
-            if basket is not None:
-                # it came with the tree, without a request of its own
-                read.add(basket, 0)
-            read.uncompressed += size
-            self._settle_before(here, began)
-            cpu = self._settle(here, ended, wall) if here.steps else ended - here.begins(began, ended)
-            read.interpret += self.own(here, cpu)
-        here.read_clocks(ended, None if here.wall is None else wall)
-
-    def _settle_before(self, here: ReadingThread, cpu: float | None) -> None:
-        """Count what came before a step at the start of which the CPU clock was read."""
-        if cpu is not None and here.steps:
-            self._settle(here, cpu, here.last)
-            here.read_clocks(cpu, here.last)
-
-    def own(self, here: ReadingThread, cpu: float) -> float:
-        """CPU time of the meter's own thread; that of others is what helpers took."""
-        if here.own:
-            return cpu
-        self.helper_cpu += cpu
-        return 0.0
-
-    def _waited(self, here: ReadingThread, read: BranchRead, waited: float) -> None:
-        read.read = (read.read or 0.0) + waited
-        if here.own:
-            self.read += waited
-
-    def _settle(self, here: ReadingThread, cpu: float, wall: float) -> float:
-        """CPU time of what ends now, after that of the decompression since the clock was last read is known.
-
-        Without its core, and in no queue for one, a thread waits for baskets, as far as there was time for that between
-        the steps. What it had of the core in the rest of the time is that of each step in proportion.
-        """
-        steps, here.steps = here.steps, []
-        rest = max(wall - here.last, 0.0)
-        between = sum([since or 0.0 for _, _, since in steps])
-        waited, busy = 0.0, 1.0
-        if here.wall is not None:
-            passed, had = wall - here.wall, cpu - here.cpu
-            waited = min(max(passed - had - here.delay, 0.0), between)
-            busy = min(max(had / (passed - waited), 0.0), 1.0) if passed > waited else 1.0
-        for read, seconds, since in steps:
-            read.decompress += self.own(here, seconds * busy)
-            if since is not None:
-                self._waited(here, read, waited * since / between if between else 0.0)
-        return rest * busy
-
-    def settle_rest(self) -> None:
-        """Count decompression that no interpretation followed, such as that of what never came."""
-        me = get_ident()
-        for thread, here in [*self.places.items()]:
-            if not here.steps:
-                continue
-            if thread == me:
-                cpu, wall = thread_time(), perf_counter()
-            else:
-                # its clock cannot be read: what passed between its steps was waiting
-                between = sum([since or 0.0 for _, _, since in here.steps])
-                cpu, wall = here.cpu + here.last - (here.wall or here.last) - between, here.last
-            self._settle(here, cpu, wall)
-            here.read_clocks(cpu, wall)
-
-
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
 WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_seconds")
@@ -304,7 +116,7 @@ OF_CLASS: Final = object()
 """Marks an attribute that came from the class itself."""
 
 
-class Tally(Delays, Steps):
+class Tally(Delays):
     """What one attempt has read so far.
 
     A shadow that is not removed holds its object weakly: otherwise the data in it would wait for the garbage collector.
@@ -340,9 +152,6 @@ class Tally(Delays, Steps):
     closed = False
     pools = False
     """Whether executors of the user are involved."""
-    stepping: int | None = None
-    """Thread of the last step, unless baskets were requested since."""
-
     others: Any = None
     """What meters the files that process() opens itself, once it opened one."""
     reads: Any = None
@@ -354,8 +163,15 @@ class Tally(Delays, Steps):
     unknown: frozenset[str] = frozenset()
     """Columns of a chunk's record that could not be metered."""
 
+    read = 0.0
+    """Time for which the thread has waited for storage so far."""
+    helper_cpu = 0.0
+    """CPU time of other threads so far."""
+
     def __init__(self) -> None:
-        super().__init__()
+        # few objects, because each brings the next garbage collection nearer, which takes a worker some 0.4 s
+        self.branches: dict[Any, BranchRead] = {}
+        self.places = ReadingThreads()
         self.steps: list[Any] = []
         """Steps of threads reading branches of a TTree, not yet added up: `VALUES_OF_STEP` values per step.
 
@@ -371,6 +187,68 @@ class Tally(Delays, Steps):
         """Objects, names of their attributes, and the previous values."""
         self.executors: dict[type, Any] = {}
         """Executors that record steps, by class."""
+
+    def branch_read(self, name: Any) -> BranchRead:
+        """The branch, field or column of this name."""
+        return self.branches.get(name) or self.branches.setdefault(name, BranchRead())
+
+    def add_steps(self, noted: Iterable[Any]) -> None:  # noqa: PLR0912  (a call takes longer than a step)
+        """Add up steps in order, `VALUES_OF_STEP` values each.
+
+        Without its core, and in no queue for one, a thread waits for baskets, as far as there was time for that between
+        its steps. What it had of the core in the rest of the time is that of each step in proportion.
+        """
+        own, known, read = self.places.own, None, BranchRead()
+        begun: list[tuple[Any, ...]] = []
+        rows = zip(*[iter(noted)] * VALUES_OF_STEP, strict=True)
+        for thread, cpu, asked, delay, branch, basket, size, ended, wall in rows:
+            if thread is None:
+                begun.append((branch, basket, size, ended, wall))
+                continue
+            last, between = asked, 0.0
+            for _, _, _, start, end in begun:
+                if start > last:
+                    between += start - last
+                last = end
+            passed = wall - asked
+            had = passed - between if ended is None else ended - cpu
+            waited = passed - had - delay
+            waited = between if waited > between else waited if waited > 0.0 else 0.0
+            busy = had / (passed - waited) if passed > waited + had else 1.0
+            last = asked
+            for of, number, compressed, start, end in begun:
+                if of is not known:
+                    known, read = of, self.branch_read(self.name_of_branch(of))
+                read.add(number, compressed)
+                read.read = (read.read or 0.0) + (waited * (start - last) / between if start > last else 0.0)
+                last = end
+                if thread == own:
+                    read.decompress += (end - start) * busy
+                else:
+                    self.helper_cpu += (end - start) * busy
+            if thread == own:
+                self.read += waited
+            if begun:
+                begun = []
+            if branch is None:
+                continue
+            if branch is not known:
+                known, read = branch, self.branch_read(self.name_of_branch(branch))
+            if basket is not None:
+                # it came with the tree, without a request of its own
+                read.add(basket, 0)
+            read.uncompressed += size
+            if thread == own:
+                read.interpret += (wall - last) * busy
+            else:
+                self.helper_cpu += (wall - last) * busy
+
+    def own(self, here: ReadingThread, cpu: float) -> float:
+        """CPU time of the meter's own thread; that of others is what helpers took."""
+        if here.own:
+            return cpu
+        self.helper_cpu += cpu
+        return 0.0
 
     # results
 
@@ -410,6 +288,12 @@ class Tally(Delays, Steps):
         except Exception as problem:
             self.miss("bytes requested from storage", problem, *READ)
             return None
+
+    def received(self, size: int) -> None:
+        """Count bytes that were transferred, unless another source does not tell."""
+        with self.lock:
+            if self.transferred is not None:
+                self.transferred += size
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
         """Columns of the branches that were read, see `log.packing.packed_records`."""
@@ -498,47 +382,34 @@ class Tally(Delays, Steps):
             ended, now = thread_time(), perf_counter()
             cpu, wall = ended - cpu, now - wall
             waited = max(wall - cpu - (self.delayed(now - ended) if here.own else 0.0), 0.0)
-            if self.in_line:
-                self.note_begun(get_ident(), here)
-                self.steps.extend((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
+            # that is not spent on baskets
+            here.cpu += cpu
+            here.wall += wall
             here.source_cpu += cpu
             here.waited += waited
             if here.own:
                 with self.lock:
                     self.read += waited
 
-    def without_core(self, thread: int, off_core: float) -> None:
-        """Record for how long a thread had no core during a long wait that ends now; `off_core` as for `delayed`."""
-        if off_core - self.waits_since > self.shortest and thread == self.places.own:
-            self.note_begun(thread, self.places[thread])
-            self.steps.extend((DELAYED, thread, None, 0, 0, None, 0.0, self.delayed(off_core)))
-
-    def note_begun(self, thread: int, here: ReadingThread) -> None:
-        """Record the steps of a basket of which another step of this thread keeps it from being recorded as a whole."""
-        if not here.begun:
-            return
-        # another thread may be about to record it as a whole
+    def settle(self, thread: int, here: ReadingThread, cpu: float | None, wall: float) -> None:
+        """Record decompression that no interpretation followed until now."""
         begun, here.begun = here.begun[:], []
-        if len(begun) not in {REQUESTED, BEGUN}:
-            return
-        _, _, cpu, wall, *made = begun
-        self.steps.extend((ASKED, thread, None, 1, 0, None, cpu, wall))
-        if made:
-            branch, basket, size, began, ended = made
-            self.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, None, ended))
+        if begun and begun[-VALUES_OF_STEP] is None:  # else the thread records it itself
+            self.steps.extend((*begun, thread, here.cpu, here.wall, here.delay, None, None, 0, cpu, wall))
 
     def add_up(self, *, ended: bool = False) -> None:
-        """Add up the recorded steps of threads, which may have `ended` or go on."""
+        """Add up the recorded steps of threads, of which this one may have `ended`."""
         with self.lock:
             if ended:
-                self.note_begun(get_ident(), self.places[get_ident()])
+                here = self.places[get_ident()]
+                cpu, wall = thread_time(), perf_counter()
+                self.settle(get_ident(), here, cpu, wall)
+                here.cpu, here.wall, here.delay = cpu, wall, 0.0
             noted = self.steps[:]
             del self.steps[: len(noted)]
             if not self.closed:
                 try:
                     self.add_steps(noted)
-                    if ended:
-                        self.settle_rest()
                 except Exception as problem:
                     self.miss("bytes of branches", problem, *BY_BRANCH)
 
@@ -553,8 +424,7 @@ def branch_path(branch: Any) -> str:
     try:
         # where its properties find them after half a dozen calls
         name, parent = branch._bases[0]._members["fName"], branch._parent
-    except (AttributeError, LookupError, TypeError) as error:
-        raise_if_interrupted(error)
+    except (AttributeError, LookupError, TypeError):
         name, parent = branch.name, branch.parent
     return f"{branch_path(parent)}/{name}" if hasattr(type(parent), "basket") else str(name)
 
