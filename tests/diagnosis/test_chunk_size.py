@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from made_runs import Plan, made_run, plan, savings_of, with_call
 
-from roastcoffea.diagnosis.chunk_size import FILLED, ChunkSize, Memory, largest_file, recommended
+from roastcoffea.diagnosis.chunk_size import ChunkSize, largest_file, recommended
+from roastcoffea.diagnosis.completeness import TARGET, Fit
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, Run
 
 
-def found(plans: list[Plan], workers: int = 2, memory: Memory | None = None) -> ChunkSize:
+def found(plans: list[Plan], workers: int = 2, memory: Fit | None = None) -> ChunkSize:
     return recommended(savings_of(made_run(plans, workers)), memory)
 
 
@@ -66,16 +67,17 @@ def test_no_size_is_beyond_the_largest_file_or_the_memory() -> None:
     whole = found(plans)
     assert whole.size is not None
     assert whole.size <= 7000
-    memory = Memory(base=1e8, per_event=1e6, limit=4e9)
+    memory = Fit(0, "", limit=4_000_000_000, threads=1, baseline=1e8, bytes_per_event=1e6, at_most=False)
     small = found(plans, memory=memory)
     assert small.size is not None
     assert small.size < whole.size
     assert small.memory == memory.peak(small.size)
-    assert small.memory <= FILLED * memory.limit
+    assert small.memory <= TARGET * memory.limit
 
 
 def test_chunks_that_do_not_fit_are_cut_whatever_that_costs() -> None:
-    size = found(equal(3.0, 50_000, 32), memory=Memory(per_event=1e5, limit=2e9))
+    memory = Fit(0, "", limit=2_000_000_000, threads=1, baseline=0.0, bytes_per_event=1e5, at_most=False)
+    size = found(equal(3.0, 50_000, 32), memory=memory)
     assert size.size is not None
     assert size.size <= 12_000
     assert size.reason == "workers already lack memory with the present chunks"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.diagnosis.finding import HIGH, Culprit, Finding, Verdict
+from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
 
 
 def finding(**changes: Any) -> Finding:
@@ -58,8 +58,8 @@ def test_a_saving_that_is_not_known_leaves_two_parts() -> None:
 
 
 def test_severity_follows_the_saving_and_a_result_that_lacks_data_is_the_most_severe() -> None:
-    assert finding(seconds=HIGH * 10.0).severity == "high"
-    assert finding(seconds=HIGH * 10.0 - 0.1).severity == "medium"
+    assert finding(seconds=2.0).severity == "high"
+    assert finding(seconds=2.0 - 0.1).severity == "medium"
     assert finding(seconds=None).severity == "medium"
     assert finding(seconds=None, incomplete=True).severity == "incomplete result"
 

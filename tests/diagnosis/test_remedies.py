@@ -191,7 +191,7 @@ def test_workers_that_left_are_not_retired() -> None:
 @pytest.mark.slow
 def test_a_file_whose_events_compute_long_needs_no_faster_storage() -> None:
     for phase, faster in (("read_seconds", True), ("compute_seconds", False)):
-        slow = Slow("file", "a.root", 3.0, (2.0, 4.0), 30.0, 9, phase, 29.0)
+        slow = Slow("file", "a.root", 3.0, (2.0, 4.0), 30.0, 9, phase)
         assert ("faster storage" in advice("slow file", LIMITED["slow file"](), slow=[slow])) == faster
 
 

@@ -150,7 +150,6 @@ def test_the_phase_that_carries_the_excess_is_named() -> None:
     read, compute = np.where(slow, 0.4 + 3.0, 0.4), wall - 0.4
     (found,) = slowness(by_hand(wall_seconds=read + compute, read_seconds=read, compute_seconds=compute)).slow
     assert (found.name, found.phase) == ("worker 1", "read")
-    assert found.phase_seconds == pytest.approx(30, rel=0.1)
     (found,) = slowness(by_hand(wall_seconds=read + compute, read_seconds=compute, compute_seconds=read)).slow
     assert found.phase == "compute"
     (found,) = slowness(by_hand(wall_seconds=read + compute)).slow
@@ -196,19 +195,7 @@ def test_a_worker_with_one_chunk_is_found_where_others_have_many() -> None:
 
 def test_the_first_chunk_of_a_thread_is_a_factor_of_its_own() -> None:
     table, lifetimes = simulated(np.random.default_rng(1), 400, 4, 3, first=8.0, tails=0.0)
-    found = slowness(table, lifetimes)
-    assert found.slow == []
-    assert found.first_factor == pytest.approx(8, rel=0.5)
-
-
-def test_all_levels_have_factors_with_intervals() -> None:
-    table, lifetimes = simulated(np.random.default_rng(1), 300, 4, 3, slow=[Slower("worker", 2, 5)])
-    factors = slowness(table, lifetimes).factors
-    assert {kind: len(one) for kind, one in factors.items()} == {"worker": 4, "file": 3, "dataset": 1}
-    for row in factors["worker"].to_pylist():
-        truth = 5 if row["name"] == "worker 2" else 1
-        assert row["low"] < truth < row["high"]
-        assert row["factor"] == pytest.approx(truth, rel=0.25)
+    assert slowness(table, lifetimes).slow == []
 
 
 @pytest.mark.parametrize("column", [field.name for field in CHUNK_COLUMNS])

@@ -13,7 +13,6 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import TASK_COLUMNS
 from roastcoffea.replay.stages import (
-    TYPICAL_GAP,
     costs_of,
     first_tasks,
     late_start,
@@ -46,7 +45,7 @@ def test_gap_and_latency() -> None:
 
 
 def test_too_few_tasks_have_the_typical_gap() -> None:
-    assert costs_of(with_gaps(0.5).slice(0, 2)).gap == TYPICAL_GAP
+    assert costs_of(with_gaps(0.5).slice(0, 2)).gap == 1.5e-3
 
 
 def test_merges_by_the_results_that_they_take() -> None:

@@ -14,7 +14,6 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.fitted_storage import (
     ALL,
-    UNSHARED,
     Activity,
     Readers,
     Storage,
@@ -105,9 +104,9 @@ def test_reading_that_became_longer_as_computing_did_may_be_no_sharing() -> None
 
 
 def test_without_reading_storage_is_not_shared() -> None:
-    assert storage_of([]) == UNSHARED
-    assert storage_of([readers(np.zeros(8), [1, 2] * 4, cpu=1.0)]) == UNSHARED
-    assert storage_of([readers(np.full(8, 1e-3), [1, 2] * 4, cpu=1.0)]) == UNSHARED
+    assert storage_of([]) == Storage(ALL, ALL, ALL, 1)
+    assert storage_of([readers(np.zeros(8), [1, 2] * 4, cpu=1.0)]) == Storage(ALL, ALL, ALL, 1)
+    assert storage_of([readers(np.full(8, 1e-3), [1, 2] * 4, cpu=1.0)]) == Storage(ALL, ALL, ALL, 1)
 
 
 def test_a_dataset_of_which_nothing_was_read_tells_nothing_of_storage() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -10,32 +10,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from roastcoffea.diagnosis.completeness import Fit, rounded_down
 from roastcoffea.diagnosis.savings import Calibrated, Removal, Saving, Savings
 from roastcoffea.metrics.statistics import Integers
 from roastcoffea.records.run import FINISHED, Run
-from roastcoffea.replay.changes import ChunkLaw, Chunks, Parts, Pieces, Scenario, by_law, cut, law_of
-
-FILLED: Final = 0.6
-"""Share of a worker's memory up to which Dask does not spill."""
+from roastcoffea.replay.changes import ChunkLaw, Chunks, Parts, Scenario, by_law, cut, law_of
 
 FIXED: Final = ("open_cpu", "open_wait", "overhead")
 """Parts of a chunk's time that do not depend on its size."""
 
 IN_PROCESS: Final = ("read", "decompress", "cpu", "lock", "wait")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Memory of a worker in bytes: base, per event, and limit."""
-
-    base: float = 0.0
-    per_event: float
-    limit: float
-    threads: int = 1
-
-    def peak(self, size: float) -> float:
-        """Bytes needed with chunks of this many events on all threads."""
-        return self.base + self.per_event * size * self.threads
 
 
 class ChunkSize(NamedTuple):
@@ -89,7 +73,7 @@ class ChunkSize(NamedTuple):
 NOTHING: Final = Saving(0.0, 0.0, 0.0)
 
 
-def recommended(savings: Savings, memory: Memory | None = None, reread: float = 0.0) -> ChunkSize:
+def recommended(savings: Savings, memory: Fit | None = None, reread: float = 0.0) -> ChunkSize:
     """Weigh chunk sizes.
 
     Parameters
@@ -112,18 +96,13 @@ class _Weighed:
 
     savings: Savings
     replay: Calibrated
-    memory: Memory | None
+    memory: Fit | None
     reread: float
 
     @cached_property
     def chunks(self) -> list[Chunks]:
         """Chunks with a result, by stage."""
         return [_counted(chunks) for chunks in self.replay.chunks]
-
-    @cached_property
-    def number(self) -> int:
-        """Number of these chunks."""
-        return sum(map(len, self.chunks))
 
     @cached_property
     def events(self) -> Integers:
@@ -142,15 +121,21 @@ class _Weighed:
 
     def best(self) -> ChunkSize:
         """The size that saves most; among equally good ones, the nearest."""
-        whole = sum(float((piece.stop - piece.start).sum()) for piece in map(_whole_files, self.chunks))
+        files = (cut(chunks, int(chunks.stop.max())) for chunks in self.chunks)
+        whole = sum(float((file.stop - file.start).sum()) for file in files)
         if abs(whole / self.events.sum() - 1) > 0.1:
             return self._none("chunks of its files overlap, or many were left out")
         too_large = not self._fits(self.now)
-        found = {size: self._saving(size, even_if=too_large) for size in self._sizes()}
+        removals = {size: self._cut_to(size) for size in self._sizes()}
+        # many small chunks take longest to replay, and seldom save anything
+        found = {
+            size: NOTHING if not too_large and self.replay.saves_nothing(one) else self.savings.changed(one)
+            for size, one in removals.items()
+        }
         if not found:
             return self._none("each file is already one chunk, or chunks of other sizes need too much memory")
-        least = max(one.seconds or 0.0 for one in found.values()) - 0.01 * self.replay.measured
-        good = [size for size, one in found.items() if (one.seconds or 0.0) >= least]
+        least = max(one.seconds for one in found.values()) - 0.01 * self.replay.measured
+        good = [size for size, one in found.items() if one.seconds >= least]
         size = min(good, key=lambda one: abs(np.log(one / self.now)))
         saving = found[size]
         if saving.low <= 0 and not too_large:
@@ -159,12 +144,12 @@ class _Weighed:
             # nothing measured it: process() may be all fixed cost
             removal = self._removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS))
             other = self.savings.changed(removal)
-            saving = saving._replace(low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0))
+            saving = saving._replace(low=min(saving.low, other.low), high=max(saving.high, other.seconds))
         return self._none("workers already lack memory with the present chunks" if too_large else None)._replace(
             size=size,
             saving=saving,
             memory=None if self.memory is None else self.memory.peak(size),
-            removal=self._cut_to(size),
+            removal=removals[size],
         )
 
     def _none(self, reason: str | None) -> ChunkSize:
@@ -178,20 +163,20 @@ class _Weighed:
                 for chunks in self.chunks
                 for place, name in enumerate(chunks.datasets)
             ]
-            in_process = float(sum(sums) / self.number)
+            in_process = float(sum(sums) / len(self.events))
         # coffea cuts a file into chunks of equal size, which lie between half of what was asked for and twice as much
         given = {call.options.get("chunksize") for call in self.savings.run.calls}
         asked = given.pop() if len(given) == 1 else None
         asked = asked if isinstance(asked, int) and asked / 2 <= largest <= 2 * asked else None
         return ChunkSize(
-            None, self.now, NOTHING, fixed / self.number, in_process, reason=reason, asked=asked, largest=largest
+            None, self.now, NOTHING, fixed / len(self.events), in_process, reason=reason, asked=asked, largest=largest
         )
 
     def _sizes(self) -> list[int]:
         """Sizes to try: not above the largest file, and within the available memory."""
         longest, known = largest_file(self.savings.run), max(int(chunks.stop.max()) for chunks in self.chunks)
         # of many chunks only sizes that are not far from the present one: each takes half a second
-        powers = range(-2, 4) if self.number > 100_000 else range(-4, 6)
+        powers = range(-2, 4) if len(self.events) > 100_000 else range(-4, 6)
         sizes = {max(int(float(f"{self.now * 2.0**power:.2g}")), 1) for power in powers if power}
         # if chunks were left out, files may be longer than recorded, so their size is unknown
         sizes = {one for one in sizes if one < known} if longest is None else {min(one, longest) for one in sizes}
@@ -200,28 +185,23 @@ class _Weighed:
         return [rounded_down(size) for size in sorted(sizes) if size >= most and self._fits(size)]
 
     def _fits(self, size: float) -> bool:
-        return self.memory is None or self.memory.peak(size) <= FILLED * self.memory.limit
-
-    def _saving(self, size: int, *, even_if: bool) -> Saving:
-        removal = self._cut_to(size)
-        # many small chunks take longest to replay, and seldom save anything
-        if not even_if and self.replay.saves_nothing(removal):
-            return NOTHING
-        return self.savings.changed(removal)
+        return self.memory is None or self.memory.limit_for(size) <= self.memory.limit
 
     def _cut_to(self, size: int) -> Removal:
         """Chunks of another size, by the law of their duration, if that is known."""
         law = self.law
         if isinstance(law, str):
             return self._removal(lambda chunks: _scaled(chunks, size, self.reread))
-        return self._removal(lambda chunks: _less(by_law(chunks, law, size), self._left(chunks)))
+        return self._removal(lambda chunks: self._by_law(chunks, law, size))
 
-    def _left(self, chunks: Chunks) -> dict[str, float]:
-        """What remains of each part of the chunks after earlier changes, which the law does not know."""
-        every = (_counted(stage.chunks) for stage in self.replay.stages if stage.chunks is not None)
-        before = next((old for old in every if np.array_equal(old.row, chunks.row)), chunks)
-        pairs = zip(Parts._fields, before.parts, chunks.parts, strict=True)
-        return {name: float(now.sum() / old.sum()) for name, old, now in pairs if name != "first" and old.any()}
+    def _by_law(self, chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
+        """Chunks by the law, with what remains of each part after earlier changes, which the law does not know."""
+        before = next((old for old in self.chunks if np.array_equal(old.row, chunks.row)), chunks)
+        made = by_law(chunks, law, size)
+        every = zip(Parts._fields, made.parts, before.parts, chunks.parts, strict=True)
+        return made.with_parts(
+            **{name: part * (now.sum() / old.sum()) for name, part, old, now in every if name != "first" and old.any()}
+        )
 
     def _removal(self, made: Callable[[Chunks], Chunks]) -> Removal:
         """Chunks of another size; start-up belongs to processes, and failures happen, however many chunks there are."""
@@ -252,15 +232,6 @@ def _counted(chunks: Chunks) -> Chunks:
     return chunks if (chunks.row >= 0).all() else chunks.take(np.flatnonzero(chunks.row >= 0))
 
 
-def _whole_files(chunks: Chunks) -> Pieces:
-    return cut(chunks, int(chunks.stop.max()))
-
-
-def _less(chunks: Chunks, left: Mapping[str, float]) -> Chunks:
-    """Chunks with this fraction of each part left."""
-    return chunks.with_parts(**{name: share * getattr(chunks.parts, name) for name, share in left.items()})
-
-
 def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = ()) -> Chunks:
     """Chunks of another size: the same time per event, plus the fixed cost."""
     pieces = cut(chunks, size)
@@ -275,9 +246,3 @@ def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = (
         total, expected = float(made.sum()), float(seconds.sum()) * (part * more + 1 - part)
         parts[name] = made * (expected / total) if total else made
     return chunks.recut(*pieces, Parts(**parts))
-
-
-def rounded_down(size: float) -> int:
-    """Number of events, rounded down to two digits, so that a slightly longer file is still one chunk."""
-    unit = int(10 ** max(len(str(int(size))) - 2, 0))
-    return max(int(size) // unit * unit, 1)

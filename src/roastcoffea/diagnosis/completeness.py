@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy
 
-from roastcoffea.diagnosis.chunk_size import rounded_down
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.facts import known_sum, of_finished_calls, with_outcome
@@ -58,9 +57,19 @@ class Fit(NamedTuple):
             f"{BYTE.text(self.bytes_per_event)} per event"
         )
 
+    def peak(self, events: float) -> float:
+        """Bytes that a worker needs with chunks of this many events on all threads."""
+        return self.baseline + self.threads * self.bytes_per_event * events
+
     def limit_for(self, events: float) -> float:
         """Memory limit of a worker that fits chunks of this many events."""
-        return (self.baseline + self.threads * self.bytes_per_event * events) / TARGET
+        return self.peak(events) / TARGET
+
+
+def rounded_down(size: float) -> int:
+    """Number of events, rounded down to two digits, so that a slightly longer file is still one chunk."""
+    unit = int(10 ** max(len(str(int(size))) - 2, 0))
+    return max(int(size) // unit * unit, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,18 +141,13 @@ def memory_evidence(
     """Evidence about memory, and the chunk size that fits."""
     workers = worker_memory.to_pylist()
     datasets = [] if dataset_memory is None else dataset_memory.to_pylist()
-    typical = _typical_events(run.asked if run.asked is not None and len(run.asked) else chunks)
+    # of the requested chunks, else of the attempted ones
+    every = run.asked if run.asked is not None and len(run.asked) else chunks
+    sizes = [] if every is None else pc.subtract(every["entry_stop"], every["entry_start"]).drop_null().to_numpy()
+    typical = float(np.median(sizes)) if len(sizes) else None
     found = _fit(workers, datasets, typical_before(worker_memory), typical)
     fit, absent = (found, None) if isinstance(found, Fit) else (None, found)
     return MemoryEvidence(workers=workers, datasets=datasets, fit=fit, fit_absent=absent, chunk_events=typical)
-
-
-def _typical_events(chunks: pa.Table | None) -> float | None:
-    """Events of the typical requested chunk, else of the typical attempted chunk."""
-    if chunks is None:
-        return None
-    sizes = pc.subtract(chunks["entry_stop"], chunks["entry_start"]).drop_null().to_numpy()
-    return float(np.median(sizes)) if len(sizes) else None
 
 
 def _fit(workers: Sequence[Row], datasets: Sequence[Row], floor: float | None, typical: float | None) -> Fit | str:
@@ -319,26 +323,23 @@ class Incompleteness:
         things += [counted(len(self.chunks), "chunk")] if self.chunks else []
         verb = are(len(self.files) + len(self.chunks))
         start = f"{self._ended()}: " if self.run_error is not None else ""
-        return f"{start}{' and '.join(things)} {verb} missing from the output ({self._names()}){self._why()}."
+        return f"{start}{' and '.join(things)} {verb} missing from the output ({named(self.names)}){self._why()}."
 
     @property
     def how_much(self) -> str:
         """Lost events: known and estimated."""
-        estimated = self.files and self.events_of_files is not None
-        lost = [f"{number(self.events)} events of chunks" if estimated else f"{number(self.events)} events"]
-        if not self.chunks:
-            lost.clear()
-        if estimated:
-            about = number(round(self.events_of_files or 0.0))
+        about = self.events_of_files if self.files else None
+        lost = [f"{number(self.events)} events{'' if about is None else ' of chunks'}"] if self.chunks else []
+        if about is not None:
             of = " of files" if self.chunks else ""
-            lost.append(f"about {about} events{of} (estimated from the other files)")
+            lost.append(f"about {number(round(about))} events{of} (estimated from the other files)")
         share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
         parts = [f"{' and '.join(lost)} are missing{share}"] if lost else []
-        if self.files and not estimated:
+        if self.files and about is None:
             parts.append(f"the number of events in {counted(len(self.files), 'file')} is unknown")
         failed = f"; {counted(self.failed_for_good, 'attempt')} failed" if self.failed_for_good else ""
-        events = ", and ".join(parts) or "no lost event is known"
-        return f"{events[:1].upper()}{events[1:]}{failed}."
+        text = f"{', and '.join(parts) or 'no lost event is known'}{failed}."
+        return text[0].upper() + text[1:]
 
     @property
     def advice(self) -> str:
@@ -374,9 +375,6 @@ class Incompleteness:
             return "The run was interrupted"
         return f"The run {self.ending} ({shortened(self.run_error or '')})"
 
-    def _names(self) -> str:
-        return named(self.names)
-
     def _without_names(self, error: str) -> str:
         """An error without the file that is named before it."""
         for name in self.names[:MOST_NAMED]:
@@ -405,10 +403,13 @@ def incompleteness(
     rows = missing_work.to_pylist()
     chunks = [row for row in rows if row["entry_start"] is not None]
     files = [row for row in rows if row["entry_start"] is None]
-    skipped = _places(run, SKIPPED)
+    attempts = None if run.chunks is None else run.chunks.filter(pc.equal(run.chunks["outcome"], SKIPPED))
+    skipped = set() if attempts is None else set(map(_key, attempts.select(["call", *PLACE, *RANGE]).to_pylist()))
     in_output, unknown = _without_record(run, chunks, skipped)
     chunks = [row for row in chunks if _key(row) not in in_output]
-    errors = _errors_of_files(run)
+    # the last error of each file that preprocessing could not open
+    preprocessing = [] if run.preprocessing is None else run.preprocessing.to_pylist()
+    errors = {_file(row): row["error"] for row in preprocessing if row["outcome"] == ERROR}
     files = [{name: row[name] for name in PLACE} | {"error": errors.get(_file(row))} for row in files]
     failed = _failed_of(failed_work, chunks, files)
     # an error after the last call leaves the output whole
@@ -507,14 +508,6 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("call", *PLACE, *RANGE))
 
 
-def _places(run: Run, outcome: str) -> set[tuple[Any, ...]]:
-    """Chunks with an attempt of this outcome."""
-    if run.chunks is None:
-        return set()
-    table = run.chunks.filter(pc.equal(run.chunks["outcome"], outcome)).select(["call", *PLACE, *RANGE])
-    return set(map(_key, table.to_pylist()))
-
-
 def _without_record(
     run: Run, chunks: Sequence[Row], skipped: set[tuple[Any, ...]]
 ) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
@@ -526,8 +519,7 @@ def _without_record(
     unknown: set[tuple[Any, ...]] = set()
     for call in run.calls:
         mine = [row for row in chunks if row["call"] == call.id]
-        silent = {_key(row) for row in mine if _key(row) not in skipped}
-        if call.outcome == FINISHED and silent:
+        if call.outcome == FINISHED and (silent := set(map(_key, mine)) - skipped):
             lost = sum(row["entry_stop"] - row["entry_start"] for row in mine if _key(row) in skipped)
             (inside if _has_all(run, call, lost) else unknown).update(silent)
     return inside, unknown
@@ -561,12 +553,6 @@ def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | N
     return float(sum(means.get(row["dataset"], sizes.mean()) for row in files)) if len(sizes) else None
 
 
-def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
-    """Last error of each file that preprocessing could not open."""
-    rows = [] if run.preprocessing is None else run.preprocessing.to_pylist()
-    return {_file(row): row["error"] for row in rows if row["outcome"] == ERROR}
-
-
 def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
     """Failed attempts of missing chunks and files, without those that never began, or were cut off or interrupted."""
     if failed is None:
@@ -586,21 +572,15 @@ def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[R
     ]
 
 
-RUN_THE_REST: Final = "rest = runner({what}{tree}, processor_instance=processor)"
-
-
 def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: MissingFiles) -> str | None:
     """Lines that process what is missing, and nothing twice."""
     trees = [row["tree"] for row in (*chunks, *files) if row["tree"]]
     tree = f', treename="{trees[0]}"' if trees else ""
-    partly = [row for row in chunks if row["file"] not in lacking.get(row["dataset"], {})]
-    if not chunks and not files:
-        return None
-    if not partly:
-        return RUN_THE_REST.format(what="measurement.missing_fileset(fileset)", tree=tree)
-    what = ["measurement.missing_items(fileset)"]
-    what += ["measurement.missing_fileset(fileset, unopened=True)"] if files else []
-    return "; ".join(RUN_THE_REST.format(what=one, tree=tree) for one in what)
+    what = ["missing_fileset(fileset)"] if chunks or files else []
+    if any(row["file"] not in lacking.get(row["dataset"], {}) for row in chunks):
+        what = ["missing_items(fileset)", *(["missing_fileset(fileset, unopened=True)"] if files else [])]
+    lines = (f"rest = runner(measurement.{one}{tree}, processor_instance=processor)" for one in what)
+    return "; ".join(lines) or None
 
 
 # Failed attempts
@@ -671,7 +651,9 @@ def failure_evidence(
     killed = [] if memory_evidence is None else [row["worker"] for row in memory_evidence.killed]
     failed, place = _not_for_memory(failed_work.to_pandas(), killed), ["dataset", "file", *RANGE]
     tested = _tested(chunks, failed, place, lifetimes) if len(failed) else []
-    cluster = min((one for one in tested if one.failed >= 0.5 * one.all_failed), key=by_chance, default=None)
+    cluster = min(
+        (one for one in tested if one.failed >= 0.5 * one.all_failed), key=attrgetter("probability"), default=None
+    )
     if cluster is not None and cluster.probability >= 0.01:
         cluster = None
     # the name with the fewest attempts that has all failures, but not all attempts
@@ -689,9 +671,6 @@ def failure_evidence(
         cluster=cluster,
         common=min(shared, key=attrgetter("tried"), default=None) if cluster is None else None,
     )
-
-
-by_chance = attrgetter("probability")
 
 
 def _not_for_memory(failed: pd.DataFrame, killed: list[str]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.chunk_size import ChunkSize, Memory, recommended
+from roastcoffea.diagnosis.chunk_size import ChunkSize, recommended
 from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness, MemoryEvidence
 from roastcoffea.diagnosis.finding import CAUSES, Culprit
 from roastcoffea.diagnosis.savings import Saving, Savings
@@ -201,9 +201,7 @@ class Evidence:
         # weighing the sizes of so many chunks takes seconds
         if self.chunks > 100_000 and depends < self.least("chunk size"):
             return ChunkSize(None, math.nan, Saving(0.0, 0.0, 0.0), math.nan, None, reason=LITTLE)
-        fit = None if self.memory is None else self.memory.fit
-        memory = fit and Memory(base=fit.baseline, per_event=fit.bytes_per_event, limit=fit.limit, threads=fit.threads)
-        found = recommended(self.savings, memory, self.reread)
+        found = recommended(self.savings, None if self.memory is None else self.memory.fit, self.reread)
         if not found.is_larger:
             return found
         # other chunk sizes are replayed without stragglers, which is no reason for larger chunks

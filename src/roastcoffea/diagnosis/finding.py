@@ -16,9 +16,6 @@ from roastcoffea.units import FRACTION, SECOND
 LEAST: Final = 0.05
 """Share of the wall time that a finding must save: repeated runs differ by about as much."""
 
-HIGH: Final = 0.2
-"""Smallest share of the wall time whose saving makes a finding severe."""
-
 CAUSED_IDLE: Final = "idle until it is done"
 """Row of idle time that a finding's other rows cause."""
 
@@ -103,10 +100,10 @@ class Finding:
 
     @property
     def severity(self) -> Literal["incomplete result", "high", "medium"]:
-        """How severe it is."""
+        """How severe it is: high where it costs a fifth of the wall time."""
         if self.incomplete:
             return "incomplete result"
-        return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
+        return "high" if (self.seconds or 0.0) >= 0.2 * self.elapsed else "medium"
 
     @property
     def headline(self) -> str:

@@ -48,14 +48,6 @@ class Removal:
         )
 
 
-class Saved(NamedTuple):
-    """Wall time saved by a change in seconds, its standard deviation by chance, and the error of the replay."""
-
-    seconds: float
-    chance: float
-    replay: float
-
-
 class Calibrated:
     """A run with its own replay.
 
@@ -95,10 +87,10 @@ class Calibrated:
         """Relative error of replaying the unchanged run."""
         return self._expected(self.base) / self.measured - 1
 
-    def saved(self, removal: Removal) -> Saved:
-        """Wall time saved by a change."""
+    def saved(self, removal: Removal) -> tuple[float, float]:
+        """Wall time saved by a change in seconds, and its standard deviation by chance."""
         found = (self.base - self._seconds(removal)) / (1 + self.error)
-        return Saved(self._expected(found), float(np.std(found, ddof=1)), abs(self.error) * self.measured)
+        return self._expected(found), float(np.std(found, ddof=1))
 
     def saves_nothing(self, removal: Removal) -> bool:
         """Whether the threads would be busy for as long as the run is, whatever the schedule."""
@@ -241,20 +233,19 @@ def without_excess(factors: Numbers, phases: Sequence[str | None]) -> Removal:
 
 
 class Saving(NamedTuple):
-    """Wall time that a run would save, between `low` and `high`, or an upper bound; None if unknown."""
+    """Wall time that a run would save, between `low` and `high`, or an upper bound."""
 
-    seconds: float | None
+    seconds: float
     low: float
     high: float
     at_most: bool = False
 
     def up_to(self, most: float) -> Saving:
         """The saving, limited to this many seconds."""
-        if self.seconds is None:
-            return self
         return self._replace(seconds=min(self.seconds, most), low=min(self.low, most), high=min(self.high, most))
 
 
+@dataclass(frozen=True, eq=False)
 class Savings:
     """Potential savings of a run.
 
@@ -268,24 +259,25 @@ class Savings:
         Attempts of chunks that counted.
     """
 
-    def __init__(
-        self, run: Run, ledger: TimeLedger | None, workers: float | None = None, counted: pa.Table | None = None
-    ) -> None:
-        self.run, self._ledger, self._workers, self._counted = run, ledger, workers or 0.0, counted
+    run: Run
+    ledger: TimeLedger | None
+    workers: float | None = None
+    counted: pa.Table | None = None
 
     @cached_property
     def replay(self) -> Calibrated | str:
         """Replay of the run, or why there is none."""
         try:
-            known = Known(self._workers, self._counted, ledger=self._ledger)
+            known = Known(self.workers or 0.0, self.counted, ledger=self.ledger)
             found = Calibrated(recorded_with(self.run, known, "the run", as_it_was=True))
         except NotMeasuredError as reason:
             return str(reason)
         if found.measured <= 0:
             return "the run took no time"
-        error = abs(found.error)
         # a replay that misses the run itself predicts nothing
-        return found if error <= 0.25 else f"a replay of the run misses its wall time by {FRACTION.text(error)}"
+        if (error := abs(found.error)) > 0.25:
+            return f"a replay of the run misses its wall time by {FRACTION.text(error)}"
+        return found
 
     @cached_property
     def _elapsed(self) -> float:
@@ -301,10 +293,10 @@ class Savings:
         """
         if isinstance(self.replay, str):
             raise NotMeasuredError(self.replay)
-        saved = self.replay.saved(removal)
-        # two standard deviations of chance
-        error, seconds = float(np.hypot(saved.replay, 2 * saved.chance)), max(saved.seconds, 0.0)
-        return Saving(seconds, max(saved.seconds - error, 0.0), max(min(seconds + error, self._elapsed), 0.0), at_most)
+        saved, chance = self.replay.saved(removal)
+        # the error of the replay, and two standard deviations of chance
+        error, seconds = float(np.hypot(self.replay.error * self.replay.measured, 2 * chance)), max(saved, 0.0)
+        return Saving(seconds, max(saved - error, 0.0), min(seconds + error, self._elapsed), at_most)
 
     def of(self, taken: Taken) -> Saving:
         """Wall time that the run would save without this; without a replay the share that its thread time is."""
@@ -322,10 +314,10 @@ class Savings:
             return self._wall(sum(taken.freed for taken in ordered) - counted_twice(ordered))
         removals = [taken.removal for taken in ordered if taken.removal is not None]
         shares = sum(taken.freed for taken in ordered if taken.removal is None)
-        return max(self.replay.saved(reduce(Removal.then, removals, Removal())).seconds + self._wall(shares), 0.0)
+        return max(self.replay.saved(reduce(Removal.then, removals, Removal()))[0] + self._wall(shares), 0.0)
 
     def _wall(self, thread_seconds: float) -> float:
-        total = self._ledger and self._ledger.total
+        total = self.ledger and self.ledger.total
         return thread_seconds * self._elapsed / total if total else 0.0
 
 

@@ -24,26 +24,8 @@ from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import COUNT, RATIO, SECOND
 
-ERROR_RATE: Final = 0.05
-"""Probability that any interval bound is violated in a run without a slow level, over all levels."""
-
-OF_A_MEDIAN: Final = 1.2533
-"""Standard error of a median divided by that of a mean, for normal noise."""
-
-EFFICIENCY: Final = 0.4
-"""Fraction of the values that determine the median absolute deviation, for normal noise."""
-
 TAIL: Final = 0.1
 """Fraction of the noise in its upper tail, whose decay predicts how often still longer chunks occur."""
-
-ENOUGH_LEVELS: Final = 6
-"""Number of levels from which their own scatter is estimated; a level within it is not slow."""
-
-BELOW: Final = 0.16
-"""Fraction of normally scattered levels more than one standard deviation below the typical one."""
-
-CERTAIN: Final = 1.5
-"""Standard deviations allowed for the tail being more frequent than in the sample."""
 
 BETWEEN: Final = 6
 """Number of values from which the mean of the middle two is as good as the lower median."""
@@ -147,9 +129,9 @@ class Noise:
     def above(self, chance: Numbers) -> Numbers:
         """Noise that a value exceeds with at most this probability; the tail is extrapolated exponentially.
 
-        Few values lie in the tail, so its frequency is uncertain: the upper bound of it is used.
+        Few values lie in the tail, so its frequency is uncertain: 1.5 standard deviations are allowed for that.
         """
-        unsure = CERTAIN * np.sqrt(chance * (1 - chance) / len(self.values))
+        unsure = 1.5 * np.sqrt(chance * (1 - chance) / len(self.values))
         chance = np.where(chance < TAIL, np.maximum(chance - unsure, chance / 10), chance)
         places = np.linspace(0.0, 1.0, len(self.values))
         within_sample = np.interp(1 - chance, places, self.values)
@@ -195,13 +177,16 @@ def estimated(
     measure = levels.sizes if slow is None else np.where(slow, 0, levels.sizes)
     others = np.maximum(measure.sum() - measure, 1)
     reference = of_the_others(middle, measure)
-    chance = ERROR_RATE / max(tests, 1)
+    # the probability that any bound is violated in a run without a slow level is 5 %
+    chance = 0.05 / max(tests, 1)
     # of few values take the lower median: one of two is half of them and may be an odd chunk
     needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
     sure = np.where(sizes < BETWEEN, lower, middle)
     within = noise.above(scipy.special.betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
-    far = float(scipy.special.stdtrit(max(EFFICIENCY * noise.freedom, 1.0), 1 - chance))
-    error = OF_A_MEDIAN * noise.scale
+    # for normal noise, 0.4 of the values determine the median absolute deviation, and a median's error is 1.25 times
+    # that of a mean
+    far = float(scipy.special.stdtrit(max(0.4 * noise.freedom, 1.0), 1 - chance))
+    error = 1.2533 * noise.scale
     own = np.maximum(within, far * error / np.sqrt(sizes))
     natural = _scatter(middle, reference, levels, error) if scatter else 0.0
     margin = np.sqrt(own**2 + (far * error) ** 2 / others + (far * natural) ** 2)
@@ -213,9 +198,10 @@ def _scatter(medians: Numbers, reference: Numbers, levels: Levels, error: float)
     """Scatter of levels in excess of their medians' error, from the faster side: slow levels are not natural."""
     there = levels.sizes > 0
     number = int(np.count_nonzero(there))
-    if number < ENOUGH_LEVELS:
+    if number < 6:
         return 0.0
-    spread = float(np.median(reference[there]) - np.quantile(medians[there], BELOW))
+    # 0.16 of normally scattered levels are more than one standard deviation below the typical one
+    spread = float(np.median(reference[there]) - np.quantile(medians[there], 0.16))
     by_chance = (1 + 1.9 / np.sqrt(number)) * error / np.sqrt(np.median(levels.sizes[there]))
     return float(np.sqrt(max(spread**2 - by_chance**2, 0.0))) if spread > 0 else 0.0
 
@@ -227,23 +213,11 @@ FILE: Final = "file"
 KINDS: Final = (HOST, WORKER, ENDPOINT, FILE)
 """Factors that can make chunks of a dataset slow."""
 
-PREFERRED: Final = {kind: 1 - 1e-6 * place for place, kind in enumerate(KINDS)}
-"""If two levels explain the same, the first kind is blamed."""
-
 LEAST: Final = float(np.log(1.3))
 """Smallest effect of a slow level: equal machines differ by less, in caches and clocks."""
 
-MANY: Final = 4
-"""Chunks that the typical other worker must have before a single chunk can show that its worker is slow.
-
-The chunk may be slow, not the worker. But a worker that finished one chunk while the others finished many lost that
-time, whatever the reason. Where all have one or two chunks, a long one is just a straggler.
-"""
-
 AS_GOOD: Final = 0.9
 """Share of a level's explained time from which another level is an alternative."""
-
-STEPS: Final = 8
 
 Named = tuple[str, int]
 
@@ -269,7 +243,6 @@ def blamed(
     groups: Mapping[str, Levels],
     dataset: Levels,
     parts: Mapping[str, Parts],
-    known: Blame | None = None,
 ) -> Blame:
     """Find the slow levels, best explanation first, until no level stands out any more.
 
@@ -281,17 +254,19 @@ def blamed(
         Levels of those KINDS that the run has.
     parts
         What levels of some kinds consist of.
-    known
-        Result for slightly different values, as a starting point.
     """
     noise = Noise.around(values, [dataset, groups[WORKER], groups[FILE]])
     tests = sum(int(_eligible(kind, group).sum()) for kind, group in groups.items())
-    effects = dict(known.effects) if known else {kind: np.zeros(len(group.sizes)) for kind, group in groups.items()}
-    confounded = dict(known.confounded) if known else {}
-    for _ in range(STEPS):
+    effects = {kind: np.zeros(len(group.sizes)) for kind, group in groups.items()}
+    confounded: dict[Named, list[Named]] = {}
+    for _ in range(8):
         rest = _centred(values - total(effects, groups), dataset)
         candidates = _candidates(rest, groups, noise, tests, parts)
-        scores = {kind: PREFERRED[kind] * _explained(rest, groups[kind], found) for kind, found in candidates.items()}
+        # if two levels explain the same, the first of KINDS is blamed
+        scores = {
+            kind: (1 - 1e-6 * KINDS.index(kind)) * _explained(rest, groups[kind], found)
+            for kind, found in candidates.items()
+        }
         rivals = {kind: _rivals(kind, scores, groups) for kind in groups}
         accepted = {kind: scores[kind] > rivals[kind] for kind in groups}
         if not any(found.any() for found in accepted.values()):
@@ -317,7 +292,9 @@ def _centred(values: Numbers, dataset: Levels) -> Numbers:
 def _eligible(kind: str, group: Levels) -> Flags:
     """Levels with enough chunks to distinguish them from a single odd chunk."""
     there = group.sizes[group.sizes > 0]
-    single = kind == WORKER and len(there) > 1 and np.median(there) >= MANY
+    # a worker that finished one chunk while the others finished many lost that time, whatever the reason; where all
+    # have one or two, a long one is just a straggler
+    single = kind == WORKER and len(there) > 1 and np.median(there) >= 4
     return group.sizes >= (1 if single else 2)
 
 
@@ -394,10 +371,6 @@ def _joint_estimates(
 FEWEST_TO_FIT: Final = 8
 """Chunks that a dataset needs for a law of its own; smaller datasets share one."""
 
-ROUNDS: Final = 20
-MOST_TO_FIT: Final = 2_000
-"""Chunks drawn at random for the fit: enough for three parameters."""
-
 SMALLEST: Final = 1e-9
 
 
@@ -422,11 +395,11 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
     scale = np.abs(traits).max(axis=0)
     scaled = traits[:, scale > 0] / scale[scale > 0]
     rows = np.flatnonzero(usual) if usual.any() else np.arange(len(seconds))
-    if len(rows) > MOST_TO_FIT:
-        rows = np.random.default_rng(1).choice(rows, MOST_TO_FIT, replace=False)
+    if len(rows) > 2000:  # enough for three parameters
+        rows = np.random.default_rng(1).choice(rows, 2000, replace=False)
     fitted, aims = scaled[rows], seconds[rows]
     weights, finest = np.ones(len(aims)), SMALLEST + 1e-3 * np.median(aims)
-    for _ in range(ROUNDS):
+    for _ in range(20):
         basis, triangle = np.linalg.qr(fitted * weights[:, None])
         law = scipy.optimize.nnls(triangle, basis.T @ (aims * weights))[0]
         weights = 1 / np.sqrt(np.maximum(np.abs(aims - fitted @ law), finest))
@@ -436,16 +409,8 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
 
 DATASET: Final = "dataset"
 
-HEAVY: Final = float(np.log(2.0))
-"""Smallest effect of a heavy dataset: datasets differ by nature, and less is no surprise."""
-
 USUAL: Final = 2.0
 """Chunks this many times slower than expected are left out of the fit."""
-
-WITHOUT_FIRST: Final = 3
-"""Later chunks that a worker needs before first chunks on its threads are left out."""
-
-PASSES: Final = 2
 
 CORE_WAIT: Final = ("contention_seconds", "core_wait_seconds")
 """Columns for time without a free core, the better one first."""
@@ -479,8 +444,6 @@ class Slow(NamedTuple):
     chunks: int
     phase: str | None = None
     """Phase with most of the excess: `read` waits for storage, `compute` computes slowly; None if not measured."""
-    phase_seconds: float = 0.0
-    """Excess seconds in that phase."""
     host: str | None = None
     """Host of a worker, if known."""
     confounded_with: tuple[tuple[str, str], ...] = ()
@@ -493,14 +456,9 @@ class Slowness:
 
     slow: list[Slow]
     """Levels that are certainly slower than the others, most seconds first."""
-    factors: Mapping[str, pa.Table]
-    """All levels by kind: `name`, `chunks` (used for it), `factor` (shrunk towards 1 as far as chance explains it),
-    `low` and `high`."""
     chunks: pa.Table
-    """Attempts that were computed and counted: OF_CHUNKS, `typical_seconds` (predicted from events and bytes, by
-    dataset), `slowness` (of worker and host) and `expected_seconds` (with all effects and its contention)."""
-    first_factor: float
-    """Duration of a thread's first chunk divided by that of a later one."""
+    """Attempts that were computed and counted: OF_CHUNKS, `slowness` (of worker and host) and `expected_seconds`
+    (predicted from events and bytes, by dataset, with all effects and its contention)."""
 
 
 @dataclass(frozen=True)
@@ -535,7 +493,6 @@ class _Fitted:
     blame: Blame
     typical: Numbers
     effect: Numbers
-    first: float
     usual: Flags
 
 
@@ -552,14 +509,10 @@ def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slo
     datasets = chunks.counted(chunks.levels[DATASET])
     number = int(np.count_nonzero(datasets.sizes))
     heavy = estimated(values, datasets, Noise.around(values, [datasets]), number, scatter=False)
-    slow = [*_slow(chunks, fitted, heavy, np.flatnonzero((heavy.low > HEAVY) & (datasets.sizes > 1) & (number > 1)))]
-    estimates = fitted.blame.estimates | {DATASET: heavy}
-    return Slowness(
-        slow=sorted(slow, key=lambda one: -one.seconds),
-        factors={kind: _factors(chunks, kind, each) for kind, each in estimates.items()},
-        chunks=_expected(chunks, fitted),
-        first_factor=float(np.exp(fitted.first)),
-    )
+    # datasets differ by nature: less than a factor of 2 is no surprise
+    large = (heavy.low > np.log(2.0)) & (datasets.sizes > 1) & (number > 1)
+    slow = [*_slow(chunks, fitted, heavy, np.flatnonzero(large))]
+    return Slowness(sorted(slow, key=lambda one: -one.seconds), _expected(chunks, fitted))
 
 
 def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
@@ -594,7 +547,8 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
         del levels[ENDPOINT]
     first, worker = _first_of_threads(table), levels[WORKER].codes
     later = np.bincount(worker, ~first, minlength=len(names[WORKER]))[worker]
-    counts = (~first | (later < WITHOUT_FIRST)) & ((events > 0) | (not events.any()))
+    # a worker with fewer than three later chunks needs those of its threads that were first
+    counts = (~first | (later < 3)) & ((events > 0) | (not events.any()))
     traits = np.column_stack([np.ones(len(wall)), events, amounts(table, "bytes_payload")])
     return _Coded(table, seconds, wall - seconds, levels, names, parts, host_of, first, counts, traits)
 
@@ -619,25 +573,22 @@ def _fitted(chunks: _Coded) -> _Fitted:
     every = {kind: chunks.levels[kind] for kind in KINDS if kind in chunks.levels}
     groups = {kind: chunks.counted(levels) for kind, levels in every.items()}
     parts = {kind: Parts(chunks.counted(levels), whole) for kind, (levels, whole) in chunks.parts.items()}
-    effect, usual, fitted = np.zeros(len(chunks.seconds)), ~chunks.first, None
-    datasets = chunks.levels[DATASET]
-    for _ in range(PASSES):
+    effect = slow = np.zeros(len(chunks.seconds))
+    usual, datasets = ~chunks.first, chunks.levels[DATASET]
+    for _ in range(2):
         plain = chunks.seconds / np.exp(effect)
         typical = typical_seconds(datasets.codes, chunks.traits, plain, usual)
         # a straggler with rare traits would determine its own law
         typical = typical_seconds(datasets.codes, chunks.traits, plain, usual & (plain <= USUAL * typical))
         values = np.log(chunks.seconds / typical)
-        first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks.first)
-        values = values - first * chunks.first
-        known = fitted.blame if fitted else None
-        blame = blamed(values[chunks.counts], groups, chunks.counted(datasets), parts, known)
-        effect = total(blame.effects, every) + first * chunks.first
+        first = _first_effect(values - slow, chunks.first) * chunks.first
+        blame = blamed((values - first)[chunks.counts], groups, chunks.counted(datasets), parts)
+        slow = total(blame.effects, every)
+        effect = slow + first
         usual = chunks.seconds <= USUAL * typical * np.exp(effect)
-        fitted = _Fitted(blame, typical, effect, first, usual)
         if not effect.any():
             break
-    assert fitted is not None
-    return fitted
+    return _Fitted(blame, typical, effect, usual)
 
 
 def _first_effect(values: Numbers, is_first: Flags) -> float:
@@ -684,7 +635,6 @@ class _Usual:
             return
         rows = np.flatnonzero(chunks.levels[kind].codes == level)
         expected = fitted.typical[rows] * np.exp(fitted.effect[rows] - own)
-        phase, beyond = self.excess(kind, rows, expected)
         others = [(other, chunks.names[other][one]) for other, one in same]
         yield Slow(
             kind=kind,
@@ -693,31 +643,23 @@ class _Usual:
             interval=(float(np.exp(estimates.low[level])), float(np.exp(estimates.high[level]))),
             seconds=float(np.sum(chunks.seconds[rows] - expected)),
             chunks=len(rows),
-            phase=phase,
-            phase_seconds=beyond,
+            phase=self.excess(kind, rows, expected),
             host=chunks.names[HOST][chunks.host_of[level]] if kind == WORKER else None,
             confounded_with=tuple((other, text) for other, text in others if text is not None),
         )
 
-    def excess(self, kind: str, rows: Integers, expected: Numbers) -> tuple[str | None, float]:
-        """Phase in which chunks exceed the usual share most, and the excess."""
+    def excess(self, kind: str, rows: Integers, expected: Numbers) -> str | None:
+        """Phase in which chunks exceed the usual share most."""
         if (later := ~self.chunks.first[rows]).any():
             rows, expected = rows[later], expected[later]
         usual, every = self.of_datasets[self.dataset[rows]], self.of_datasets
         whole = (every if kind != DATASET else np.delete(every, self.dataset[rows[0]], axis=0)).sum(axis=0)
         if not whole[0]:
-            return None, 0.0
+            return None
         usual[(usual[:, 0] == 0) | (kind == DATASET)] = whole
         beyond = self.phases[rows, 1:].sum(axis=0) - (expected / usual[:, 0]) @ usual[:, 1:]
         most = int(np.argmax(beyond))
-        return (PHASES[most].removesuffix("_seconds"), float(beyond[most])) if beyond[most] > 0 else (None, 0.0)
-
-
-def _factors(chunks: _Coded, kind: str, found: Estimates) -> pa.Table:
-    """Factors of all levels of a kind."""
-    columns = {"factor": found.shrunk, "low": found.low, "high": found.high}
-    known = {"name": pa.array(chunks.names[kind], pa.string()), "chunks": chunks.counted(chunks.levels[kind]).sizes}
-    return pa.table(known | {name: np.exp(values) for name, values in columns.items()})
+        return PHASES[most].removesuffix("_seconds") if beyond[most] > 0 else None
 
 
 def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
@@ -727,18 +669,11 @@ def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
     if HOST in effects:
         own = own + effects[HOST][chunks.host_of]
     columns = {
-        "typical_seconds": fitted.typical,
         "slowness": np.exp(own)[chunks.levels[WORKER].codes],
         "expected_seconds": fitted.typical * np.exp(fitted.effect) + chunks.lost,
     }
-    found = chunks.table.select(OF_CHUNKS)
-    for name, values in columns.items():
-        found = found.append_column(name, pa.array(values))
-    return found
+    return pa.table({name: chunks.table[name] for name in OF_CHUNKS} | columns)
 
-
-FEWEST: Final = FEWEST_TO_FIT
-"""Fewest chunks among which one can be called slow."""
 
 STRAGGLER_COLUMNS: Final = (
     Column("id", "integer", None, "identity of the attempt's record, as in the chunks"),
@@ -766,7 +701,7 @@ STRAGGLER_COLUMNS: Final = (
 def expected_seconds(slowness: Slowness) -> pa.Table:
     """Attempts that were computed and counted, with their expected durations: `Slowness.chunks`."""
     number = len(slowness.chunks)
-    refuse_if(number < FEWEST, f"only {number} chunks: finding a slow one takes at least {FEWEST}")
+    refuse_if(number < FEWEST_TO_FIT, f"only {number} chunks: finding a slow one takes at least {FEWEST_TO_FIT}")
     return slowness.chunks
 
 
@@ -775,42 +710,23 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
     """Chunks that took much longer than expected, with STRAGGLER_COLUMNS."""
     wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
     excess, dataset = wall - expected, codes(expected_seconds["dataset"])
-    spread = _medians(np.abs(excess), dataset)
+    spread = pd.Series(np.abs(excess)).groupby(dataset).transform("median").to_numpy()
     # caches, disks and the lock cause smaller ones, a busy machine delays any chunk by 0.1 s, and some vary by nature
     slow = np.flatnonzero((wall > 2 * expected) & (excess > np.maximum(6 * spread, 0.1)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
     rows = rows.append_column("excess_seconds", pa.array(excess[slow]))
-    rows = rows.append_column("phase", pa.array(_slow_phases(expected_seconds, slow), pa.string()))
+    times = pd.DataFrame({name.removesuffix("_seconds"): amounts(expected_seconds, name) for name in PHASES})
+    beyond = (times - times.groupby(dataset).transform("median")).iloc[slow]
+    phase = beyond.idxmax(axis=1).where(beyond.max(axis=1) > 0)
+    rows = rows.append_column("phase", pa.array(phase, pa.string(), from_pandas=True))
     return rows.select([column.name for column in STRAGGLER_COLUMNS])
 
 
-def _medians(values: Numbers, dataset: Integers) -> Numbers:
-    """For each value the median of its dataset."""
-    return np.asarray(pd.Series(values).groupby(dataset).transform("median"))
-
-
-def _slow_phases(chunks: pa.Table, slow: Integers) -> list[str | None]:
-    """For each of these chunks, the phase with the largest excess over the median of its dataset, if any."""
-    dataset = codes(chunks["dataset"])
-    times = [amounts(chunks, name) for name in PHASES]
-    beyond = np.column_stack([(seconds - _medians(seconds, dataset))[slow] for seconds in times])
-    names, most = [name.removesuffix("_seconds") for name in PHASES], np.argmax(beyond, axis=1)
-    return [names[place] if row[place] > 0 else None for row, place in zip(beyond, most, strict=True)]
-
-
-class SlowWorker(NamedTuple):
-    """A worker that is slower than the others."""
-
-    factor: float
-    beyond: float
-    """Excess seconds of its chunks over the typical duration."""
-
-
 @fact
-def slow_workers(slowness: Slowness) -> dict[str, SlowWorker]:
+def slow_workers(slowness: Slowness) -> list[str]:
     """Workers that are slower than the others."""
-    return {one.name: SlowWorker(one.factor, one.seconds) for one in slowness.slow if one.kind == WORKER}
+    return [one.name for one in slowness.slow if one.kind == WORKER]
 
 
 @metric(COUNT, group=TIMING, source="chunk records", label="stragglers", formula="chunks far above what is expected")
@@ -860,15 +776,13 @@ BALANCE_COLUMNS: Final = (
 """One row per worker."""
 
 
-OFFERED: Final = "offered"
 OF_LIVES: Final[Steps] = {
     "host": ("host", "first"),
     "threads": ("threads", "max"),
     "present_seconds": ("present_seconds", "sum"),
-    OFFERED: (OFFERED, "sum"),
+    "offered": ("offered", "sum"),
     "clock_offset": ("clock_offset", "last"),
 }
-OF_EXPECTED: Final[Steps] = {"slowness": ("slowness", "mean")}
 OF_ATTEMPTS: Final[Steps] = {
     "chunks": ("id", "count"),
     "events": ("events", "sum"),
@@ -876,7 +790,6 @@ OF_ATTEMPTS: Final[Steps] = {
     "cpu_seconds": ("cpu_seconds", "sum"),
 }
 NOTHING: Final = {"chunks": 0, "events": 0, "chunk_seconds": 0.0, "cpu_seconds": None}
-FROM_DASK: Final = ("spill_seconds", "transfer_seconds")
 
 
 @table
@@ -887,15 +800,17 @@ def worker_balance(
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
 ) -> pa.Table:
     """Workers with BALANCE_COLUMNS."""
-    done, slowness = _by_worker(counted_chunks, OF_ATTEMPTS), _by_worker(expected_seconds, OF_EXPECTED)
+    done = _by_worker(counted_chunks, OF_ATTEMPTS)
+    slowness = _by_worker(expected_seconds, {"slowness": ("slowness", "mean")})
     fine = fine_metrics_per_worker or {}
     present = lifetimes.append_column("present_seconds", pc.subtract(lifetimes["stop"], lifetimes["start"]))
-    present = present.append_column(OFFERED, pc.multiply(present["threads"], present["present_seconds"]))
+    present = present.append_column("offered", pc.multiply(present["threads"], present["present_seconds"]))
     rows = []
     for worker, life in _by_worker(present, OF_LIVES).items():
         work = done.get(worker, {} if counted_chunks is None else NOTHING)
-        from_dask = {name: amount for name, amount in fine.get(worker, {}).items() if name in FROM_DASK}
-        shares = _shares(life.pop(OFFERED), work)
+        known = fine.get(worker, {})
+        from_dask = {name: known[name] for name in ("spill_seconds", "transfer_seconds") if name in known}
+        shares = _shares(life.pop("offered"), work)
         rows.append({"worker": worker} | life | work | shares | slowness.get(worker, {}) | from_dask)
     return table_of_rows(BALANCE_COLUMNS, rows)
 
@@ -915,12 +830,11 @@ def _shares(offered: float, work: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     wall, cpu = work["chunk_seconds"], work["cpu_seconds"]
     busy = 0.0 if work is NOTHING else wall / offered if wall is not None and offered else None
-    share = cpu / wall if wall and cpu is not None else None
-    return {"busy_share": busy, "cpu_share": share, "bound": None if share is None else _bound(share)}
-
-
-def _bound(cpu_share: float) -> str:
-    return CPU_BOUND if cpu_share >= 0.8 else WAITING if cpu_share <= 0.2 else MIXED
+    if not wall or cpu is None:
+        return {"busy_share": busy}
+    share = cpu / wall
+    bound = CPU_BOUND if share >= 0.8 else WAITING if share <= 0.2 else MIXED
+    return {"busy_share": busy, "cpu_share": share, "bound": bound}
 
 
 @metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from roastcoffea.diagnosis.completeness import FailureEvidence, Incompleteness, MemoryEvidence
 from roastcoffea.diagnosis.evidence import SHORTEST, Evidence
-from roastcoffea.diagnosis.finding import CAUSED_IDLE, CAUSES, NOTHING_READ, UNMEASURED, Culprit, Finding, Verdict
+from roastcoffea.diagnosis.finding import CAUSED_IDLE, CAUSES, NOTHING_READ, UNMEASURED, Finding, Verdict
 from roastcoffea.diagnosis.findings.scheduling import thread_time
 from roastcoffea.diagnosis.savings import Savings, Taken
 from roastcoffea.diagnosis.slowness import Slowness
@@ -45,8 +45,9 @@ def conclusions(evidence: Evidence) -> tuple[list[Finding], float | None]:
         evidence,
         [one for one in every if not one.incomplete and not one.always and _seconds(one) >= evidence.least(one.cause)],
     )
-    named = [_with_names(evidence, one) for one in (*missing, *chosen, *always)]
-    return named, together(evidence, chosen) if chosen else None
+    return [_with_names(evidence, one) for one in (*missing, *chosen, *always)], together(
+        evidence, chosen
+    ) if chosen else None
 
 
 def _seconds(one: Finding) -> float:
@@ -67,7 +68,7 @@ def _judged(evidence: Evidence, one: Finding) -> Finding:
     saving = evidence.savings.of(taken)
     if isinstance(evidence.savings.replay, str):
         saving = saving.up_to(most)
-    if saving.seconds is None or (one.always and saving.seconds < SHORTEST):
+    if one.always and saving.seconds < SHORTEST:
         return one
     beyond = saving.seconds * evidence.total / evidence.elapsed - sum(rows.values())
     idle = sum(seconds for name, seconds in evidence.ledger.items() if name in phases.IDLE)
@@ -127,14 +128,12 @@ def together(evidence: Evidence, chosen: Iterable[Finding]) -> float:
 def _with_names(evidence: Evidence, one: Finding) -> Finding:
     """A finding with short names of workers and hosts, but for the line to copy: Dask knows workers by address."""
     names = evidence.names
-    known = {"worker": names.workers, "host": names.hosts}
-
-    def labelled(culprit: Culprit) -> Culprit:
-        label = known.get(culprit.kind, {}).get(culprit.name, culprit.name)
-        return culprit._replace(label=None if label == culprit.name else label)
-
+    known, culprits = {"worker": names.workers, "host": names.hosts}, []
+    for culprit in one.culprits:
+        label = known.get(culprit.kind, {}).get(culprit.name)
+        culprits.append(culprit._replace(label=None if label == culprit.name else label))
     what, advice = names.in_text(one.what), names.in_text(one.advice)
-    return replace(one, what=what, advice=advice, culprits=tuple(map(labelled, one.culprits)))
+    return replace(one, what=what, advice=advice, culprits=tuple(culprits))
 
 
 NOTHING_RAN: Final = "no Runner was called, and no task ran"

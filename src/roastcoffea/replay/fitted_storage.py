@@ -14,10 +14,6 @@ import scipy
 from roastcoffea.metrics.statistics import OF_90_PERCENT, Flags, Integers, Numbers, amounts, moments
 from roastcoffea.replay.changes import Chunks, Parts, Scenario, datasets_of, ratio
 
-NEGLIGIBLE: Final = 0.01
-"""Share of thread time in reading below which sharing it changes nothing."""
-
-
 FEWEST: Final = 4
 """Fewest chunks of a part."""
 
@@ -116,7 +112,7 @@ class Readers:
             middle = (low * high) ** 0.5
             readers, _ = _readers(numbers, streams, middle)
             low, high = (middle, high) if times @ readers < self.share * (times @ numbers) else (low, middle)
-        return float((low * high) ** 0.5)
+        return float(middle)
 
     def alone(self, streams: float) -> Chunks:
         """Chunks whose reading takes as long as with storage of their own."""
@@ -149,9 +145,6 @@ class Storage:
         return tuple(dict.fromkeys((self.streams, self.low, self.high)))
 
 
-UNSHARED: Final = Storage(ALL, ALL, ALL, 1)
-
-
 def _readers(active: Numbers, streams: float, demand: float) -> tuple[Numbers, Numbers]:
     """Mean number of readers among active chunks, and how many of them storage serves at their full rate.
 
@@ -176,8 +169,9 @@ def _readers(active: Numbers, streams: float, demand: float) -> tuple[Numbers, N
 def storage_of(runs: Sequence[Readers]) -> Storage:
     """Storage that these runs shared, from the seconds of a byte next to the number of readers."""
     runs = [run for run in runs if run.seconds.any()]
-    if not runs or max(run.share for run in runs) < NEGLIGIBLE:
-        return UNSHARED
+    # sharing so little of the thread time changes nothing
+    if not runs or max(run.share for run in runs) < 0.01:
+        return Storage(ALL, ALL, ALL, 1)
     most = max(run.most for run in runs)
     # storage that serves as many streams as ever read at once was not saturated: more would look the same
     tried = np.geomspace(1.0, most, STEPS if most > 1 else 1).tolist()
@@ -233,10 +227,6 @@ def with_own_storage(chunks: Chunks, activity: Activity | None, streams: float) 
     return Readers(chunks, activity).alone(streams)
 
 
-VARIED: Final = 0.5
-"""Doublings of the jobs on a core between the least and the most crowded chunks, from which their effect shows."""
-
-
 RUN_SCATTER: Final = 0.02
 """Relative scatter of the CPU time of runs that is assumed at least, as a few runs may agree by chance."""
 
@@ -269,7 +259,8 @@ def crowding_of(runs: Sequence[Sequence[tuple[Chunks, Numbers]]]) -> float:
     names, dataset = datasets_of([chunks for chunks, _ in pairs])
     number = np.repeat(np.arange(len(runs)), [sum(len(doublings) for _, doublings in run) for run in runs])
     usable = np.isfinite(every) & (relative > 0)
-    if np.count_nonzero(usable) < 20 or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < VARIED:
+    # the effect shows from half a doubling between the least and the most crowded chunks
+    if np.count_nonzero(usable) < 20 or np.ptp(np.quantile(every[usable], [0.05, 0.95])) < 0.5:
         return 0.0
     every, relative, dataset = every[usable], relative[usable], dataset[usable]
     for place in range(len(names)):

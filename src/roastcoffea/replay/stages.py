@@ -20,16 +20,12 @@ from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, clipped, codes, integral, moments
 from roastcoffea.metrics.thread_activity import MOMENTS
 from roastcoffea.metrics.time_ledger import TimeLedger
-from roastcoffea.records import workers as task_records
 from roastcoffea.records.run import Run, RunnerCall
-from roastcoffea.records.workers import MERGE_PREFIX, OK, PROCESSOR
+from roastcoffea.records.workers import MERGE, MERGE_PREFIX, OK, PREPROCESSING, PROCESSOR
 from roastcoffea.replay.changes import LOCK, Chunks, chunks_in_parts, files_of, needed, ratio
 from roastcoffea.replay.cluster import Cluster, Costs, Load, Merging, tree
 from roastcoffea.replay.fitted_storage import Activity, activity_of, doublings_of, reading_seconds
 from roastcoffea.units import FRACTION, number
-
-TYPICAL_GAP: Final = 1.5e-3
-"""Seconds between two tasks of a thread if a run has too few to measure it."""
 
 FEWEST: Final = 3
 """Fewest tasks for a median."""
@@ -49,7 +45,7 @@ def costs_of(tasks: pa.Table) -> Costs:
     # between two tasks of a thread, if the second was ready before the first ended
     follows = (thread[one] == thread[other]) & (worker[one] == worker[other]) & (ready[other] <= stop[one])
     gaps = (start[other] - stop[one])[follows]
-    gap = max(float(np.median(gaps)), 0.0) if len(gaps) >= FEWEST else TYPICAL_GAP
+    gap = max(float(np.median(gaps)), 0.0) if len(gaps) >= FEWEST else 1.5e-3  # a typical one
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
     # of the scheduler: assumed, because no run records it
     return Costs(gap=gap, latency=latency, scheduler=1.1e-3)
@@ -170,7 +166,7 @@ def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
     """Preprocessing and processing of a Runner call, if they had tasks."""
     runnable = _runnable(records.tasks)
     here = rows_where(records.tasks, (runnable >= call.start) & (runnable <= call.stop))
-    kinds = (task_records.PREPROCESSING, task_records.PROCESSOR, task_records.MERGE)
+    kinds = (PREPROCESSING, PROCESSOR, MERGE)
     opening, processing, merges = (here.filter(pc.equal(here["kind"], kind)) for kind in kinds)
     if len(opening):
         yield _preprocessing(call, records, opening)
@@ -192,7 +188,7 @@ def _lasted(*tasks: pa.Table) -> float:
 
 
 def _preprocessing(call: RunnerCall, records: Records, tasks: pa.Table) -> Stage:
-    is_merge = pc.equal(tasks["prefix"], task_records.MERGE_PREFIX)
+    is_merge = pc.equal(tasks["prefix"], MERGE_PREFIX)
     merges, opening = tasks.filter(is_merge), tasks.filter(pc.invert(is_merge)).sort_by("start")
     cpu = wall = task_durations(opening)
     if records.run.preprocessing is not None:  # else its entire time
@@ -201,7 +197,7 @@ def _preprocessing(call: RunnerCall, records: Records, tasks: pa.Table) -> Stage
         cpu = np.fmin(np.asarray(pc.fill_null(known, np.inf).to_numpy(), np.float64), wall)
     first = first_tasks(opening, np.zeros(len(wall), np.int64), np.ones(len(wall)), wall)
     return Stage(
-        kind=task_records.PREPROCESSING,
+        kind=PREPROCESSING,
         seconds=_lasted(tasks),
         load=Load(before=np.zeros(len(cpu)), wait=first.warm(wall - cpu), after=first.warm(cpu)),
         merging=merging_of(records.run, call, len(opening), merges),
@@ -254,7 +250,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
         every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start")
         costs = costs._replace(cold_wait=late_start(every, costs.latency))
     return Stage(
-        kind=task_records.PROCESSOR,
+        kind=PROCESSOR,
         seconds=seconds,
         load=chunks.load(),
         merging=merging_of(records.run, call, len(tasks), merges),
@@ -299,9 +295,6 @@ Value = TypeVar("Value")
 
 ABSENT_THREADS: Final = 0.02
 """Largest share of thread time that may be missing because workers joined late or left."""
-
-FOREIGN: Final = 0.05
-"""Share of the thread time above which tasks of others are mentioned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,10 +352,6 @@ class Recorded:
         return Cluster(threads=threads, hosts=hosts, scheduler_here=self.scheduler_here)
 
 
-FOR_REPLAY: Final = ("key", "run_id", "prefix", "kind", "worker", "thread", "outcome", *MOMENTS)
-"""Columns of tasks that a replay uses: copying these costs less than copying all."""
-
-
 class Known(NamedTuple):
     """Facts about a run in addition to its records."""
 
@@ -416,7 +405,8 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     calls = sorted(run.calls, key=lambda call: call.start)
     if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
         raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be separated")
-    tasks = tasks.select(FOR_REPLAY)
+    # copying these costs less than copying all
+    tasks = tasks.select(["key", "run_id", "prefix", "kind", "worker", "thread", "outcome", *MOMENTS])
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
@@ -465,23 +455,25 @@ def _core_wait(chunks: pa.Table) -> float | None:
 
 def _doubts(run: Run, ledger: TimeLedger | None, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
     """Caveats of predictions."""
-    found = [f"the recorded run {run.ending}, and is incomplete"] if run.ended_early else []
-    if chunks["core_wait_seconds"].null_count:
-        found.append("waiting for cores was not recorded: times of chunks may include other load")
-    if only(host.cores for host in run.environment.hosts) is None:
-        found.append("the cores of its hosts are unknown or differ: sharing them is not modelled")
-    if len(lifetimes["threads"].unique()) > 1:
-        found.append("its workers have different numbers of threads: the median is used")
     starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
     threads = amounts(lifetimes, "threads")
     missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
-    if missing > ABSENT_THREADS:
-        share = FRACTION.text(missing)
-        found.append(f"workers joined late or left while recording: {share} of the thread time was missing")
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
-    if lost:
-        found.append(f"{number(lost)} attempts of tasks failed while recording; they are left out")
     foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
-    if foreign > FOREIGN:
-        found.append(f"tasks of others took {FRACTION.text(foreign)} of the thread time while recording")
-    return found
+    every = {
+        f"the recorded run {run.ending}, and is incomplete": run.ended_early,
+        "waiting for cores was not recorded: times of chunks may include other load": (
+            chunks["core_wait_seconds"].null_count
+        ),
+        "the cores of its hosts are unknown or differ: sharing them is not modelled": (
+            only(host.cores for host in run.environment.hosts) is None
+        ),
+        "its workers have different numbers of threads: the median is used": len(lifetimes["threads"].unique()) > 1,
+        f"workers joined late or left while recording: {FRACTION.text(missing)} of the thread time was missing": (
+            missing > ABSENT_THREADS
+        ),
+        f"{number(lost)} attempts of tasks failed while recording; they are left out": lost,
+        # a few tasks of others do not matter
+        f"tasks of others took {FRACTION.text(foreign)} of the thread time while recording": foreign > 0.05,
+    }
+    return [doubt for doubt, holds in every.items() if holds]

@@ -63,7 +63,7 @@ def test_only_the_chunks_of_who_is_slow_become_faster(kind: str, name: str) -> N
 
 
 def test_slow_ones_say_what_is_slow_where_and_what_this_run_cannot_tell_apart() -> None:
-    slow = Slow("worker", "w0", 14.0, (12.0, 16.0), 39.0, 3, "read_seconds", 38.0, "node3", (("file", "a.root"),))
+    slow = Slow("worker", "w0", 14.0, (12.0, 16.0), 39.0, 3, "read_seconds", "node3", (("file", "a.root"),))
     plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
     finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))["slow worker"]
     assert finding.what.startswith("Worker w0 on node3 waits long for storage: its 3 chunks")
