@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
     from roastcoffea.metrics import Metrics
     from roastcoffea.report.live import Progress
-
-NO_END: Final = "the journal could not be ended"
 
 
 class MetricsCollector(Enterable):
@@ -179,17 +177,12 @@ class MetricsCollector(Enterable):
             self._journal.give_up()
         else:
             self.t_end = self.t_start + elapsed
-            ending = (FINISHED, None) if error is None else (FAILED, error_text(error))
-            if self._backend.holds_all:
-                with reported(self.note, NO_END, Exception):
-                    run = self._records.run_without_tables(self._backend, self.t_start, self.t_end, ending)
-                    self._journal.end(self, run, has_tables=False)
-                self._ending = ending
-            else:
-                self._measure(self.t_start, self.t_end, ending)
-                if self._measurement is not None:
-                    with reported(self.note, NO_END, Exception):
-                        self._journal.end(self._measurement, self._measurement.run, has_tables=True)
+            self._ending = (FINISHED, None) if error is None else (FAILED, error_text(error))
+            with reported(self.note, "the journal could not be ended", Exception):
+                run = self._records.run_without_tables(self._backend, self.t_start, self.t_end, self._ending)
+                self._journal.end(self, run)
+            if not self._backend.holds_all:
+                self._made()
 
     def _made(self) -> Measurement | None:
         """The measurement, which is made now unless it was; None if there is none.
@@ -201,9 +194,7 @@ class MetricsCollector(Enterable):
                 self._measure(self.t_start, self.t_end, self._ending)
                 with interrupts_held():
                     self._ending = None
-                    if self._measurement is not None:
-                        with reported(self.note, NO_END, Exception):
-                            self._journal.complete(self, self._measurement)
+                    self._journal.hand_on(self, self._measurement or self)
             return self._measurement
 
     def _measure(self, start: float, stop: float, ending: Ending) -> None:

@@ -81,7 +81,7 @@ def test_an_entry_that_is_lost_takes_no_other_with_it(reader: str) -> None:
 
 
 def test_kinds_that_nobody_knows_and_ends_that_are_missing_are_reported() -> None:
-    unknown = Kind(b"\xfe", (), "", None)
+    unknown = Kind(b"\xfe", ())
     assert "kind 254" in read("monitor", [(unknown, b"?"), *entries()]).problems[-1]
     log = ClusterLog()
     log.feed(struct.pack(kinds.HEADER, kinds.STRING.code, 1) + b"a" + kinds.STRING.code)

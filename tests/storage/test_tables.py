@@ -16,11 +16,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import handmade_run
 from saved_runs import a_run
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics import evaluate
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLE_COLUMNS, SPAN_COLUMNS
 from roastcoffea.storage.store import load_run, save_run
@@ -267,27 +265,6 @@ def test_keys_that_become_the_same_text_are_summed() -> None:
 def test_a_text_that_stands_for_no_key_is_itself(text: str) -> None:
     row = {"context": "execute", "prefix": "p", "activity": text, "unit": "s", "amount": 1.5}
     assert spans_of(table_of_rows(SPAN_COLUMNS, [row])) == {("execute", "p", text, "s"): 1.5}
-
-
-def test_counts_are_whole_numbers_again() -> None:
-    counted: dict[tuple[str, ...], float] = {
-        ("execute", "p", "disk-write", "bytes"): 64,
-        ("execute", "p", "disk-write", "count"): 2,
-        ("execute", "p", "disk-write", "seconds"): 3.0,
-        ("execute", "p", "half", "bytes"): 0.5,
-        ("execute", "p", "endless", "bytes"): math.inf,
-    }
-    back = spans_of(span_table(counted))
-    assert [*map(repr, back.values())] == ["64", "2", "3.0", "0.5", "inf"]
-    assert repr(spans_by_worker(worker_span_table({"tcp://1": counted}))["tcp://1"]) == repr(back)
-
-
-def test_metrics_of_bytes_are_as_whole_after_loading(tmp_path: Path) -> None:
-    spans = {("execute", "Dijets", "disk-write", "bytes"): 64, ("execute", "Dijets", "memory-read", "bytes"): 32}
-    run = handmade_run(span_metrics=spans, span_metrics_per_worker={"tcp://1": spans})
-    before, after = evaluate(run), evaluate(load_run(save_run(run, tmp_path)))
-    for name in ("disk_write_bytes", "total_bytes_memory_read", "raw_span_metrics", "fine_metrics_per_worker"):
-        assert repr(after[name]) == repr(before[name])
 
 
 def test_an_empty_key_is_refused() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.log.kinds import (
     LEFT,
@@ -76,7 +77,11 @@ class AttemptLog:
     """Attempts of tasks, in order of their end."""
 
     def __init__(self, texts: Texts) -> None:
-        others = {TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk, MERGED: self._take_merged}
+        others = {
+            TASK_ERROR: lambda payload: self._tell(error=redacted(text_of(payload))),
+            TASK_CHUNK: self._take_chunk,
+            MERGED: self._take_merged,
+        }
         self.readers = {TASK: self._take, **others}
         self._texts = texts
         self._layout = Layout(TASK.fields, texts)
@@ -104,9 +109,6 @@ class AttemptLog:
             raise LookupError("its task could not be read")
         for name, value in values.items():
             self._told[name][len(self._keys) - 1] = value
-
-    def _take_error(self, payload: bytes) -> None:
-        self._tell(error=redacted(text_of(payload)))
 
     def _take_chunk(self, payload: bytes) -> None:
         """The chunk of a failed task."""
@@ -191,10 +193,8 @@ def _sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array
     """Column of so many rows, of which these have a value."""
     if not values:
         return pa.nulls(rows, kind)
-    places, unknown = np.zeros(rows, np.int64), np.ones(rows, np.bool_)
-    places[list(values)] = np.arange(len(values))
-    unknown[list(values)] = False
-    return pa.array(list(values.values()), kind).take(pa.array(places, mask=unknown))
+    places = pc.index_in(pa.array(np.arange(rows)), pa.array(list(values), pa.int64()))
+    return pa.array(list(values.values()), kind).take(places)
 
 
 MOST_STATES: Final = 2_000_000

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.log import packing
 from roastcoffea.log.packing import (
@@ -172,22 +173,12 @@ def table_of_attempts(waiting: Sequence[Attempt]) -> tuple[pa.Table, Flags, list
 
 def _texts(lines: Sequence[bytes]) -> list[pa.Array]:
     """Columns of texts, of which each record has a line."""
-    data = np.frombuffer(NEW_LINE.join([*lines, b""]), np.uint8)
-    is_end = data == NEW_LINE[0]
-    ends = np.flatnonzero(is_end)
-    if len(ends) != len(lines) * len(OF_TEXTS):
+    of_records = pc.split_pattern(pa.array(lines, pa.binary()), NEW_LINE)
+    if of_records.value_lengths().unique().to_pylist() != [len(OF_TEXTS)]:
         raise ValueError("the texts are not those of the records")
-    kept = data[~is_end]
-    offsets = np.zeros(len(ends) + 1, np.int32)
-    offsets[1:] = ends - np.arange(len(ends))
-    is_text = np.ones(len(ends), np.bool_)
-    short = np.flatnonzero(np.diff(offsets) == 1)
-    is_text[short] = kept[offsets[short]] != ord(NO_TEXT)
-    known = np.packbits(is_text, bitorder="little")
-    buffers = [pa.py_buffer(each) for each in (known, offsets, kept)]
-    together = pa.Array.from_buffers(ARROW_TYPES["text"], len(ends), buffers)
-    together.validate(full=True)
-    return [together.take(pa.array(np.arange(place, len(ends), len(OF_TEXTS)))) for place in range(len(TEXTS))]
+    texts = of_records.flatten().cast(ARROW_TYPES["text"])
+    known = pc.if_else(pc.equal(texts, NO_TEXT), pa.scalar(None, texts.type), texts)
+    return [known[place :: len(OF_TEXTS)] for place in range(len(TEXTS))]
 
 
 def _columns_read(waiting: Sequence[Attempt]) -> pa.Array:

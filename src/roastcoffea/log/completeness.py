@@ -33,20 +33,16 @@ def sites_of(items: Sequence[Any]) -> list[str | None]:
     known: dict[tuple[int, str], str | None] = {}
     found = []
     for item in items:
-        metadata, file = _metadata(item), str(item.filename)
+        given, file = getattr(item, "usermeta", None), str(item.filename)
+        metadata = getattr(item, "metadata", None) if given is None else given
         place = id(metadata), file
         if place not in known:
             known[place] = _by_metadata(metadata, file)
             if known[place] is None and "://" in file:
                 prefixes = _prefixes() if prefixes is None else prefixes
-                known[place] = _by_prefix(prefixes, file)
+                known[place] = next((site for prefix, site in prefixes.items() if file.startswith(prefix)), None)
         found.append(known[place])
     return found
-
-
-def _metadata(item: Any) -> Any:
-    given = getattr(item, "usermeta", None)
-    return getattr(item, "metadata", None) if given is None else given
 
 
 def _by_metadata(metadata: Any, file: str) -> str | None:
@@ -68,28 +64,22 @@ def _prefixes() -> dict[str, str]:
     """Site by the beginning of its URLs, longest first."""
     try:
         sites = json.loads(MAP.read_text(encoding="utf-8"))
-        rules = [(site, rule) for site, given in sites.items() for rule in _rules(given)]
+        # beginnings of URLs of a site: one, or one for each rule of its catalogue
+        rules = [
+            (site, rule)
+            for site, given in sites.items()
+            for rule in (given.values() if isinstance(given, Mapping) else [given])
+            if isinstance(rule, str)
+        ]
     except (OSError, ValueError, AttributeError):
         return {}
     found = {rule.partition("$")[0]: str(site) for site, rule in rules}
     return {prefix: found[prefix] for prefix in sorted(found, key=len, reverse=True) if "://" in prefix}
 
 
-def _rules(given: Any) -> list[str]:
-    """Beginnings of URLs of a site: one, or one for each rule of its catalogue."""
-    return [rule for rule in (given.values() if isinstance(given, Mapping) else [given]) if isinstance(rule, str)]
-
-
-def _by_prefix(prefixes: Mapping[str, str], file: str) -> str | None:
-    return next((site for prefix, site in prefixes.items() if file.startswith(prefix)), None)
-
-
 ATTEMPT = ["key", "run_id"]
 """Columns that identify an attempt of a Dask task."""
 
-
-NO_RUN = -(2**63)
-"""Placeholder for an unknown run_id."""
 
 EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
 
@@ -224,19 +214,13 @@ def equal_chunks(asked: pa.Table, call: str) -> int:
 
 def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]:
     """For each attempt of a task, whether a record has its key and run_id; null equals null."""
-    if not len(records):
-        return np.zeros(len(attempts), np.bool_)
-    wanted, known = (pc.fill_null(table["run_id"], NO_RUN).to_numpy() for table in (attempts, records))
-    order = np.argsort(known)
-    in_order = known[order]  # a sorter takes four times as long
-    first = order[np.minimum(np.searchsorted(in_order, wanted), len(known) - 1)]
-    same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(pa.array(first)))
-    recorded: npt.NDArray[np.bool_] = (known[first] == wanted) & pc.fill_null(same_key, False).to_numpy()
     # the run_id nearly always identifies one record; the others are compared completely
-    others = np.flatnonzero(~recorded)
-    if len(others):
-        near = records.filter(pa.array(np.isin(known, wanted[others])))
-        recorded[others] = are_among(attempts.select(ATTEMPT).take(pa.array(others)), near)
+    first = pc.index_in(attempts["run_id"], records["run_id"].combine_chunks())
+    same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(first))
+    recorded: npt.NDArray[np.bool_] = pc.fill_null(same_key, False).to_numpy()
+    others = attempts.select(ATTEMPT).filter(pa.array(~recorded))
+    near = records.filter(pc.is_in(records["run_id"], others["run_id"].combine_chunks()))
+    recorded[~recorded] = are_among(others, near)
     return recorded
 
 

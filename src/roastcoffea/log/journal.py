@@ -87,7 +87,6 @@ SCHEMA: Final = 1
 
 HEADER_KEY: Final = b"roastcoffea"
 ENDING: Final = ".arrows"
-NUMBERED: Final = re.compile(rf"\d{{6}}{re.escape(ENDING)}")
 CLAIM: Final = ".roastcoffea-claim"
 """File that claims a journal where files cannot be locked."""
 COLUMNS: Final = pa.schema(
@@ -105,12 +104,6 @@ RECORDS: Final = "records"
 
 TICK: Final = 1.0
 """Seconds between looks for what is to be written."""
-
-LEAST_PAUSE: Final = 0.2
-"""Least seconds between two writes."""
-
-SIGN_OF_LIFE: Final = 10.0
-"""Seconds after which a journal without news is touched."""
 
 MOST_PENDING: Final = 64_000_000
 """Most bytes that wait for a disk that does not answer; with more the journal ends."""
@@ -176,8 +169,6 @@ class JournalWriter:
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._pending: list[WrittenEntry] = []
         self._waiting = 0
-        self._is_settled = False
-        """Whether the thread has written everything, and ends."""
         self._files = _Files(folder, {**header, **_writer()}, most_bytes, note)
         self._works = True
         _written[:] = [*(writer for writer in _written if writer() is not None), weakref.ref(self)]
@@ -219,25 +210,19 @@ class JournalWriter:
         self._files.unlock()
         remove_journal(self.folder)
 
-    def settle(self) -> None:
-        """Write what was taken after the end, unless the thread is still there, which does."""
-        with self._lock:
-            is_settled = self._is_settled
-        if is_settled:
-            self.flush(last=True)
-
     def flush(self, *, last: bool = False) -> bool:
-        """Write what waits, in this thread; after the last time, if nothing waits any more, a new file begins."""
+        """Write what waits, in this thread; whether all is written, the last time."""
         with self._writing, reported(self._give_up, "it cannot be written", Exception):
             with self._lock:
                 entries, self._pending, self._waiting = self._pending, [], 0
             if self._works:
                 self._files.append([*map(_checked, entries)])
             with self._lock:
-                self._is_settled = last and not (self._works and self._pending)
-            if self._is_settled:
+                is_all = last and not (self._works and self._pending)
+            if is_all:
                 self._files.end(last=True)
-        return self._is_settled
+            return is_all
+        return False
 
     def look(self) -> None:
         """Fetch what is to be written."""
@@ -260,7 +245,7 @@ class JournalWriter:
 
 def files_in(folder: Path) -> list[Path]:
     """Files with names of a journal, in order."""
-    return sorted(path for path in folder.glob(f"*{ENDING}") if NUMBERED.fullmatch(path.name))
+    return sorted(path for path in folder.glob(f"*{ENDING}") if re.fullmatch(r"\d{6}", path.stem))
 
 
 def remove_journal(folder: Path) -> None:
@@ -354,7 +339,7 @@ def _keep_writing(journal: weakref.ref[JournalWriter], wake: threading.Event, en
         del writer
         if settled:
             return
-        ended.wait(LEAST_PAUSE)
+        ended.wait(0.2)
 
 
 _written: Final[list[weakref.ref[JournalWriter]]] = []
@@ -396,7 +381,9 @@ class _Files:
         if self._open and not _is_at(self._open[-1], self._path(self._number)):
             self._begin_again()
         if not entries:
-            self._touch()
+            if self._file != CLOSED and time.monotonic() - self._touched > 10.0:
+                os.utime(self._file)
+                self._touched = time.monotonic()
             return
         if self._file == CLOSED:
             self._begin()
@@ -406,11 +393,6 @@ class _Files:
         self._put()
         if self._size >= FILE_BYTES:
             self.end()
-
-    def _touch(self) -> None:
-        if self._file != CLOSED and time.monotonic() - self._touched > SIGN_OF_LIFE:
-            os.utime(self._file)
-            self._touched = time.monotonic()
 
     def end(self, *, last: bool = False) -> None:
         """End the last file; what comes then begins a new one."""
@@ -508,9 +490,6 @@ def _write(file: int, data: bytes) -> None:
     os.fsync(file)
 
 
-LONGEST_QUIET: Final = 12 * 3600.0
-"""Seconds without a sign of life after which a process of which nothing else is known counts as dead."""
-
 LARGEST_FILE: Final = FILE_BYTES + 2 * MOST_PENDING
 """More bytes than a file can have."""
 
@@ -595,8 +574,8 @@ class Journal:
 
     @property
     def is_recent(self) -> bool:
-        """Whether the last sign of life is some hours ago at most."""
-        return time.time() - self.last < LONGEST_QUIET
+        """Whether the last sign of life is some hours ago at most: otherwise its process counts as dead."""
+        return time.time() - self.last < 12 * 3600
 
     def entries(self) -> Iterator[Entry]:
         """Entries in the order of writing, up to the first that is damaged, which `problems` then tells."""

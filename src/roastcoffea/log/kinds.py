@@ -46,16 +46,13 @@ class Kind:
         First byte of its entries.
     fields : tuple
         Name and format (of `struct`, or `TEXT`) of each field.
-    then : str
-        Data after the fields.
     table : str or None
         What to count if an entry is dropped for lack of space; None for small entries that others build on.
     """
 
     code: bytes
     fields: Fields
-    then: str
-    table: str | None
+    table: str | None = None
 
     @property
     def packing(self) -> str:
@@ -67,13 +64,14 @@ ALL: Final[list[Kind]] = []
 """Every kind of entry; the index is the code, so that codes are unique."""
 
 
-def _declared(fields: Fields = (), then: str = "", table: str | None = None) -> Kind:
-    kind = Kind(bytes([len(ALL)]), fields, then, table)
+def _declared(fields: Fields = (), table: str | None = None) -> Kind:
+    kind = Kind(bytes([len(ALL)]), fields, table)
     ALL.append(kind)
     return kind
 
 
-STRING: Final = _declared(then="a text; those of the log are numbered from 0")
+STRING: Final = _declared()
+"""A text; those of the log are numbered from 0."""
 
 TASK: Final = _declared(
     (
@@ -85,17 +83,18 @@ TASK: Final = _declared(
         *of("d", "runnable", "assigned"),
         *of("f", "shift", "arrived", "ready", "seceded"),
     ),
-    then="the key; empty for a task of another user",
     table="tasks",
 )
-"""A finished attempt of a task.
+"""A finished attempt of a task; behind the fields is the key, empty for a task of another user.
 
 Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN if unknown.
 """
 
-TASK_ERROR: Final = _declared(then="text of the previous task's error", table="errors of tasks")
+TASK_ERROR: Final = _declared(table="errors of tasks")
+"""Text of the previous task's error."""
 
-CHUNK: Final = _declared(then="packed records of attempts of chunks", table="chunks")
+CHUNK: Final = _declared(table="chunks")
+"""Packed records of attempts of chunks."""
 
 SAMPLE: Final = _declared(
     (
@@ -129,33 +128,28 @@ DEPARTURE: Final = _declared((("worker", TEXT), ("time", "d")))
 PAUSE: Final = _declared((("worker", TEXT), ("time", "d"), ("paused", "B")))
 """A worker that is paused from that time on, or (0) resumed."""
 
-PROCESS_CPU: Final = _declared(
-    (("worker", TEXT), ("cpu_seconds", "d")), then="first and last load of a worker, as JSON"
-)
-"""CPU time of a worker's process, with its last message."""
+PROCESS_CPU: Final = _declared((("worker", TEXT), ("cpu_seconds", "d")))
+"""CPU time of a worker's process, with its last message; then its first and last load, as JSON."""
 
-COUNTED: Final = _declared(
-    (("worker", TEXT),), then="[key, amount] of each count, as compressed JSON", table="counts of workers that left"
-)
-"""Dask's counts of a worker that left."""
+COUNTED: Final = _declared((("worker", TEXT),), table="counts of workers that left")
+"""Dask's counts of a worker that left: [key, amount] of each, as compressed JSON."""
 
-PROBLEM: Final = _declared(then="the problem as text")
+PROBLEM: Final = _declared()
+"""A problem as text."""
 
 STATE: Final = _declared(
     (("first", "Q"), ("size", "I")),
-    then="rows of `STATE_FIELDS` of that size, and as JSON a list for each new task",
     table="states of tasks",
 )
 """States that tasks entered; tasks are numbered from 0, in order of appearance.
 
-The list of a task has its key; for coffea's tasks also the code of their kind, and for a chunk its dataset, file, tree,
-first entry, and entry after the last.
+Behind the fields are rows of `STATE_FIELDS` of that size, and as JSON a list for each new task. The list of a task has
+its key; for coffea's tasks also the code of their kind, and for a chunk its dataset, file, tree, first entry, and entry
+after the last.
 """
 
-VIEWS: Final = _declared(
-    then="address of a worker and rows of its views of tasks, as compressed JSON",
-    table="batches of workers' views of tasks",
-)
+VIEWS: Final = _declared(table="batches of workers' views of tasks")
+"""Address of a worker and rows of its views of tasks, as compressed JSON."""
 
 STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred", "forgotten")
 """States of a task at the scheduler, by their number."""
@@ -178,27 +172,27 @@ STATE_FIELDS: Final = (
 
 SAMPLING: Final = _declared(
     (*of("d", "time"), *of("f", "late"), *of("I", "missed", "workers"), *of("B", "whole")),
-    then="rows of `WORKER_STATE_FIELDS`",
     table="sampling",
 )
 """A sample that the scheduler took itself.
 
-It has rows of the workers that changed since the previous sample; if it is `whole`, of all present workers.
+It has rows of `WORKER_STATE_FIELDS` of the workers that changed since the previous sample; if it is `whole`, of all
+present workers.
 """
 
 WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
 
-TASK_CHUNK: Final = _declared(
-    then="dataset, file, tree, first entry, and entry after the last of the previous task's chunk, as JSON",
-    table="chunks of failed tasks",
-)
-"""Follows the task of a failed chunk: an attempt lost with its worker leaves no record of its own."""
+TASK_CHUNK: Final = _declared(table="chunks of failed tasks")
+"""Follows the task of a failed chunk, with dataset, file, tree, first entry, and entry after the last as JSON.
+
+An attempt lost with its worker leaves no record of its own.
+"""
 
 KILLED: Final = _declared((*of(TEXT, "worker"), *of("d", "time"), *of("q", "memory")))
 """A worker killed by its nanny because of this much resident memory."""
 
-JOB: Final = _declared((*of(TEXT, "worker"), *of("d", "time")), then="what a worker knows of its batch job, as JSON")
-"""A worker's batch job: columns of lifetimes, and `job_age` and `closes_in` in seconds at that time."""
+JOB: Final = _declared((*of(TEXT, "worker"), *of("d", "time")))
+"""What a worker knows of its batch job, as JSON: columns of lifetimes, `job_age`, and `closes_in` in seconds then."""
 
 CLOSING: Final = _declared((("worker", TEXT), ("time", "d")))
 """A worker that begins to close."""

@@ -48,9 +48,6 @@ BASKET_BYTES: Final = "basket_bytes"
 BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_LISTED, BASKET, BASKET_BYTES)
 """Columns of the branches of a record."""
 
-INTEGER_COLUMNS: Final = operator.itemgetter(*BRANCH_INTEGERS, BASKETS_LISTED, BASKET, BASKET_BYTES)
-SECONDS_COLUMNS: Final = operator.itemgetter(*BRANCH_SECONDS)
-
 SECONDS_PLANES: Final = (1, 2, 3)
 """Seconds travel as 4-byte numbers without their lowest byte: they may come smaller by one part in 32,768."""
 
@@ -78,8 +75,6 @@ NO_NUMBER: Final = math.nan
 NO_INTEGER: Final = -(1 << 63)
 NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
 """Values sent for unknown ones."""
-NO_FIGURE: Final = (struct.error, OverflowError, TypeError, ValueError)
-"""Errors of packing what is no figure."""
 
 PLACES: Final = {name: place for place, name in enumerate((*TEXTS, *FIGURES))}
 UNKNOWN: Final = frozenset((NO_TEXT, NO_INTEGER))
@@ -89,15 +84,12 @@ BETWEEN_TEXTS: Final = "\n"
 NEW_LINE: Final = b"\n"
 
 LENGTHS: Final = "<5I"
-LENGTHS_SIZE: Final = 20
 """Before each record: bytes of JSON, bytes of text, figures, bytes of an integer of branches, and number of these."""
 
 SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
 CHECK: Final = "<I"
 CHECK_SIZE: Final = 4
 """Packed records begin with their checksum, seeded with the version that both sides must share."""
-MOST_EXPANSION: Final = 255
-"""Sizes of compressed bytes that LZ4 can make of them; it allocates what they claim."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
@@ -143,24 +135,21 @@ def _is_line(text: Any) -> bool:
 
 
 def _packed_figures(record: dict[str, Any], others: dict[str, Any]) -> list[bytes]:
-    """Figures of a record; those that do not fit go to the others."""
+    """Figures of a record; if one does not fit, they go to the others."""
     figures = [*map(record.get, FIGURES, NO_FIGURES)]
     try:
         if None in figures:
             figures = [none if figure is None else figure for figure, none in zip(figures, NO_FIGURES, strict=True)]
         data = struct.pack(FIGURES_PACKING, *figures)
-    except NO_FIGURE:
-        told = ((name, record.get(name)) for name in FIGURES)
-        odd = {name: figure for name, figure in told if figure is not None and not _is_figure(name, figure)}
-        others |= odd
-        return _packed_figures(record | dict.fromkeys(odd), others)
+    except (
+        struct.error,
+        OverflowError,
+        TypeError,
+        ValueError,
+    ):  # the client leaves it out, and tells which does not fit
+        others |= {name: record.get(name) for name in FIGURES if name != "id"}
+        return _packed_figures({"id": record["id"]}, others)
     return _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
-
-
-def _is_figure(name: str, figure: Any) -> bool:
-    with suppress(*NO_FIGURE):
-        return bool(struct.pack("<q" if name in INTEGERS else "<d", figure))
-    return False
 
 
 def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
@@ -170,14 +159,16 @@ def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
 
 def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[bytes]]:
     """Bytes an integer, how many integers; and integers, sizes of baskets and seconds of the branches."""
-    integers = [*chain.from_iterable(INTEGER_COLUMNS(columns))]
+    integers = [
+        *chain.from_iterable(columns[name] for name in (*BRANCH_INTEGERS, BASKETS_LISTED, BASKET, BASKET_BYTES))
+    ]
     width = 4
     try:
         data = struct.pack(f"<{len(integers)}I", *integers)
     except struct.error:
         width = 8
         data = struct.pack(f"<{len(integers)}Q", *integers)
-    seconds = [*chain.from_iterable(SECONDS_COLUMNS(columns))]
+    seconds = [*chain.from_iterable(columns[name] for name in BRANCH_SECONDS)]
     if None in seconds:
         seconds = [NO_NUMBER if value is None else value for value in seconds]
     planes = _planes(data, range(width), width)
@@ -217,7 +208,7 @@ def records_in(blob: bytes) -> Iterator[PackedRecord]:
         rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
         if not texts or planes != FIGURE_SIZE:
             raise ValueError("an older version of roastcoffea packed them")
-        begin = at + LENGTHS_SIZE
+        begin = at + struct.calcsize(LENGTHS)
         lines = begin + rest
         figures = lines + texts
         branches = figures + FIGURES_SIZE
@@ -266,7 +257,8 @@ def checked_content(blob: bytes) -> bytes:
     packed = blob[CHECK_SIZE:]
     if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
         raise ValueError("they are damaged, or another version of roastcoffea packed them")
-    if int.from_bytes(packed[:4], "little") > MOST_EXPANSION * len(packed):
+    # LZ4 allocates what they claim, and makes at most 255 times as many bytes
+    if int.from_bytes(packed[:4], "little") > 255 * len(packed):
         raise ValueError("they claim to be larger than they can be")
     content: bytes = lz4.block.decompress(packed)
     return content

@@ -32,23 +32,13 @@ BATCH: Final = 4096
 BATCH_OF_BRANCHES: Final = 128
 """Records buffered before their branches become columns: each may have hundreds."""
 
-DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
-"""Errors of Arrow for a value that is not of its column's type."""
-
 DAMAGED: Final = (LookupError, RuntimeError, TypeError, ValueError, struct.error)
 """Errors of unpacking damaged records, including those of LZ4."""
-
-OPENING_COLUMNS: Final = [column.name for column in PREPROCESSING_COLUMNS]
-
-WHOSE: Final = ["id", "call", "dataset", "worker"]
-"""Columns of an attempt whose other values are kept elsewhere."""
 
 Item = TypeVar("Item")
 
 MOST_STACKS: Final = 20_000
 """Most distinct stacks kept for a dataset in a Runner call."""
-
-HALF_A_UNIT: Final = 0.5 / packing.PROFILE_UNITS
 
 LARGEST: Final = 1e9
 """Most seconds of a stack of an attempt."""
@@ -118,7 +108,7 @@ class Growing(Generic[Item]):
         """Tables of the items that fit, found by halving."""
         try:
             return [self._table_of(items)]
-        except DOES_NOT_FIT as error:
+        except (TypeError, ValueError, OverflowError) as error:  # a value is not of its column's type
             if len(items) > 1:
                 half = len(items) // 2
                 return self._fitting(items[:half]) + self._fitting(items[half:])
@@ -201,13 +191,13 @@ class ReceivedRecords:
                 self._first_set_aside[what] = f"{found} in {file}, entries {start} to {stop}"
             self._set_aside[what] += 1
         opening = np.zeros(len(waiting), np.bool_)
-        whose = table.select(WHOSE).to_pylist()
+        whose = table.select(["id", "call", "dataset", "worker"]).to_pylist()
         for row, attempt in enumerate(waiting):
             if attempt.others:
                 opening[row] = attempt.others.get(packing.PREPROCESSING, False)
                 self._take_others(whose[row], attempt.others, is_chunk=bool(possible[row] and not opening[row]))
         if opening.any():
-            openings = table.filter(pa.array(opening & possible)).select(OPENING_COLUMNS)
+            openings = table.filter(pa.array(opening & possible)).select(arrow_schema(PREPROCESSING_COLUMNS).names)
             self._openings.append(openings)
             for record in openings.to_pylist():
                 self._tally.add(record, preprocessing=True)
@@ -376,7 +366,7 @@ def _less(sums: Stacks, own: Stacks) -> Iterator[tuple[tuple[int, ...], list[flo
     for path, amounts in sums.items():
         less = own.get(path)
         rest = amounts if less is None else [max(one - other, 0.0) for one, other in zip(amounts, less, strict=True)]
-        if less is None or rest[0] or rest[1] > HALF_A_UNIT:
+        if less is None or rest[0] or rest[1] > 0.5 / packing.PROFILE_UNITS:
             yield path, rest, None
 
 

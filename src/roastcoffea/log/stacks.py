@@ -18,16 +18,10 @@ MOST_BYTES: Final = 16_000
 """Most bytes of the profile in a record, before compression; stacks with the least time are dropped first."""
 
 LONGEST_NAME: Final = 120
-LONGEST_PATH: Final = 240
-"""Most characters kept."""
-
-BYTES_OF_A_FRAME: Final = 14
-BYTES_OF_A_STACK: Final = 24
+"""Most characters kept of a function's name."""
 
 SENT: Final = "<dynamic-code>"
 """File of functions that cloudpickle has sent to a worker."""
-
-PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 
 Stack = tuple[tuple[int, int], ...]
 """Identities of code and lines, innermost first."""
@@ -56,23 +50,54 @@ def packed_stacks(
     added : tuple, optional
         Patterns of secrets, as for `redacted`.
     """
-    tree = _Tree(codes, added)
+    texts: dict[str, int] = {}
+    frames: list[int] = []
+    places: dict[tuple[int, tuple[int, int]], int] = {}
+    named: dict[int, tuple[str, str]] = {}
+
+    def names(key: tuple[int, int]) -> tuple[str, str]:
+        """Function and file of a frame, without secrets."""
+        identity, line = key
+        code = codes.get(identity)
+        if code is None:
+            return NAMES[line], ""
+        if identity not in named:
+            file = redacted_beginning(place_of(code.co_filename), 240, added)
+            named[identity] = redacted_beginning(function_of(code), LONGEST_NAME, added), file
+        return named[identity]
+
+    def place(stack: Stack, room: int) -> tuple[int, int] | None:
+        """Number of the innermost frame of a stack, and bytes used; None if there is not enough room."""
+        parent, path = -1, [*reversed(stack)]
+        while path and (parent, path[0]) in places:
+            parent = places[parent, path.pop(0)]
+        new = [(key, names(key)) for key in path]
+        fresh = {text for _, both in new for text in both if text not in texts}
+        size = 24 + 14 * len(new) + sum(3 + len(text.encode(errors="replace")) for text in fresh)
+        if size > room:
+            return None
+        for key, both in new:
+            number = len(frames) // 4
+            numbers = [texts.setdefault(text, len(texts)) for text in both]
+            frames.extend((parent, *numbers, key[1] if key[0] else 0))
+            places[parent, key] = parent = number
+        return parent, size
+
     stacks: list[int] = []
     others = [0.0] * 5
     room = MOST_BYTES
     for stack, sums in sorted(counts.items(), key=lambda each: -each[1][1]):
         if not _units(sums[1]):
             break
-        taken = tree.add(stack, room) if room > 0 and stack != IN_OTHERS else None
+        taken = place(stack, room) if room > 0 and stack != IN_OTHERS else None
         if taken is None:
             others = [one + other for one, other in zip(others, sums, strict=True)]
             continue
-        frame, used = taken
-        room -= used
-        stacks += _row(frame, sums)
+        room -= taken[1]
+        stacks += _row(taken[0], sums)
     if _units(others[1]):
-        stacks += _row(tree.add(IN_OTHERS, MOST_BYTES)[0], others)  # type: ignore[index]
-    return [list(tree.texts), tree.frames, stacks] if stacks else []
+        stacks += _row(place(IN_OTHERS, MOST_BYTES)[0], others)  # type: ignore[index]
+    return [list(texts), frames, stacks] if stacks else []
 
 
 def _row(frame: int, sums: list[float]) -> list[int]:
@@ -83,57 +108,6 @@ def _units(seconds: float) -> int:
     return round(seconds * PROFILE_UNITS)
 
 
-class _Tree:
-    """Frames of stacks, with common outer frames stored once."""
-
-    def __init__(self, codes: Mapping[int, CodeType | None], added: Added | None) -> None:
-        self.texts: dict[str, int] = {}
-        self.frames: list[int] = []
-        self._codes, self._added = codes, added
-        self._places: dict[tuple[int, tuple[int, int]], int] = {}
-        self._named: dict[int, tuple[str, str]] = {}
-
-    def add(self, stack: Stack, room: int) -> tuple[int, int] | None:
-        """Number of the innermost frame of a stack, and bytes used; None if there is not enough room."""
-        parent, path = -1, list(reversed(stack))
-        known = 0
-        for key in path:
-            if (parent, key) not in self._places:
-                break
-            parent, known = self._places[parent, key], known + 1
-        new = [(key, self._names(key)) for key in path[known:]]
-        texts = {text for _, names in new for text in names if text not in self.texts}
-        size = (
-            BYTES_OF_A_STACK
-            + BYTES_OF_A_FRAME * len(new)
-            + sum(3 + len(text.encode(errors="replace")) for text in texts)
-        )
-        if size > room:
-            return None
-        for key, (function, file) in new:
-            number = len(self.frames) // 4
-            line = key[1] if key[0] else 0
-            self.frames += [parent, self._text(function), self._text(file), line]
-            self._places[parent, key] = parent = number
-        return parent, size
-
-    def _text(self, text: str) -> int:
-        return self.texts.setdefault(text, len(self.texts))
-
-    def _names(self, key: tuple[int, int]) -> tuple[str, str]:
-        """Function and file of a frame, without secrets."""
-        identity, line = key
-        code = self._codes.get(identity)
-        if code is None:
-            return NAMES[line], ""
-        if identity not in self._named:
-            self._named[identity] = (
-                redacted_beginning(function_of(code), LONGEST_NAME, self._added),
-                redacted_beginning(place_of(code.co_filename), LONGEST_PATH, self._added),
-            )
-        return self._named[identity]
-
-
 def function_of(code: CodeType) -> str:
     """Name of a function, with those of the class and functions around it."""
     return str(getattr(code, "co_qualname", code.co_name)).replace("<locals>.", "")
@@ -141,7 +115,7 @@ def function_of(code: CodeType) -> str:
 
 def place_of(file: str) -> str:
     """A file of Python or of an installed package, relative to their directory; any other unchanged."""
-    for packages in PACKAGES:
+    for packages in ("/site-packages/", "/dist-packages/"):
         if packages in file:
             return file.rpartition(packages)[2]
     library = f"{os.path.dirname(os.__file__)}/"  # noqa: PTH120  (pathlib is slow)

@@ -46,8 +46,6 @@ from roastcoffea.units import counted, were
 
 EXECUTING, CPU, SEEN = map([name for name, _ in SAMPLE.fields].index, ("executing", "cpu_seconds", "last_seen"))
 
-AROUND_RUN: Final = 10.0
-"""Seconds before and after the run in which its plugins may have counted."""
 
 OF_READING: Final = ("of_job", "again", "cpu_before", "sampled_cpu")
 """What is known of a lifetime in addition to its columns."""
@@ -222,7 +220,8 @@ class WorkerLog:
         for lifetime in self._lifetimes:
             begin, end = _within(lifetime, offset, start, stop)
             cpu = _cpu_of(lifetime)
-            if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + AROUND_RUN):
+            # its plugins may have counted some seconds before and after the run
+            if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + 10.0):
                 cpu, self._impossible = None, self._impossible + 1
             clock = clocks.get(lifetime["worker"], math.nan)
             known, closing = lifetime.get("of_job"), lifetime.get("closing")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -43,9 +43,6 @@ from roastcoffea.storage.reading import check_fields, check_times, plain, restor
 from roastcoffea.storage.store import OWN_FILES, is_replaceable
 from roastcoffea.storage.tables import SPAN_FORMS, tables_of
 from roastcoffea.units import SECONDS_PER_DAY, counted
-
-if TYPE_CHECKING:
-    from roastcoffea.measurement import Measurement
 
 START: Final = "start"
 BEGAN: Final = "call began"
@@ -411,28 +408,25 @@ class BlackBox:
         if self._writer is not None:
             self._writer.write(RECORDS, packed)
 
-    def end(self, owner: object, run: Run, *, has_tables: bool) -> None:
-        """End the journal with what is known at the end; it stays until its owner is saved or dropped."""
+    def end(self, owner: object, run: Run) -> None:
+        """End the journal with all of a run but its tables, which the entries before tell.
+
+        It stays until its owner is saved or dropped.
+        """
         if self._writer is not None:
             self._write_news()
             for name, table in tables_of(run).items():
                 for part in packed_parts(table) if name in SPAN_FORMS else ():
                     self._writer.write(f"{SPANS}{name}", part)
-            self._writer.write(*entry_of_end(run, has_tables=has_tables))
+            self._writer.write(END, json.dumps({"schema": RUN_SCHEMA, "run": body_of(run)}, allow_nan=False).encode())
             self._writer.close()
             hold(owner, self._writer)
-
-    def complete(self, before: object, measurement: Measurement) -> None:
-        """Add what the tables tell to a journal that ended before they were made."""
-        if self._writer is not None and journal_of(before) is not None:
-            self._writer.write(*entry_of_end(measurement.run))
-            self.hand_on(before, measurement)
+            self._records.keep = self._backend.keep = None
 
     def hand_on(self, before: object, after: object) -> None:
-        """Let the journal of one owner be that of another one, with what was learned since."""
+        """Let the journal of one owner be that of another one."""
         if self._writer is not None and journal_of(before) is not None:
             hold(after, self._writer)
-            self._writer.settle()
 
     def give_up(self) -> None:
         """Remove the journal of a run that never began."""
@@ -450,63 +444,45 @@ class BlackBox:
                 self._writer.write(kind, data)
 
 
-def entry_of_end(run: Run, *, has_tables: bool = True) -> tuple[str, bytes]:
-    """Entry with all of a run that is not in others; rows of its tables are None before they are made."""
-    rows = {name: table.num_rows for name, table in tables_of(run).items()} if has_tables else None
-    return END, json.dumps({"schema": RUN_SCHEMA, "rows": rows, "run": body_of(run)}, allow_nan=False).encode()
+# what the state folder keeps of lost runs: older journals, and the oldest of more, are removed
+def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None = 2.0) -> list[Path]:
+    """Remove older journals and measurements in a folder, and the oldest if all take more space; return which.
 
-
-class _Kept(NamedTuple):
-    """A journal or a measurement on disk."""
-
-    path: Path
-    last: float
-    size: int
-    journal: Journal | None = None
-
-    def remove(self) -> bool:
-        """Remove it, unless somebody has the journal, or may have it."""
-        journal = self.journal
-        if journal is None:
-            remove_files(self.path, [self.path / name for name in OWN_FILES])
-            return True
-        # a scheduler that lives has ended most of its journals
-        ended = journal.is_locked is None and "facility" in journal.header
-        if journal.is_recent if ended else journal.is_written:
-            return False
-        with claimed(self.path) as ours:
-            if ours:
-                remove_journal(self.path)
-            return ours
-
-
-def _kept_in(folder: Path) -> Iterator[_Kept]:
-    """Journals and measurements in a folder, known by their content."""
+    They are known by their content. Nothing else is removed, and nothing that somebody writes or recovers.
+    """
+    kept: list[tuple[float, int, Path, Journal | None]] = []
     for path in folder.iterdir() if folder.is_dir() else ():
         with suppress(OSError):  # somebody else may remove, or write, it meanwhile
             if path.is_symlink():
                 continue
             try:
                 journal = journal_in(path)
-                yield _Kept(path, journal.last, journal.size, journal)
+                kept.append((journal.last, journal.size, path, journal))
             except JournalError:
                 if (path / RUN_FILE).is_file() and is_replaceable(path):
                     states = [file.stat() for file in path.iterdir()]
                     last = max(state.st_mtime for state in states)
-                    yield _Kept(path, last, sum(state.st_size for state in states))
-
-
-# what the state folder keeps of lost runs: older journals, and the oldest of more, are removed
-def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None = 2.0) -> list[Path]:
-    """Remove older journals and measurements in a folder, and the oldest if all take more space; return which.
-
-    Nothing else in the folder is removed, and nothing that somebody writes or recovers.
-    """
-    size, removed = 0, []
-    for each in sorted(_kept_in(folder), key=lambda each: each.last, reverse=True):
-        size += each.size
-        is_old = days is not None and time.time() - each.last > days * SECONDS_PER_DAY
-        is_much = gigabytes is not None and size > 1e9 * gigabytes
-        if (is_old or is_much) and each.remove():
-            removed.append(each.path)
+                    kept.append((last, sum(state.st_size for state in states), path, None))
+    together, removed = 0, []
+    for last, size, path, its in sorted(kept, key=lambda each: each[0], reverse=True):
+        together += size
+        is_old = days is not None and time.time() - last > days * SECONDS_PER_DAY
+        is_much = gigabytes is not None and together > 1e9 * gigabytes
+        if (is_old or is_much) and _is_removed(path, its):
+            removed.append(path)
     return removed
+
+
+def _is_removed(path: Path, journal: Journal | None) -> bool:
+    """Remove a measurement or a journal, unless somebody has the journal, or may have it."""
+    if journal is None:
+        remove_files(path, [path / name for name in OWN_FILES])
+        return True
+    # a scheduler that lives has ended most of its journals
+    ended = journal.is_locked is None and "facility" in journal.header
+    if journal.is_recent if ended else journal.is_written:
+        return False
+    with claimed(path) as ours:
+        if ours:
+            remove_journal(path)
+        return ours

@@ -18,8 +18,8 @@ from roastcoffea.backends.recorder import LoggedCluster, Recorder
 from roastcoffea.errors import error_text, reported
 from roastcoffea.log.journal import DAMAGED, Entry, Journal, JournalError
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.failures import checked, with_report
-from roastcoffea.recording.assembly import END, REPORT, SPANS, RunRecords, unpacked_values
+from roastcoffea.metrics.failures import checked
+from roastcoffea.recording.assembly import END, SPANS, RunRecords
 from roastcoffea.records.arrow import arrow_schema, table_of_rows, unpacked_part
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import LOST, Environment, Run, unwatched_run
@@ -111,40 +111,23 @@ def _without_records(rows: Sequence[Row], recorded: Sequence[Row]) -> list[Row]:
 
     Where the report lacks file or entries, a partition is that of any record with the same rest.
     """
-    left = list(recorded)
-    fresh: list[Row] = []
-    for known in sorted({_known(row) for row in rows}, key=lambda names: (-len(names), "entry_start" not in names)):
-        of_this_kind = [row for row in rows if _known(row) == known]
-        left, without = _matched(of_this_kind, left, known)
-        fresh += without
+    kinds = [tuple(column for column in PLACE if row.get(column) is not None) for row in rows]
+    left, fresh = list(recorded), []
+    for known in sorted(set(kinds), key=lambda names: (-len(names), "entry_start" not in names)):
+        places: dict[tuple[Any, ...], list[Row]] = {}
+        for record in left:
+            places.setdefault(tuple(record.get(column) for column in known), []).append(record)
+        matched: set[int] = set()
+        for row in (row for row, kind in zip(rows, kinds, strict=True) if kind == known):
+            found = places.get(tuple(row[column] for column in known), [])
+            # attempts at one partition share all columns; several partitions may share some
+            ours = found if len(known) == len(PLACE) else [found.pop(0)] if found else []
+            for record in ours:
+                record["dataset"] = row["dataset"] or record["dataset"]
+                matched.add(record["id"])
+            fresh += [] if ours else [row]
+        left = [record for record in left if record["id"] not in matched]
     return fresh
-
-
-def _matched(rows: Sequence[Row], recorded: Sequence[Row], known: Sequence[str]) -> tuple[list[Row], list[Row]]:
-    """Records without a partition that is equal in the known columns, and partitions without such a record."""
-    places: dict[tuple[Any, ...], list[Row]] = {}
-    for record in recorded:
-        places.setdefault(_place_in(record, known), []).append(record)
-    matched: set[int] = set()
-    fresh = []
-    for row in rows:
-        found = places.get(_place_in(row, known), [])
-        # attempts at one partition share all columns; several partitions may share some
-        ours = found if len(known) == len(PLACE) else [found.pop(0)] if found else []
-        for record in ours:
-            record["dataset"] = row["dataset"] or record["dataset"]
-            matched.add(record["id"])
-        fresh += [] if ours else [row]
-    return [record for record in recorded if record["id"] not in matched], fresh
-
-
-def _known(row: Row) -> tuple[str, ...]:
-    """Columns of its place that a row has."""
-    return tuple(column for column in PLACE if row.get(column) is not None)
-
-
-def _place_in(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(row.get(column) for column in columns)
 
 
 PLACE: Final = ("file", "tree", "entry_start", "entry_stop")
@@ -255,7 +238,6 @@ class _Replay:
         self._start = self._last = float(header["start"])
         self._spans: dict[str, list[pa.Table]] = {}
         self._end: dict[str, Any] | None = None
-        self._late_report: dict[str, Any] | None = None
         if header["version"] != roastcoffea.__version__:
             self._records.note(
                 f"roastcoffea {header['version']} wrote the journal: entries of a form unknown here are lost"
@@ -270,8 +252,6 @@ class _Replay:
                 self._spans.setdefault(name, []).append(unpacked_part(entry.data, arrow_schema(TABLES[name])))
             elif entry.kind == END:
                 self._end = json.loads(entry.data)
-            elif entry.kind == REPORT and self._end is not None:
-                self._late_report = unpacked_values(entry.data)
             else:
                 self._records.take(entry.kind, entry.data)
                 self._backend.take(entry.kind, entry.data)
@@ -305,18 +285,8 @@ class _Replay:
         """A run that ended, and was not saved: what is in no table is known."""
         body = restored_body(end["run"])
         check_body(body)
-        replayed_run = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))
-        tables = tables_of(replayed_run) | {name: pa.concat_tables(parts) for name, parts in self._spans.items()}
-        problems, absent = [*body["problems"], *self._journal_problems], body["absent"]
-        if end["rows"] is None:  # the client ended before it made the tables: what they tell comes from the replay
-            problems = [*dict.fromkeys((*replayed_run.problems, *problems))]
-            absent = absent | {name: why for name, why in replayed_run.absent.items() if name not in SPAN_FORMS}
-        else:
-            wanted = end["rows"].items()
-            lacking = [name for name, rows in wanted if name not in tables or len(tables[name]) != rows]
-            problems += [f"the journal lacks rows of {', '.join(lacking)}"] if lacking else []
-            tables = {name: tables[name] for name, _ in wanted if name in tables}
-        run = run_of(body | {"absent": absent, "problems": problems}, tables)
-        if end["rows"] is None:
-            run = replace(run, calls=replayed_run.calls)
-        return run if self._late_report is None else with_report(run, **self._late_report)
+        replayed = self._records.run(self._backend, body["start"], body["stop"], (body["outcome"], body["error"]))
+        tables = tables_of(replayed) | {name: pa.concat_tables(parts) for name, parts in self._spans.items()}
+        absent = body["absent"] | {name: why for name, why in replayed.absent.items() if name not in SPAN_FORMS}
+        problems = [*dict.fromkeys((*replayed.problems, *body["problems"], *self._journal_problems))]
+        return replace(run_of(body | {"absent": absent, "problems": problems}, tables), calls=replayed.calls)

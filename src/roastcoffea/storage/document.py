@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +38,7 @@ from roastcoffea.storage.tables import (
 )
 
 SCHEMA: Final = 15
+"""It is one higher where more than a column is new."""
 LAST_TAGGED: Final = 7
 """The last schema with tagged values in `run.json`, which `compat.legacy` reads."""
 
@@ -54,7 +55,6 @@ NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
 
 NO_TREE: Final = "None"
 """Text that records up to schema 6 have for the tree of a file without one."""
-OF_TREES: Final = ("chunks", "preprocessing")
 
 Body = dict[str, Any]
 
@@ -65,24 +65,17 @@ DEEPEST_JSON: Final = 4 * DEEPEST
 """Most levels of nesting in `run.json`: a dictionary of schema 7 with non-text keys takes three."""
 
 
-class Described(TypedDict):
-    """A table as described in `run.json`."""
-
-    rows: int
-    columns: dict[str, str]
-
-
 class Document(NamedTuple):
-    """Content of a `run.json`."""
+    """Content of a `run.json`: of each table "rows", and the type of each of its "columns"."""
 
     body: Body
-    tables: dict[str, Described]
+    tables: dict[str, dict[str, Any]]
     schema: int
 
 
 def write_document(folder: Path, run: Run, tables: Tables) -> None:
     """Write `run.json` into a folder."""
-    described: dict[str, Described] = {
+    described = {
         name: {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
         for name, table in tables.items()
     }
@@ -187,13 +180,13 @@ def run_of(body: Body, tables: Tables) -> Run:
 
 
 def upgraded(body: Body, tables: Tables, schema: int) -> tuple[Body, Tables]:
-    """A run of an older schema in the present one; columns that it did not have were not measured."""
-    if schema == SCHEMA:
-        return body, tables
+    """A run in the present schema and with the present columns; those that it did not have were not measured."""
     absent = {name: NOT_RECORDED for older, names in NEW_FIELDS.items() if older >= schema for name in names}
     body = body | {"absent": absent | dict(body["absent"])}
-    whole = {name: arrow_schema(TABLES[name]).empty_table() for name in tables}
-    tables = {name: pa.concat_tables([whole[name], table], promote_options="default") for name, table in tables.items()}
+    for name, table in tables.items():
+        whole = arrow_schema(TABLES[name])
+        if not set(whole.names) <= set(table.column_names):
+            tables[name] = pa.concat_tables([whole.empty_table(), table], promote_options="default")
     for older in range(schema, SCHEMA):
         if older in UPGRADES:
             body, tables = UPGRADES[older](body, tables)
@@ -206,7 +199,7 @@ def _without_text_for_trees(body: Body, tables: Tables) -> tuple[Body, Tables]:
         return body, tables
     changed = {}
     for name, table in tables.items():
-        if name in OF_TREES:
+        if name in {"chunks", "preprocessing"}:
             trees = pc.if_else(pc.equal(table["tree"], NO_TREE), pa.scalar(None, pa.string()), table["tree"])
             changed[name] = table.set_column(table.schema.get_field_index("tree"), "tree", trees)
     return body, tables | changed

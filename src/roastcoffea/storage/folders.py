@@ -191,13 +191,19 @@ class NewFolder:
 
         Empty folders are always replaced.
         """
-        while not _moved(self.path, target):  # another process may create or remove the destination in the meantime
+        while True:  # another process may create or remove the destination in the meantime
+            try:
+                self.path.rename(target)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
             if replaces is None:
                 return False
-            found = _inode(target)
+            found = _state(target)
             if replaces(target):
                 self._move_aside(target, replaces)
-            elif found is not None and found == _inode(target):
+            elif found is not None and found == _state(target):
                 raise _stays(target)
         sync_folder(target.parent)
         return True
@@ -240,20 +246,11 @@ def new_folder(parent: Path, name: str) -> Iterator[NewFolder]:
         dissolve(hidden, (REPLACED,))
 
 
-def _moved(folder: Path, target: Path) -> bool:
-    try:
-        folder.rename(target)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            return False
-        raise
-    return True
-
-
-def _inode(path: Path, *, follow: bool = False) -> int | None:
-    """Inode of a file or folder; of a link, or of its target."""
+def _state(path: Path, *, follow: bool = False) -> tuple[int, int] | None:
+    """Inode and last change of a file or folder, which no other one has; of a link, or of its target."""
     with suppress(OSError, ValueError):
-        return path.stat(follow_symlinks=follow).st_ino
+        found = path.stat(follow_symlinks=follow)
+        return found.st_ino, found.st_ctime_ns
     return None
 
 
@@ -327,30 +324,16 @@ def read_whole(folder: Path, read: Callable[[Path], T]) -> T:
     """
     for _ in range(10):
         place = folder if os.path.lexists(folder) else left_overs(folder.parent).get(folder.name, folder)
-        with _held(place) as inode:
-            try:
-                result = read(place)
-            except MeasurementError:
-                if inode == _inode(place, follow=True):
-                    raise
-                continue
-            if inode == _inode(place, follow=True):
-                return result
+        state = _state(place, follow=True)
+        try:
+            result = read(place)
+        except MeasurementError:
+            if state == _state(place, follow=True):
+                raise
+            continue
+        if state == _state(place, follow=True):
+            return result
     raise UnreadableMeasurementError(f"{folder} was replaced repeatedly while it was read; try again")
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[int | None]:
-    """Inode of a folder, which no other one gets while the block runs."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError):
-        yield _inode(folder, follow=True)
-        return
-    try:
-        yield os.fstat(descriptor).st_ino
-    finally:
-        os.close(descriptor)
 
 
 def dissolve(hidden: Path, states: tuple[str, ...]) -> None:

@@ -35,8 +35,10 @@ import pyarrow as pa
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.redaction import redacted
 
-_OF_FILES: Final = (MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException)
-_OF_CONTENT: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+DAMAGE: Final = (
+    *(MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException),
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
 """Errors that indicate damage, from reading files and from building records of their content."""
 
 LARGEST_FILE: Final = 2**30
@@ -48,8 +50,6 @@ ALWAYS_FITS: Final = 2**25
 """Bytes of memory that are available anywhere: asking for what is takes as long as reading a small table."""
 BEGINNING: Final = 1000
 """Bytes of a damaged file in which its format is looked for."""
-LONGEST_LITERAL: Final = 4096
-"""Most characters of a Python literal: the parser needs a hundred times that, and may exhaust its stack."""
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise MissingMeasurementError(f"{path} is missing; {way_out}") from None
-    except (*_OF_FILES, *_OF_CONTENT) as error:
+    except DAMAGE as error:
         raise UnreadableMeasurementError(
             f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}"
         ) from error
@@ -125,9 +125,6 @@ def has_format(file: Path, mark: str) -> bool:
 LATEST_TIME: Final = 253_370_764_800
 """The year 9999, near the end of what `datetime` can show."""
 
-MOST_BITS: Final = 63
-"""Largest integer in a record, in bits: tables and other programs have no larger ones."""
-
 
 @cache
 def _form(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -150,7 +147,7 @@ def _is_mapping_of(value: Any, of_key: Any, of_value: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     """Whether it is an integer that tables can hold."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= MOST_BITS
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= 63
 
 
 CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
@@ -185,7 +182,7 @@ def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
 def literal(text: str) -> Hashable:
     """Value of a Python literal that can be a key; ValueError for any other text."""
     try:
-        if len(text) > LONGEST_LITERAL:
+        if len(text) > 4096:  # the parser needs a hundred times that, and may exhaust its stack
             raise ValueError(f"it has {len(text)} characters")
         value: Hashable = ast.literal_eval(text)
         hash(value)
@@ -220,8 +217,6 @@ MOST_BITS_OF_PLAIN: Final = 1000
 """Largest integer in bits that is kept as one: a larger one has no float."""
 LONGEST_TEXT: Final = 10_000
 """Most characters of a value that is kept only as text."""
-LONGEST_PLACE: Final = 60
-"""Most characters of a key in the path of a value."""
 
 LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
     type(None): lambda _: None,
@@ -329,7 +324,7 @@ class _Walk:
     def _text(self, value: Any, path: tuple[Any, ...], why: str = "") -> str:
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        place = str(path[0]) + "".join(f"[{_printable(part, LONGEST_PLACE)}]" for part in path[1:])
+        place = str(path[0]) + "".join(f"[{_printable(part, 60)}]" for part in path[1:])
         self.as_text.setdefault(f"{name}{why}", []).append(place)
         return f"<kept as text: {name}> {redacted(_printable(value, LONGEST_TEXT))}"
 

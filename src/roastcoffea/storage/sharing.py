@@ -6,7 +6,6 @@ import getpass
 import hashlib
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
@@ -76,9 +75,6 @@ USERS: Final = tuple(
 PUBLIC: Final = re.compile(r"(?:[\w-]+\.)*(?:readthedocs\.io|dask\.org)", re.IGNORECASE)
 """Hosts of documentation, to which messages refer."""
 
-WITHOUT_PATH: Final = frozenset(("tcp", "tls", "inproc", "ucx", "ws", "wss"))
-"""Schemes of Dask's addresses."""
-
 KEPT: Final = re.compile(
     r"(?:^|/)(?P<kept>(?:site|dist)-packages/|python3\.\d+/"
     r"|store/(?:mc|data|hidata|himc|relval|express)/|rucio/(?:mc|data)\w*/|eos/opendata/)"
@@ -86,10 +82,6 @@ KEPT: Final = re.compile(
 """Beginnings of paths that are the same everywhere: installed packages, and the experiments' own datasets."""
 OF_PACKAGES: Final = ("site-packages/", "dist-packages/")
 OF_USERS: Final = re.compile(r"(?:^|/)(?P<kept>store/user/(?:rucio/)?)(?P<user>[^/]+)/")
-
-SHORTEST: Final = 3
-SHORTEST_LABEL: Final = 5
-"""Letters of a name, and of the first label of a host, that is looked for in texts."""
 
 _WORDS: Final = (
     "admin analysis awkward batch bytes cache chunk chunks client cluster coffea common count cpu dask data "
@@ -111,11 +103,6 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_telling(name: str, shortest: int = SHORTEST) -> bool:
-    """Whether a name can be looked for in texts: it is long enough, and no common word or number."""
-    return len(name) >= shortest and name.lower() not in WORDS and not name.isdigit()
 
 
 def any_of(names: Iterable[str]) -> str:
@@ -147,9 +134,6 @@ def _expression(tree: dict[str, Any]) -> str:
             parts.append(re.escape(prefix) + ("" if list(branch) == [""] else _expression(branch)))
     return f"(?:{'|'.join(parts)})" + ("?" if "" in tree else "")
 
-
-SERVICES: Final = ("xcache", "servicex")
-"""Words in host names that identify caches and services."""
 
 HOST: Final = re.compile(r"(?P<host>\[.*\]|[^/:@\s\[\]]+)(?P<rest>(?:[/:].*)?)")
 """Host in front of a port or of a process."""
@@ -222,8 +206,9 @@ class Pseudonyms:
                     self._learn_host(found.groupdict().get("host", ""))
         return text
 
-    def _learn(self, name: str, replace: Callable[[str], str], shortest: int | None = None) -> None:
-        if is_telling(name) if shortest is None else is_telling(name, shortest):
+    def _learn(self, name: str, replace: Callable[[str], str], shortest: int = 3) -> None:
+        """Learn a name that can be looked for in texts: it is long enough, and no common word or number."""
+        if len(name) >= shortest and name.lower() not in WORDS and not name.isdigit():
             self._known.setdefault(name.lower(), replace)
 
     def _learn_host(self, name: str) -> None:
@@ -233,7 +218,7 @@ class Pseudonyms:
         self.host(name)
         self._learn(name, self.host)
         if domain and not is_address(name):
-            self._learn(label, self.host, SHORTEST_LABEL)
+            self._learn(label, self.host, 5)
             if "." in domain:
                 self._learn(domain, lambda text: self.numbered("domain", text.lower()))
 
@@ -263,7 +248,7 @@ class Pseudonyms:
         given, name = name, name.strip("[]").lower()
         if LOOPBACK.fullmatch(name) or not name:
             return given
-        kind = next((word for word in SERVICES if word in name), "host")
+        kind = next((word for word in ("xcache", "servicex") if word in name), "host")
         label, _, domain = (name, "", "") if is_address(name) else name.partition(".")
         return self.numbered(kind, label) + (f".{self.numbered('domain', domain)}" if domain else "")
 
@@ -323,7 +308,7 @@ class Pseudonyms:
         scheme = found["scheme"]
         user = "" if found["user"] is None else f"{'***' if found['user'] == '***' else self.user(found['user'])}@"
         beginning = f"{scheme}/{user}{self.host(found['host'])}{found['port'] or ''}"
-        if scheme.removesuffix(":/") in WITHOUT_PATH:
+        if scheme in {"tcp:/", "tls:/", "inproc:/", "ucx:/", "ws:/", "wss:/"}:  # Dask's addresses
             return beginning + self._numbers_behind(rest)
         behind = BEHIND.search(rest)
         if behind is None:
@@ -394,11 +379,8 @@ class Pseudonyms:
         if found is None:
             return text
         begun = found[0].lower()
-        names = sorted(self._known)
-        place = bisect_left(names, begun)
-        if place == len(names) or not names[place].startswith(begun):
-            return text
-        return text[: found.start()] + self._known[names[place]](names[place])
+        name = next((name for name in sorted(self._known) if name.startswith(begun)), None)
+        return text if name is None else text[: found.start()] + self._known[name](name)
 
 
 def _url_behind(behind: re.Match[str], rest: str) -> str:
@@ -417,8 +399,6 @@ KINDS: Final[Mapping[str, str]] = {
 """What texts of this name are; others are any text. An empty word is the name itself."""
 VALUES: Final = frozenset(column.name for columns in TABLES.values() for column in columns if column.kind == "values")
 """Columns with JSON of values by name."""
-
-COLLECTIONS: Final = (Mapping, list, tuple, set, frozenset)
 
 Convert = Callable[[str, str], str]
 """What replaces a text of a kind."""
@@ -445,45 +425,32 @@ def _kind(name: str) -> str:
 
 
 def _converted(value: Any, name: str, convert: Convert) -> Any:
-    """A value of this name, or in a field of it, with its texts converted."""
+    """A value of this name, or in a field of it, with its texts converted.
+
+    Numbers and times stay as they are. What lies under a key of a mapping has its name, and anything else becomes the
+    text that would be saved of it.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OSUV":
+        value = value.tolist()
     if isinstance(value, str):
         return convert(_kind(name), str(value))
     if isinstance(value, pa.Table):
         return _table(value, convert)
     if is_dataclass(value) and not isinstance(value, type):
-        return _record(value, convert)
-    return _collection(value, name, convert) if isinstance(value, COLLECTIONS) else _leaf(value, name, convert)
-
-
-def _collection(value: Any, name: str, convert: Convert) -> Any:
-    """A collection with its texts converted, keys as well; what lies under a key has its name."""
+        known = {each.name: found for each in fields(value) if (found := getattr(value, each.name)) is not None}
+        names = {"name": "host"} if isinstance(value, Host) else {}
+        return replace(
+            value, **{each: _converted(found, names.get(each, each), convert) for each, found in known.items()}
+        )
     if isinstance(value, Mapping):
         return {
             _converted(key, name, convert): _converted(item, key if isinstance(key, str) else "", convert)
             for key, item in value.items()
         }
-    kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
-    return kind(_converted(item, name, convert) for item in value)
-
-
-def _leaf(value: Any, name: str, convert: Convert) -> Any:
-    """A number or a time as it is; anything else as the text that would be saved of it."""
-    if isinstance(value, np.ndarray):
-        return value if value.dtype.kind not in "OSUV" else _converted(value.tolist(), name, convert)
-    if isinstance(value, tuple(LEAVES)):
-        return value
-    return convert(TEXT, str(plain(value, name, [])))
-
-
-def _record(record: Any, convert: Convert) -> Any:
-    """A record with its texts converted, field by field."""
-    of_host = isinstance(record, Host)
-    changed = {
-        each.name: _converted(value, "host" if of_host and each.name == "name" else each.name, convert)
-        for each in fields(record)
-        if (value := getattr(record, each.name)) is not None
-    }
-    return replace(record, **changed)
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind):
+            return kind(_converted(item, name, convert) for item in value)
+    return value if isinstance(value, (np.ndarray, *LEAVES)) else convert(TEXT, str(plain(value, name, [])))
 
 
 def _table(table: pa.Table, convert: Convert) -> pa.Table:
@@ -506,13 +473,11 @@ def _column(column: pa.Array, kind: str, convert: Convert) -> pa.Array:
     if not (types.is_string(column.type) or types.is_large_string(column.type)):
         return column
     known = column.dictionary_encode()
-    texts = [_values(text, convert) if kind in VALUES else convert(kind, text) for text in known.dictionary.to_pylist()]
+    texts = [
+        json.dumps(_converted(json.loads(text), "", convert)) if kind in VALUES else convert(kind, text)
+        for text in known.dictionary.to_pylist()
+    ]
     return pa.array(texts, column.type).take(known.indices)
-
-
-def _values(text: str, convert: Convert) -> str:
-    """JSON of values by name."""
-    return json.dumps(_converted(json.loads(text), "", convert))
 
 
 def _fingerprint(asked: pa.Table | None, call: RunnerCall) -> str | None:

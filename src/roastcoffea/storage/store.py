@@ -189,12 +189,11 @@ def _load(folder: Path) -> Run:
     room = Room()
     tables = {name: read_table(folder, name, table["rows"], room) for name, table in document.tables.items()}
     with reading(file):
+        for name, table in tables.items():
+            check_columns(table, document.tables[name]["columns"], str(table_file(folder, name)))
         body, tables = upgraded(document.body, tables, document.schema)
         if document.schema < SCHEMA:  # others are checked already
             check_body(body)
-    for name, table in tables.items():
-        check_columns(table, name, str(table_file(folder, name)))
-    with reading(file):
         return run_of(body, tables)
 
 

@@ -7,7 +7,7 @@ unit. Counts under other keys use the same columns: "parts: ('a', 'b')" is an ac
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -61,9 +61,6 @@ SPANS: Final = "span_metrics"
 WORKER_SPANS: Final = "span_metrics_per_worker"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS, WORKER_SPANS: WORKER_SPAN_COLUMNS}
 
-FEW_BYTES: Final = 100_000
-"""Size of a table below which compression, dictionaries and statistics save nothing, and reading them takes longer."""
-
 ROWS_A_BYTE: Final = {
     **dict.fromkeys(("asked", "branch_reads", "profile", "worker_states"), 25.0),
     **dict.fromkeys((SPANS, WORKER_SPANS), 1.0),
@@ -111,8 +108,9 @@ def worker_span_table(by_worker: Mapping[str, SpanMetrics]) -> pa.Table:
 def spans_of(table: pa.Table) -> dict[tuple[Hashable, ...], float]:
     """A span's metrics, by tuple."""
     found: dict[tuple[Hashable, ...], float] = {}
+    # keys whose parts are neither text nor literals may have become equal texts
     for _, key, amount in _keys(table):
-        _add(found, key, amount)
+        found[key] = found.get(key, 0) + amount
     return found
 
 
@@ -122,13 +120,8 @@ def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
     for worker, key, amount in _keys(table):
         metrics = found.setdefault(str(worker), {})
         if key:
-            _add(metrics, key, amount)
+            metrics[key] = metrics.get(key, 0) + amount
     return dict(found)
-
-
-def _add(metrics: dict[tuple[Hashable, ...], float], key: tuple[Hashable, ...], amount: float) -> None:
-    """Add to a key's amount: keys whose parts are neither text nor literals may have become equal texts."""
-    metrics[key] = metrics[key] + amount if key in metrics else amount
 
 
 def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
@@ -189,7 +182,7 @@ def tables_of(run: Run) -> Tables:
     measured = {name: value for name in TABLES if (value := getattr(run, name)) is not None}
     tables = {name: SPAN_FORMS[name][0](value) if name in SPAN_FORMS else value for name, value in measured.items()}
     for name, table in tables.items():
-        check_columns(table, name, f"{name} of run {run.id}")
+        check_columns(table, _schema(name).names, f"{name} of run {run.id}")
     return tables
 
 
@@ -205,7 +198,9 @@ def table_file(folder: Path, name: str) -> Path:
 
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
     """Write a table to its new file."""
-    large = table.nbytes >= FEW_BYTES
+    large = (
+        table.nbytes >= 100_000
+    )  # below, compression, dictionaries and statistics save nothing, and slow down reading
     with synced_file(table_file(folder, name)) as file:
         pq.write_table(
             table,
@@ -243,10 +238,10 @@ def _check_values(texts: pa.ChunkedArray, name: str) -> None:
         raise ValueError(f"{name} has a text that is not a JSON object of numbers and texts")
 
 
-def check_columns(table: pa.Table, name: str, where: str) -> None:
-    """Raise if a table lacks columns."""
+def check_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
+    """Raise if a table lacks columns of these names."""
     found = frozenset(table.column_names)
-    if missing := ", ".join(column.name for column in TABLES[name] if column.name not in found):
+    if missing := ", ".join(name for name in names if name not in found):
         raise UnreadableMeasurementError(
             f"{where} lacks the columns {missing}; restore it from a copy, or repeat the measurement"
         )
