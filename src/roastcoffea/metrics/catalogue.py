@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, SupportsIndex, TypeVar
 
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.units import Unit
@@ -83,10 +83,21 @@ class Fact:
         described.setdefault("name", getattr(function, "__name__", ""))
         return cls(function=function, inputs=inputs or needs.inputs, optional=needs.optional, **described)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        # a decorated function is not found by its name: an entry of the catalogue is found there
+        if CATALOGUE.entries.get(self.name) is self:
+            return _entry, (self.name,)
+        return super(Fact, self).__reduce_ex__(protocol)
+
     @property
     def on_request(self) -> bool:
         """Whether it is one of the raw structures, which are large and built only when their value is requested."""
         return getattr(self, "group", None) == RAW
+
+
+def _entry(name: str) -> Fact:
+    """Entry of the catalogue, as pickles name it."""
+    return CATALOGUE.entries[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

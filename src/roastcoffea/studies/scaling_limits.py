@@ -417,10 +417,10 @@ class Shares:
         # threads that take more CPU time for the same events get in each other's way
         self.lost[CONTENTION] = self.lost[CONTENTION] + self.lost.pop(WORK)
         grown = self.lost.pop(STORAGE)
-        most, least = (groups[int(find(grown[:, 0]))][0] for find in (np.argmax, np.argmin))
+        worst, best = (groups[int(find(grown[:, 0]))][0] for find in (np.argmax, np.argmin))
         self.constant = []
-        before, now, by_requests = least.reading, most.reading, False
-        if before is not None and now is not None and most is not least:
+        before, now, by_requests = best.reading, worst.reading, False
+        if before is not None and now is not None and worst is not best:
             requests, of_bytes = np.clip(now - before, 0.0, None)
             self.of_requests = requests / np.maximum(requests + of_bytes, 1e-300)
             by_requests = self.of_requests[0] > 0.5
