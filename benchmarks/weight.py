@@ -34,7 +34,7 @@ TOP: Final = "(top)"
 BUDGETS: Final[Mapping[str, int]] = {
     "metrics": 34_300,
     "studies": 29_500,
-    "diagnosis": 25_800,
+    "diagnosis": 26_200,
     "instrument": 24_300,
     "report": 23_400,
     "backends": 23_500,

@@ -370,6 +370,20 @@ def memory() -> Run:
 
 
 @limited
+def memory_grows() -> Run:
+    """Each chunk leaves 12 MB on one of three workers, whose limit is 2 GB; the first ones of each leave 100 MB."""
+    places: dict[str, int] = {}
+
+    def left(row: Row) -> Row:
+        place = places[row["worker"]] = places.get(row["worker"], -1) + 1
+        scatter = (row["id"] * 7 % 11 - 5) * 1_000_000
+        size = 300_000_000 + 100_000_000 * min(place, 2) + 12_000_000 * place * (row["worker"] == "w1") + scatter
+        return {"memory_before": size - 5_000_000, "memory_after": size, "overlaps": 0}
+
+    return edited(busy_run(3, chunks=60), chunks=left, lifetimes=lambda row: {"memory_limit": 2_000_000_000})
+
+
+@limited
 def time_limit() -> Run:
     """Workers of jobs of an hour are there for its last ten seconds, and are not replaced."""
     run = busy_run()

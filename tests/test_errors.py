@@ -15,10 +15,7 @@ from roastcoffea.errors import reported
 PACKAGE = Path(roastcoffea.__file__).parent
 BROAD = {"Exception", "BaseException"}
 
-LAST_RESORTS = {
-    ("cli/reading.py", "compare_command"),
-    ("errors.py", "_own_text"),
-}
+LAST_RESORTS = {("cli/reading.py", "compare_command")}
 """Functions whose broad handler says by what it gives that something failed: a traceback, another text, None."""
 
 WITHOUT_ANALYSIS = {"measurement.py", "storage", "cli", "records", "replay", "studies", "visualization"}

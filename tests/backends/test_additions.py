@@ -15,7 +15,7 @@ PACKAGE = Path(roastcoffea.__file__).parent
 
 METRIC = {
     "records/workers.py": {
-        "SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (\n": '    Column("gpu_memory", "integer", "B", "of its GPU"),\n',
+        "SAMPLE_COLUMNS: Final = (\n": '    Column("gpu_memory", "integer", "B", "of its GPU"),\n',
     },
     "log/kinds.py": {
         '        *of("f", "network_read"': '        *of("q", "gpu_memory"),\n',

@@ -54,7 +54,7 @@ sys.path[:0] = sys.argv[1:]
 from handmade import evidence_of
 from handmade import CHUNKS, handmade_run
 import write_references
-from roastcoffea.diagnosis import evidence, stragglers
+from roastcoffea.diagnosis import evidence, slowness
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -80,7 +80,7 @@ print(json.dumps({
     "comparison": DRIVERS["authorise"],
     "colours": [colours.OF_TIME["authorise"], colours.OF_PHASES["token"], colours.OF_BYTES["probe"]],
     "stream": "authorise" in SHOWN,
-    "stragglers": stragglers.PHASES.index("token_seconds"),
+    "stragglers": slowness.PHASES.index("token_seconds"),
     "trace": sum(event.get("name") == "token" for event in trace["traceEvents"]),
     "tables": [name in write_references.column_page() for name in ("`authorise`", "`probe`", "`token_seconds`")],
     "reference": ["time_authorise_seconds" in metric_reference(), "bytes_probe" in metric_reference()],

@@ -402,8 +402,8 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Na
     names
         Names of workers and hosts.
     """
-    # findings are shortened until all fits a terminal of 24 lines with a command and its prompt, as far as they can
-    for room in ((3, 3, 2), (3, 2, 2), (2, 3, 2), (2, 2, 2), (1, 3, 1), (1, 1, 1)):
+    # findings and lines of code are shortened until all fits a terminal of 24 lines with a command and its prompt
+    for room in ((3, 3, 2, 3), (3, 2, 2, 3), (2, 3, 2, 3), (2, 2, 2, 3), (1, 3, 1, 3), (1, 1, 1, 3), (1, 1, 1, 1)):
         lines = list(Screen(console, digest, names).lines(places, *room))
         if len(lines) <= 22:
             break
@@ -422,8 +422,8 @@ class Screen:
         self.names = names
         self.blocks = console.encoding.lower().startswith("utf")
 
-    def lines(self, places: Places, findings: int, what: int, others: int) -> Iterator[Text]:
-        """All of it: so many findings, lines on what is slow in each, and lines on all others."""
+    def lines(self, places: Places, findings: int, what: int, others: int, hot: int) -> Iterator[Text]:
+        """All of it: so many findings, lines on what is slow in each, lines on all others, and lines of code."""
         digest = self.digest
         if digest.state in {NOTHING, NO_RUNNER, NO_FILE}:
             yield from self._without_runner()
@@ -439,7 +439,7 @@ class Screen:
         tiles = [self._tile(tile) for tile in digest.tiles if tile.label != ELAPSED]
         for block in (
             self._lacking(places),
-            [*self._side_by_side(tiles, Text(GAP), 2), *bars, *self._hot()],
+            [*self._side_by_side(tiles, Text(GAP), 2), *bars, *self._hot(hot)],
             self._findings(findings, what, others),
             self._rest(places),
         ):
@@ -552,13 +552,15 @@ class Screen:
         block = fill.block if colours != "truecolor" else FILLS["computing"].block
         return Text((block if self.blocks else fill.letter) * cells, fill.colour if colours else "")
 
-    def _hot(self) -> Iterator[Text]:
+    def _hot(self, most: int) -> Iterator[Text]:
         """Lines of user code with the most CPU time."""
         label = "your code"
-        for one in self.digest.hot:
-            each = f", {one.each}" if one.each else ""
-            calls = f" in {one.calls}" if one.calls else ""
-            for line in self.wrapped(f"{one.share} of CPU{each}: {with_short_paths(one.where)}{calls}", OF_BAR):
+        for one in self.digest.hot[:most]:
+            each = f"{f', {one.each}' if one.each else ''}: {with_short_paths(one.where)}"
+            texts = [f"{one.share} of CPU{each}", f"{one.share}{each}"]
+            texts[:0] = [f"{texts[0]} in {one.calls}"] if one.calls else []
+            text = next((text for text in texts if len(text) <= self.width - OF_BAR), texts[-1])
+            for line in self.wrapped(text, OF_BAR):
                 yield Text.assemble(f"  {label:{OF_BAR - 2}}", line[OF_BAR:])
                 label = ""
 

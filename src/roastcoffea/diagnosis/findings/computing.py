@@ -149,7 +149,7 @@ def contention(evidence: Evidence) -> Finding | None:
             ("steal_seconds", "the hypervisor took", "Move to a less crowded host, or request dedicated cores."),
         ):
             # workers of one host share them
-            lives = sorted((life[column] or 0.0, life["host"]) for life in evidence.lives)
+            lives = sorted((life[column] or 0.0, life["host"] or "") for life in evidence.lives)
             seconds = sum({host: withheld for withheld, host in lives}.values())
             if seconds >= 0.3 * waited:
                 why, advice = f"{who} {SECOND.text(seconds)}", instead
