@@ -46,7 +46,7 @@ from roastcoffea.records.workers import (
     TASK_COLUMNS,
     WORKER_STATE_COLUMNS,
 )
-from roastcoffea.storage.tables import TABLES, tables_of
+from roastcoffea.storage.document import TABLES, tables_of
 
 assert datetime.fromtimestamp(START, UTC) == datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC)
 

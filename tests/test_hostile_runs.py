@@ -29,9 +29,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.report.summary import summary
 from roastcoffea.sheets.markup import markdown
-from roastcoffea.storage.document import LAST_TAGGED, RUN_FILE
+from roastcoffea.storage.document import LAST_TAGGED, RUN_FILE, TABLES
 from roastcoffea.storage.store import list_runs, save_run
-from roastcoffea.storage.tables import TABLES
 
 
 @pytest.fixture(scope="module")

@@ -223,6 +223,7 @@ FOR_ANY_RUN: Final = {
     "compute": "names a function of the run",
     "decompression": "only found where much was decompressed",
     "failures": "names what failed",
+    "memory grows": "none without a cluster, whose workers can be restarted",
     "missing data": "made of what is missing: tests/diagnosis/test_completeness.py",
     "other tasks": "only found beside Runner calls",
     "re-read": "says why it was read again: tests/diagnosis/test_advice.py",

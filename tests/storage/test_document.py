@@ -26,9 +26,8 @@ from roastcoffea.metrics.phases import CLIENT, PAUSED
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.run import Host
 from roastcoffea.storage import document
-from roastcoffea.storage.document import NOT_RECORDED, SCHEMA
+from roastcoffea.storage.document import NOT_RECORDED, SCHEMA, TABLES, Tables, tables_of
 from roastcoffea.storage.store import list_runs, load_run, save_run
-from roastcoffea.storage.tables import TABLES, Tables, tables_of
 
 
 def test_what_others_made_is_kept_in_standard_types(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ from saved_runs import ORIGINALS, a_run, planted_run
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import ASKED_COLUMNS, Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.storage.document import fields_by_name
+from roastcoffea.storage.document import TABLES, fields_by_name, tables_of
 from roastcoffea.storage.sharing import HOSTS, PLACES, URL, USERS, Pseudonyms, any_of, is_address, shared
 from roastcoffea.storage.store import load_run, save_run
-from roastcoffea.storage.tables import TABLES, tables_of
 
 
 def text_of(run: Run) -> str:

@@ -20,9 +20,8 @@ from saved_runs import a_run, a_socket, contents, hidden_in, rows, write_legacy
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Environment, Run, RunnerCall
-from roastcoffea.storage.document import SCHEMA
+from roastcoffea.storage.document import RECORDS, SCHEMA, TABLES
 from roastcoffea.storage.store import list_runs, load_run, save_run
-from roastcoffea.storage.tables import RECORDS, TABLES
 
 
 def test_the_run_has_a_value_in_every_field() -> None:

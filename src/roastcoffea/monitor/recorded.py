@@ -33,11 +33,11 @@ from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.redaction import redacted
 from roastcoffea.sheets.presented import Presented
 from roastcoffea.sheets.sheet import Sheet
+from roastcoffea.storage.document import table_file, write_table
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.parquet import Room, read_parquet
 from roastcoffea.storage.reading import has_format, json_of, reading
 from roastcoffea.storage.store import MONITOR_FILE, MONITOR_FORMAT
-from roastcoffea.storage.tables import table_file, write_table
 
 if TYPE_CHECKING:
     import pandas as pd

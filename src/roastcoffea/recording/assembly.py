@@ -36,12 +36,11 @@ from roastcoffea.log.received import with_files
 from roastcoffea.records.arrow import arrow_schema, packed_parts, unpacked_part
 from roastcoffea.records.run import ASKED_COLUMNS, LOST, NO_FILE, OF_CALL, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
-from roastcoffea.storage.document import RUN_FILE, body_of, fields_by_name
+from roastcoffea.storage.document import RUN_FILE, SPAN_FORMS, body_of, fields_by_name, tables_of
 from roastcoffea.storage.document import SCHEMA as RUN_SCHEMA
 from roastcoffea.storage.folders import remove_files
 from roastcoffea.storage.reading import check_fields, check_times, plain, restored
 from roastcoffea.storage.store import OWN_FILES, is_replaceable
-from roastcoffea.storage.tables import SPAN_FORMS, tables_of
 from roastcoffea.units import SECONDS_PER_DAY, counted
 
 START: Final = "start"

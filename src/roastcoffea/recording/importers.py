@@ -24,9 +24,17 @@ from roastcoffea.records.arrow import arrow_schema, table_of_rows, unpacked_part
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import LOST, Environment, Run, unwatched_run
 from roastcoffea.redaction import redacted_values
-from roastcoffea.storage.document import SCHEMA, body_of, check_body, restored_body, run_of
+from roastcoffea.storage.document import (
+    SCHEMA,
+    SPAN_FORMS,
+    TABLES,
+    body_of,
+    check_body,
+    restored_body,
+    run_of,
+    tables_of,
+)
 from roastcoffea.storage.reading import check_times
-from roastcoffea.storage.tables import SPAN_FORMS, TABLES, tables_of
 from roastcoffea.units import moment
 
 NOT_IN_REPORT: Final = "the report of a Dask collection does not contain it"

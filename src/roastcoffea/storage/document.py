@@ -1,21 +1,49 @@
-"""`run.json`: everything of a run except its tables, and their numbers of rows; runs of older schemas, upgraded."""
+"""A run on disk: `run.json`, a Parquet file for each table, and upgrades of older schemas."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from roastcoffea.compat.legacy import untagged, with_python_types
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.run import Environment, Gaps, Host, MergedRun, Run, RunnerCall, SpanMetrics
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, PROFILE_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.columns import Column
+from roastcoffea.records.run import (
+    ASKED_COLUMNS,
+    PREPROCESSING_COLUMNS,
+    Environment,
+    Gaps,
+    Host,
+    MergedRun,
+    Run,
+    RunnerCall,
+    SpanMetrics,
+)
+from roastcoffea.records.workers import (
+    CLIENT_STEP_COLUMNS,
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    SPAN_COLUMNS,
+    TASK_COLUMNS,
+    WORKER_SPAN_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
 from roastcoffea.storage.folders import synced_file
+from roastcoffea.storage.parquet import Room, read_parquet
 from roastcoffea.storage.reading import (
     DEEPEST,
     check_fields,
@@ -23,19 +51,220 @@ from roastcoffea.storage.reading import (
     deeper_than,
     fits,
     json_of,
+    literal,
     plain,
     reading,
     restored,
 )
-from roastcoffea.storage.tables import (
-    SPANS,
-    TABLES,
-    WORKER_SPANS,
-    Tables,
-    fields_of,
-    span_table,
-    worker_span_table,
-)
+
+Tables = dict[str, pa.Table]
+
+RECORDS: Final[Mapping[str, Sequence[Column]]] = {
+    "asked": ASKED_COLUMNS,
+    "chunks": CHUNK_COLUMNS,
+    "branch_reads": BRANCH_READ_COLUMNS,
+    "sections": SECTION_COLUMNS,
+    "profile": PROFILE_COLUMNS,
+    "preprocessing": PREPROCESSING_COLUMNS,
+    "tasks": TASK_COLUMNS,
+    "samples": SAMPLE_COLUMNS,
+    "lifetimes": LIFETIME_COLUMNS,
+    "pauses": PAUSE_COLUMNS,
+    "sampling": SAMPLING_COLUMNS,
+    "worker_states": WORKER_STATE_COLUMNS,
+    "client_steps": CLIENT_STEP_COLUMNS,
+}
+"""Tables that a run holds unchanged."""
+
+SPANS: Final = "span_metrics"
+WORKER_SPANS: Final = "span_metrics_per_worker"
+TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS, WORKER_SPANS: WORKER_SPAN_COLUMNS}
+
+ROWS_A_BYTE: Final = {
+    **dict.fromkeys(("asked", "branch_reads", "profile", "worker_states"), 25.0),
+    **dict.fromkeys((SPANS, WORKER_SPANS), 1.0),
+    "samples": 8.0,
+}
+"""Most rows for each byte of a table's file, 1/4 in other tables, whose rows have times and identities of their own.
+
+Measured: 13 for states of idle workers, 6 for reads of branches, 5 for samples of a thousand idle workers at the same
+times, 4 for chunks of equal files, 1/8 for chunks that have nothing but their identity, 1/150 for chunks.
+Dask's metrics become objects.
+"""
+
+_HEX = "[0-9a-fA-F]"
+_CODE = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
+_TEXT = rf'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{_CODE}))*"'
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,301})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity"
+_VALUE = rf"\s*{_TEXT}\s*:\s*(?:{_TEXT}|{_NUMBER}|true|false|null)\s*"
+VALUES: Final = rf"^\s*\{{(?:{_VALUE}(?:,{_VALUE})*|\s*)\}}\s*$"
+"""JSON of the values of a chunk: an object without further ones in it."""
+
+PARTS: Final = ("context", "prefix", "activity", "unit")
+PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
+"""Columns of shorter keys: those outside tasks have no prefix."""
+
+SEVERAL: Final = "parts: "
+LITERAL: Final = "literal: "
+"""Prefixes of the Python literal of an activity's parts, and of a part that is not text."""
+BATCH: Final = 10_000
+"""Rows that become objects at a time."""
+COUNTED: Final = ("bytes", "count")
+"""Units of integers."""
+
+
+def span_table(metrics: SpanMetrics) -> pa.Table:
+    """Table of a span's metrics."""
+    return table_of_rows(SPAN_COLUMNS, _rows(metrics))
+
+
+def worker_span_table(by_worker: Mapping[str, SpanMetrics]) -> pa.Table:
+    """Table of each worker's metrics; a worker without counts has a row without them."""
+    rows = [row | {"worker": worker} for worker, metrics in by_worker.items() for row in (*_rows(metrics),) or ({},)]
+    return table_of_rows(WORKER_SPAN_COLUMNS, rows)
+
+
+def spans_of(table: pa.Table) -> dict[tuple[Hashable, ...], float]:
+    """A span's metrics, by tuple."""
+    found: dict[tuple[Hashable, ...], float] = {}
+    # keys whose parts are neither text nor literals may have become equal texts
+    for _, key, amount in _keys(table):
+        found[key] = found.get(key, 0) + amount
+    return found
+
+
+def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
+    """Each worker's metrics, by its address and tuple."""
+    found: dict[str, dict[tuple[Hashable, ...], float]] = {}
+    for worker, key, amount in _keys(table):
+        metrics = found.setdefault(str(worker), {})
+        if key:
+            metrics[key] = metrics.get(key, 0) + amount
+    return dict(found)
+
+
+def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
+    for key, amount in metrics.items():
+        if not key:
+            raise ValueError("span metrics have an empty key")
+        parts = [_text(part) for part in key]
+        if len(parts) > len(PARTS):
+            parts = [*parts[:2], _several(key[2:-1]), parts[-1]]
+        yield {**dict(zip(PARTS_OF.get(len(parts), PARTS), parts, strict=True)), "amount": float(amount)}
+
+
+def _text(part: Hashable) -> str:
+    """Text of a part of a key: the part itself, unless it could be mistaken for something else."""
+    if isinstance(part, str) and not part.startswith((SEVERAL, LITERAL)):
+        return part
+    return f"{LITERAL}{part!r}" if _is_literal(part) else str(part)
+
+
+def _several(parts: tuple[Hashable, ...]) -> str:
+    """Text of an activity of several parts."""
+    return f"{SEVERAL}{tuple(part if _is_literal(part) else str(part) for part in parts)!r}"
+
+
+def _is_literal(part: Hashable) -> bool:
+    """Whether its repr can be read again."""
+    try:
+        return literal(repr(part)) == part
+    except ValueError:
+        return False
+
+
+def _parts(text: str) -> tuple[Hashable, ...]:
+    """Parts of a key from its text."""
+    with suppress(ValueError):
+        if text.startswith(LITERAL):
+            return (literal(text.removeprefix(LITERAL)),)
+        if text.startswith(SEVERAL) and isinstance(parts := literal(text.removeprefix(SEVERAL)), tuple):
+            return parts
+    return (text,)
+
+
+def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], float]]:
+    parts = cache(_parts)  # a text is that of many rows
+    for row in chain.from_iterable(batch.to_pylist() for batch in table.to_batches(max_chunksize=BATCH)):
+        key = tuple(chain.from_iterable(parts(row[part]) for part in PARTS if row[part] is not None))
+        amount = row["amount"]
+        # the column has floats: restore Dask's integers
+        yield row.get("worker"), key, int(amount) if row["unit"] in COUNTED and amount.is_integer() else amount
+
+
+SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}
+"""Functions that convert a run's field to a table and back, for fields that are not tables."""
+
+
+def tables_of(run: Run) -> Tables:
+    """Measured tables of a run, by the names of its fields."""
+    measured = {name: value for name in TABLES if (value := getattr(run, name)) is not None}
+    tables = {name: SPAN_FORMS[name][0](value) if name in SPAN_FORMS else value for name, value in measured.items()}
+    for name, table in tables.items():
+        check_columns(table, _schema(name).names, f"{name} of run {run.id}")
+    return tables
+
+
+def fields_of(tables: Tables) -> dict[str, object]:
+    """Fields of a run from its tables."""
+    return {name: SPAN_FORMS[name][1](table) if name in SPAN_FORMS else table for name, table in tables.items()}
+
+
+def table_file(folder: Path, name: str) -> Path:
+    """File of a table."""
+    return folder / f"{name}.parquet"
+
+
+def write_table(folder: Path, name: str, table: pa.Table) -> None:
+    """Write a table to its new file."""
+    large = (
+        table.nbytes >= 100_000
+    )  # below, compression, dictionaries and statistics save nothing, and slow down reading
+    with synced_file(table_file(folder, name)) as file:
+        pq.write_table(
+            table,
+            file,
+            compression="zstd" if large else "none",
+            use_dictionary=large,
+            write_statistics=large,
+            write_page_checksum=True,
+            use_compliant_nested_type=False,
+        )
+
+
+@cache
+def _schema(name: str) -> pa.Schema:
+    return arrow_schema(TABLES[name])
+
+
+def read_table(folder: Path, name: str, rows: int, room: Room) -> pa.Table:
+    """Table of a file with this number of rows; those of one folder share a room."""
+    columns, path = TABLES[name], table_file(folder, name)
+    with reading(path):
+        # small files may be mostly footer, and need little memory in any case
+        if rows > 50_000 + ROWS_A_BYTE.get(name, 0.25) * (size := path.stat().st_size):
+            raise ValueError(f"it claims to hold {rows} rows in {size} bytes, which no measurement does")
+        table = read_parquet(path, _schema(name), room, rows)
+        for column in columns:
+            if column.kind == "values" and column.name in table.column_names:
+                _check_values(table[column.name], column.name)
+        return table
+
+
+def _check_values(texts: pa.ChunkedArray, name: str) -> None:
+    """Raise if a text is not JSON of values by name."""
+    if texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, VALUES)).as_py() is False:
+        raise ValueError(f"{name} has a text that is not a JSON object of numbers and texts")
+
+
+def check_columns(table: pa.Table, names: Iterable[str], where: str) -> None:
+    """Raise if a table lacks columns of these names."""
+    found = frozenset(table.column_names)
+    if missing := ", ".join(name for name in names if name not in found):
+        raise UnreadableMeasurementError(
+            f"{where} lacks the columns {missing}; restore it from a copy, or repeat the measurement"
+        )
+
 
 SCHEMA: Final = 15
 """It is one higher where more than a column is new."""

@@ -20,8 +20,8 @@ from roastcoffea.records.chunks import PHASES
 from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.records.workers import KINDS as TASK_KINDS
 from roastcoffea.records.workers import OUTCOMES
+from roastcoffea.storage.document import TABLES
 from roastcoffea.storage.reading import LEAVES, plain
-from roastcoffea.storage.tables import TABLES
 
 _END = r"\s\"'`<>|"
 OF_PATH: Final = rf"[^{_END}/\\:;,()\[\]{{}}*?&#]+"

@@ -17,11 +17,17 @@ from roastcoffea.storage.document import (
     FORMAT,
     RUN_FILE,
     SCHEMA,
+    TABLES,
     check_body,
+    check_columns,
     read_document,
+    read_table,
     run_of,
+    table_file,
+    tables_of,
     upgraded,
     write_document,
+    write_table,
 )
 from roastcoffea.storage.folders import (
     OR_OVERWRITE,
@@ -35,7 +41,6 @@ from roastcoffea.storage.folders import (
 )
 from roastcoffea.storage.parquet import Room, check_end
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
 
 METRICS_FILE: Final = "metrics.json"
 """Metrics for other programs; they are never read here."""

@@ -20,8 +20,8 @@ from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import facts
 from roastcoffea.metrics.facts import on_host
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, MergedRun, Run
+from roastcoffea.storage.document import RECORDS, TABLES
 from roastcoffea.storage.store import is_measurement, paths_in
-from roastcoffea.storage.tables import RECORDS, TABLES
 from roastcoffea.units import counted
 
 if TYPE_CHECKING:

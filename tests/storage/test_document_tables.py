@@ -21,8 +21,8 @@ from saved_runs import a_run
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import SAMPLE_COLUMNS, SPAN_COLUMNS
+from roastcoffea.storage.document import TABLES, span_table, spans_by_worker, spans_of, worker_span_table
 from roastcoffea.storage.store import load_run, save_run
-from roastcoffea.storage.tables import TABLES, span_table, spans_by_worker, spans_of, worker_span_table
 
 
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
