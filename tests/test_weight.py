@@ -44,6 +44,7 @@ def weight() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_each_room_is_within_its_budget(weight: ModuleType) -> None:
     nodes = weight.nodes_by_room(weight.modules_of(weight.PACKAGE))
     assert nodes.keys() == weight.BUDGETS.keys(), "give each room a budget in benchmarks/weight.py"

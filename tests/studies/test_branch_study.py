@@ -58,6 +58,7 @@ def study(sample: dict[str, Any]) -> BranchStudy:
     return branch_study(Columns, sample, COUNTS, chunksize=4000)
 
 
+@pytest.mark.slow
 def test_payload_is_that_of_the_branches_that_were_read(study: BranchStudy, sample: dict[str, Any]) -> None:
     assert list(study.table["bytes_payload"]) == [sum(baskets(path, n) for path in paths(sample)) for n in COUNTS]
     assert list(study.table["branches_read"]) == [2, 3, 5]
