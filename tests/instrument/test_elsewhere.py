@@ -17,7 +17,7 @@ from roastcoffea.log.received import ReceivedRecords
 
 @pytest.mark.parametrize(
     ("folder", "key"),
-    [("/scratch/task.12/.taskvine.tmp", "12"), ("/work/t.3/.taskvine.tmp", "3"), ("/tmp", None)],
+    [("/scratch/task.12/.taskvine.tmp", "12"), ("/data/t.3/.taskvine.tmp", "3"), ("/tmp", None)],
 )
 def test_a_task_of_taskvine_is_known_by_its_folder(
     folder: str, key: str | None, monkeypatch: pytest.MonkeyPatch

@@ -105,7 +105,7 @@ def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) 
     """Row for each worker and moment."""
     rows: dict[tuple[str, float], dict[str, Any]] = {}
     for name, column in SERIES:
-        if column != "threads":  # of which the lifetimes tell
+        if column != "threads":  # lifetimes have it
             for worker, points in tracking.get(name, {}).items():
                 for time, value in points:
                     moment = moment_of(time)

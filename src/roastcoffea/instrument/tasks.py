@@ -113,7 +113,7 @@ def events_of(result: Any, events: Any) -> int:
 
 
 class Home(NamedTuple):
-    """Where records of a function go, as long as somebody waits for them."""
+    """Where records of a function go while they are waited for."""
 
     name: str
     settings: Settings

@@ -398,7 +398,7 @@ class BlackBox:
         if self._place is True:
             with reported(records.note, "journals of earlier runs could not be removed", OSError):
                 remove_old(folder)
-        with interrupts_held():  # its thread must have somebody who ends it
+        with interrupts_held():  # its thread must be ended
             self._writer = JournalWriter(folder / name, header, records.note, look=self._look)
         records.keep = self._backend.keep = self._writer.write
 
@@ -447,11 +447,11 @@ class BlackBox:
 def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None = 2.0) -> list[Path]:
     """Remove older journals and measurements in a folder, and the oldest if all take more space; return which.
 
-    They are known by their content. Nothing else is removed, and nothing that somebody writes or recovers.
+    They are known by their content. Nothing else is removed, nor what is being written or recovered.
     """
     kept: list[tuple[float, int, Path, Journal | None]] = []
     for path in folder.iterdir() if folder.is_dir() else ():
-        with suppress(OSError):  # somebody else may remove, or write, it meanwhile
+        with suppress(OSError):  # another process may remove or write it meanwhile
             if path.is_symlink():
                 continue
             try:
@@ -473,7 +473,7 @@ def remove_old(folder: Path, days: float | None = 30.0, gigabytes: float | None 
 
 
 def _is_removed(path: Path, journal: Journal | None) -> bool:
-    """Remove a measurement or a journal, unless somebody has the journal, or may have it."""
+    """Remove a measurement or a journal, unless the journal is, or may be, in use."""
     if journal is None:
         remove_files(path, [path / name for name in OWN_FILES])
         return True

@@ -146,7 +146,7 @@ UNFINISHED: Final = "unfinished"
 OUTCOMES: Final = (OK, ERROR, LOST, CANCELLED, UNFINISHED)
 
 TASK_COLUMNS: Final = (
-    text_column("key", "key of the task; none for other users' tasks, of which only worker and times are kept"),
+    text_column("key", "key of the task; none for other users' tasks: only their worker and times are kept"),
     integer_column("run_id", "number that the scheduler gave this attempt"),
     text_column("prefix", "task prefix: the key without its token"),
     text_column("kind", 'its role in this run: "processor", "merge", "preprocessing" or "other"'),

@@ -298,7 +298,7 @@ def time_limit(evidence: Evidence) -> Iterator[Finding]:
 
     - Request a walltime longer than the run: `walltime="02:00:00"` of dask-jobqueue.
     - Where that is not allowed, have workers leave before they are killed: `--lifetime` a tenth shorter than the
-      walltime, with `--lifetime-stagger` so that they end one by one. `cluster.adapt(minimum=n)` then asks
+      walltime, with `--lifetime-stagger` to end them one by one. `cluster.adapt(minimum=n)` then asks
       for replacements.
     - Shorter chunks lose less with a job that is killed.
 

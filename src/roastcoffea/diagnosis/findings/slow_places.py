@@ -138,8 +138,8 @@ def slow_worker(evidence: Evidence) -> Finding | None:
     - Leave it out: `client.retire_workers([address])`, with the address of the finding.
     - If all workers of a host are slow, the finding is [slow host](slow-host.md).
 
-    **When it is not a problem.** Clusters of mixed hardware have slower nodes, which still help. Use smaller chunks
-    there, so that the last one ends sooner. A worker is named only if chance does not explain it: the
+    **When it is not a problem.** Clusters of mixed hardware have slower nodes, which still help. Smaller chunks
+    make the last one end sooner. A worker is named only if chance does not explain it: the
     lower bound of its factor must be above 1.3.
     """
     found = _of_kind(evidence, WORKER)

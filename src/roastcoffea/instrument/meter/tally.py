@@ -398,7 +398,7 @@ class Tally(Delays):
             self.steps.extend((*begun, thread, here.cpu, here.wall, here.delay, None, None, 0, cpu, wall))
 
     def add_up(self, *, ended: bool = False) -> None:
-        """Add up the recorded steps of threads, of which this one may have `ended`."""
+        """Add up the recorded steps of threads; `ended` if this thread makes no more."""
         with self.lock:
             if ended:
                 here = self.places[get_ident()]
