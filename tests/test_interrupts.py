@@ -446,6 +446,19 @@ def test_what_comes_while_a_callback_leaves_is_raised_after_it() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_main_thread_that_waits_is_woken() -> None:
+    before, context, began = signal.signal(signal.SIGUSR1, Bound().handler), Leaving(), time.monotonic()
+    try:
+        with pytest.raises(TimeoutError):
+            end = context.__exit__
+            context.__enter__()
+            del end
+            time.sleep(PATIENCE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert time.monotonic() - began < PATIENCE
+
+
 def test_several_signals_take_effect_after_the_block() -> None:
     called: list[int] = []
     before = {number: signal.signal(number, lambda number, _: called.append(number)) for number in SIGNALS}

@@ -11,10 +11,12 @@ completely what was begun:
 
 from __future__ import annotations
 
+import _thread
 import inspect
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -81,7 +83,7 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
             self._deliver()
 
     def given_up(self) -> list[int]:
-        """End the block without calling handlers: the signals that came."""
+        """End the block without calling handlers: the signals that came, for `_send_after`."""
         if self not in _holding:
             return []
         _holding.clear()
@@ -109,6 +111,15 @@ class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
 def signal_waits() -> bool:
     """Whether a signal came while signals are held: what waits for something else is to stop waiting."""
     return any(block._arrived for block in _holding)
+
+
+def _send_after(frame: FrameType, numbers: list[int]) -> None:
+    """Send signals to the main thread, whatever it waits for, once it has left a function."""
+    main: Any = threading.main_thread().ident
+    while _is_in(sys._current_frames().get(main), frame):
+        time.sleep(1e-3)
+    for number in numbers:
+        signal.pthread_kill(main, number)
 
 
 def _is_in(inner: FrameType | None, frame: FrameType) -> bool:
@@ -226,8 +237,9 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
                 error = InterruptedError("a signal came as the with began or ended")
                 self._function(instance, InterruptedError, error, None)
             finally:
-                for number in held.given_up():  # Python drops what is raised here
-                    threading.Timer(0.1, signal.raise_signal, (number,)).start()
+                arrived = held.given_up()
+                if arrived:  # Python drops what is raised here
+                    _thread.start_new_thread(_send_after, (sys._getframe(), arrived))
 
 
 class Enterable:

@@ -241,6 +241,23 @@ def size_of(value: Any, seen: set[int]) -> int:
     return size_of(vars(value), seen) if hasattr(value, "__dict__") else 0
 
 
+def test_one_worker_that_cannot_be_sampled_leaves_the_others() -> None:
+    scheduler = Scheduler(3)
+    plugin = started_plugin(scheduler)
+    taken: list[str] = []
+
+    def take(address: str, state: Any, now: float) -> None:
+        if not taken:
+            taken.append("")
+            raise TypeError(f"no metrics of {address}")
+        taken.append(address)
+
+    plugin.workers.samples.take = take  # type: ignore[method-assign]
+    plugin.sample()
+    assert len(taken) == 3
+    assert plugin.problems.failures == 1
+
+
 @pytest.mark.slow
 def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(T)

@@ -102,6 +102,12 @@ def test_a_first_task_like_the_others_is_none() -> None:
     assert (first.alike, first.leaders.tolist(), first.excess(seconds)) == ((), [], 0.0)
 
 
+def test_tasks_without_a_duration_are_no_first_ones() -> None:
+    tasks = table([0.0] * 10, [0.0] * 10, ["w"] * 10)
+    first = first_tasks(tasks, np.zeros(10, np.int64), np.ones(10), np.zeros(10))
+    assert first.excess(np.zeros(10)) == 0.0
+
+
 def test_few_tasks_tell_nothing() -> None:
     tasks, seconds = ten(6.0)
     first = first_tasks(tasks.slice(0, 3), np.zeros(3, np.int64), np.ones(3), seconds[:3])

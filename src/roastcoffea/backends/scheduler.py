@@ -258,7 +258,10 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         """Write a sample of each worker that has reported since its last one."""
         now = time.time()
         for address, state in self.workers.here.items():
-            self.workers.samples.take(address, state, now)
+            try:
+                self.workers.samples.take(address, state, now)
+            except Exception as problem:  # noqa: BLE001  (the other workers go on)
+                self.problems.failed(problem)
 
     def tick(self, number: int, late: float, missed: int) -> None:
         """Sample the workers, and give up on those that will send nothing more.

@@ -87,9 +87,10 @@ def _restart_highest_resident_memory() -> bool:
 
 
 class OfThread:
-    """A file of the kernel's about this thread, until `close`: opening takes several times as long as reading.
+    """A file of the kernel's about the thread that reads it first, or the given one, until `close`.
 
-    Without `close` an object in C closes it, because Python drops what handlers of signals raise in `__del__`.
+    It stays open, as opening takes several times as long as reading. Without `close` an object in C closes it, because
+    Python drops what handlers of signals raise in `__del__`.
     """
 
     read = 0
@@ -97,18 +98,15 @@ class OfThread:
 
     _closing: Any = None
 
-    def __init__(self, name: str) -> None:
-        try:
-            self._file = os.open(f"/proc/thread-self/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise_if_interrupted(error)
-            self._file = -1
-        else:
-            self._closing = select.epoll.fromfd(self._file)
+    def __init__(self, name: str, thread: str = "thread-self") -> None:
+        self._path, self._file = f"/proc/{thread}/{name}", -1
 
     def text(self) -> bytes:
         """What is in it; empty if the system does not report it."""
         try:
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._closing = select.epoll.fromfd(self._file)
             text = os.pread(self._file, 512, 0)
         except OSError as error:
             raise_if_interrupted(error)
@@ -126,8 +124,8 @@ class OfThread:
 class CoreWait(OfThread):
     """Time for which this thread was runnable without a core."""
 
-    def __init__(self) -> None:
-        super().__init__("schedstat")
+    def __init__(self, thread: str = "thread-self") -> None:
+        super().__init__("schedstat", thread)
 
     def seconds(self) -> float | None:
         """Seconds since the thread started; None if the system does not report them."""

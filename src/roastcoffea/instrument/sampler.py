@@ -181,7 +181,8 @@ class Stacks:
         self._clock: int | None = None
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(self.thread)
-        self._core_wait, self._stat = CoreWait(), OfThread("stat")
+        thread = f"self/task/{threading.get_native_id()}"
+        self._core_wait, self._stat = CoreWait(thread), OfThread("stat", thread)
         self._delay: float | None = None
         self.began = self._looked = time.perf_counter()
         self._cpu = time.thread_time()

@@ -110,7 +110,7 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
         # a thousand are enough for a median
         alike.append((rows[kind.ravel() == one], some[:: max(len(some) // 1000, 1)]))
     first = FirstTasks(events, alike, leaders)
-    if len(later) >= FEWEST:
+    if alike and len(later) >= FEWEST:
         # whether first tasks took longer than expected by chance: two standard deviations
         spread = np.average([np.std(seconds[some]) for _, some in alike], weights=[len(own) for own, _ in alike])
         if first.excess(seconds) > 2 * spread / len(leaders) ** 0.5:

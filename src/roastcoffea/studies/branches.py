@@ -318,8 +318,9 @@ def branch_study(
             output, _ = output  # the metrics that the Runner returns
         measurement = collector.measurement
         measurements.append(measurement)
-        known = {**measurement.metrics, **measurement.byte_ledger}
-        row = {name: known.get(column.source) for name, column in COLUMNS.items()} | _results(measurement)
+        known: tuple[Mapping[str, Any], ...] = (measurement.metrics, measurement.byte_ledger)
+        row = {name: known[each.source in OF_BYTES].get(each.source) for name, each in COLUMNS.items()}
+        row |= _results(measurement)
         rows.append(row | {"branches_asked": count, "bytes_output": pickled_size(output)})
     return BranchStudy(_table(rows, measurements), tuple(measurements))
 

@@ -61,7 +61,8 @@ class History(Presented):
     def print(self, file: IO[str] | None = None, *, everything: bool = False) -> None:
         """Print changes and the latest runs, or all runs, to the terminal or into a file."""
         encoding = getattr(file or sys.stdout, "encoding", None) or "utf-8"
-        print_sheets(_sheets(self, BLOCKS if BLOCKS.encode(encoding, "ignore") else LETTERS, everything), file)
+        has_blocks = BLOCKS.encode(encoding, "ignore").decode(encoding) == BLOCKS
+        print_sheets(_sheets(self, BLOCKS if has_blocks else LETTERS, everything), file)
 
     def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it as a page for a browser, which needs nothing else; give its path.

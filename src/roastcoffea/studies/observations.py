@@ -410,7 +410,7 @@ EXACT: Final = frozenset(
 
 
 class Spread(NamedTuple):
-    """Median of repeats, and an interval of it; `over` says of what it was resampled: "runs", "chunks" or nothing."""
+    """Median of repeats, and an interval of it; "runs" or "chunks" that it is over, or nothing."""
 
     values: tuple[float, ...]
     median: float
@@ -457,7 +457,7 @@ def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENC
     scatter = scatter_over_chunks(runs[0], name)
     if scatter is None:
         return Spread(values, middle)
-    factor = exp(float(ndtri((1 + confidence) / 2)) * scatter)
+    factor = factor_over_chunks(scatter, confidence)
     return Spread(values, middle, middle / factor, middle * factor, CHUNKS)
 
 
@@ -467,6 +467,11 @@ FROM_WALL: Final = frozenset(
 )
 FROM_CPU: Final = frozenset({"total_cpu_time", "avg_cpu_time_per_chunk", "event_rate_cpu_total_khz"})
 """Metrics that follow from the wall or CPU time which chunks give a run."""
+
+
+def factor_over_chunks(scatter: float, confidence: float) -> float:
+    """Factor from a metric to either end of its interval: 100 at most, as chunks that scatter more cannot be true."""
+    return min(exp(min(float(ndtri((1 + confidence) / 2)) * scatter, 10.0)), 100.0)
 
 
 def scatter_over_chunks(run: Observation, name: str) -> float | None:

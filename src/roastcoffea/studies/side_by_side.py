@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot
+from math import hypot
 from statistics import median
 from typing import Final, NamedTuple
-
-from scipy.special import ndtri
 
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
@@ -31,7 +29,7 @@ class Change(NamedTuple):
     low: float
     high: float
     over: str | None
-    """What the interval was resampled from: "runs", "chunks", or nothing for what repeats cannot change."""
+    """What the interval is over: "runs", "chunks", or nothing for what repeats cannot change."""
 
     @property
     def text(self) -> str:
@@ -70,7 +68,7 @@ def _over_chunks(
     if None in scatter or len(before) + len(after) > 2:
         return None
     ratio = scale * after[0].metrics[name] / before[0].metrics[name]
-    factor = exp(float(ndtri((1 + confidence) / 2)) * hypot(*scatter))  # type: ignore[arg-type]
+    factor = repeats.factor_over_chunks(hypot(*scatter), confidence)  # type: ignore[arg-type]
     return ratio / factor - 1, ratio * factor - 1
 
 

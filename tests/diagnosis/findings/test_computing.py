@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from handmade import evidence_of, one_kind_of_time
@@ -14,7 +15,7 @@ from made_runs import made_run, plan, waiting_in, with_call
 
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding
-from roastcoffea.diagnosis.findings.computing import PYTHON, WITH_COFFEA
+from roastcoffea.diagnosis.findings.computing import PYTHON, WITH_COFFEA, _once, _wait_for_each_other
 from roastcoffea.diagnosis.verdict import conclusions
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.profile import HOT_COLUMNS, Place, Profile, Stack
@@ -419,6 +420,46 @@ def test_contention_says_who_withheld_the_cores(column: str, says: str) -> None:
         lives = table_of_rows(LIFETIME_COLUMNS, [row | {column: seconds} for row in run.lifetimes.to_pylist()])
         finding = only(dataclasses.replace(run, lifetimes=lives), "contention")
         assert finding.what.endswith(says) == found
+
+
+def test_contention_names_the_container_before_the_hypervisor() -> None:
+    run = made_run([plan(1.0, core_wait=1.0)] * 20, 2)
+    assert run.lifetimes is not None
+    withheld = {"throttled_seconds": 20.0, "steal_seconds": 7.0}
+    lives = table_of_rows(LIFETIME_COLUMNS, [row | withheld for row in run.lifetimes.to_pylist()])
+    finding = only(dataclasses.replace(run, lifetimes=lives), "contention")
+    assert finding.what.endswith("its container was throttled for 20 s.")
+
+
+def test_chunks_without_a_duration_blame_no_threads() -> None:
+    run = edited(made_run([plan(1.0, core_wait=1.0)] * 30, 3, cores=2), chunks=lambda row: {"stop": row["start"]})
+    assert _wait_for_each_other(evidence_of(run), "host", 2, 10.0) is False
+
+
+class Call(NamedTuple):
+    place: Any
+
+    def __hash__(self) -> int:
+        return id(self.place)
+
+
+@pytest.mark.parametrize(("extra", "named"), [(8.0, "/my.py"), (0.0, None)])
+def test_a_line_is_named_only_where_process_was_what_started_slowly(extra: float, named: str | None) -> None:
+    """A line takes all of the first chunk's process(); start-up of 8 s was in it, or before it."""
+    chunks = table_of_rows(
+        CHUNK_COLUMNS,
+        [
+            {"id": number, "worker": "w", "start": 10.0 * number, "process_seconds": 2.0 + extra * (number == 0)}
+            for number in range(40)
+        ],
+    )
+    call = Call(SimpleNamespace(file="/my.py"))
+    profile = SimpleNamespace(
+        stacks=[SimpleNamespace(chunk=0, places=[], seconds=2.0)], calls=lambda _: {call: (1.0, 1)}
+    )
+    started = [SimpleNamespace(worker="w", seconds=8.0)]
+    evidence: Any = SimpleNamespace(counted=chunks, profile=profile, calls={call: (0.1, 1)}, started=started)
+    assert getattr(_once(evidence), "file", None) == named
 
 
 def test_own_threads_are_blamed_for_no_more_than_they_can_have_waited_for_each_other() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import awkward as ak
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,8 @@ from fsspec.implementations.local import LocalFileSystem
 from releases import needs_parquet, needs_rntuples, needs_whole_columns
 from stored import clusters_of, outcome, total_of_f0
 
+from roastcoffea.instrument.meter.formats import CountedCache
+from roastcoffea.instrument.meter.tally import Tally
 from roastcoffea.measurement import Measurement
 
 
@@ -148,3 +151,26 @@ def test_baskets_that_came_with_the_tree_have_the_size_of_what_is_in_them(real_f
     _, measurement = outcome(path, lambda events: int(ak.sum(events["nMuon"])))
     (read,) = measurement.run.branch_reads.to_pylist()
     assert (read["bytes_payload"], read["bytes_uncompressed"]) == (0, 4 * events)
+
+
+class OnlyGets:
+    """A buffer cache of a user's own, as coffea's: `in` would look up, and what it had may be gone then."""
+
+    def __init__(self) -> None:
+        self.arrays, self.asked = {"a": np.zeros(3)}, 0
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked += 1
+        return self.arrays.pop(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked += 1
+        return self.arrays.pop(key, default)
+
+
+def test_a_cache_of_arrays_is_asked_once_for_each() -> None:
+    cache, tally = OnlyGets(), Tally()
+    counted = CountedCache(cache, tally)
+    assert counted.get("a").tolist() == [0.0] * 3
+    assert counted.get("a", "none") == "none"
+    assert (cache.asked, tally.cached) == (2, 24)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,9 @@ from stand_ins import Observed, made_record
 
 from roastcoffea.log.journal import Journal, journals_in
 from roastcoffea.log.packing import packed_records
+from roastcoffea.recording.facility import display
 from roastcoffea.recording.facility.index import is_cluster, recorded_in, run_of
+from roastcoffea.recording.facility.observer import Observer
 from roastcoffea.recording.facility.recorder import NAME, FacilityPlugin
 from roastcoffea.records.workers import ERROR, OK
 
@@ -170,10 +173,36 @@ def test_totals_have_capacity_and_cpu_also_of_workers_that_left(
     assert last["capacity_seconds"] == pytest.approx(11 * 8 + 10 * 4)
 
 
-def test_an_error_of_its_own_is_counted_and_harms_nobody(observed: Observed, recorder: FacilityPlugin) -> None:
+def test_an_error_of_its_own_is_counted_and_harms_nobody(
+    observed: Observed, recorder: FacilityPlugin, caplog: pytest.LogCaptureFixture
+) -> None:
     observed.observer.runs.part = None  # type: ignore[assignment, method-assign]
     recorder.moved("key", "released", "waiting", {}, 0.0)
     observed.scheduler.tasks["key"] = observed.worker
     recorder.moved("key", "released", "waiting", {}, 0.0)
     assert recorder.failures == 1
+    assert "runs are not recorded completely" in caplog.text
     recorder.end()
+
+
+def test_the_preload_records_though_a_collector_was_there_first(
+    observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Observer] = []
+
+    class Shown:
+        def __init__(self, scheduler: Any, make: Any) -> None:
+            self.observer = make(scheduler, lambda: None)
+
+        def end(self) -> None:
+            ended.append(self.observer)
+
+    monkeypatch.setattr(display, "Shown", Shown)
+    shown = display.join(observed.scheduler, "collector", "token")
+    recorder = display.join(observed.scheduler, NAME, "own", partial(FacilityPlugin, folder=tmp_path))
+    assert (type(shown), type(recorder)) == (Observer, FacilityPlugin)
+    assert ended == [shown]
+    assert recorder.tokens == {"collector": "token", NAME: "own"}
+    assert display.join(observed.scheduler, "another", "third") is recorder
+    display.remove(observed.scheduler)
+    assert ended == [shown, recorder]

@@ -12,6 +12,7 @@ from roastcoffea.studies.observations import (
     BELOW,
     CHUNKS,
     RUNS,
+    factor_over_chunks,
     judged,
     ranks_left_out,
     spread,
@@ -148,3 +149,10 @@ def test_a_group_without_scatter_is_no_error() -> None:
     found = judged((2.0, 2.0, 2.0), (2.9, 3.0, 3.1), relative=False)
     assert found.side == ABOVE
     assert found.low == pytest.approx(1 - stats.t.ppf(0.975, 2) * 0.1 / 3**0.5)
+
+
+def test_chunks_that_cannot_be_true_widen_the_interval_to_a_hundred_times() -> None:
+    """As of a damaged table, or a clock that jumped."""
+    for scatter in (5.0, 1e3, 1e9):
+        assert factor_over_chunks(scatter, 0.95) == 100.0
+    assert factor_over_chunks(0.1, 0.95) == pytest.approx(1.216, abs=1e-3)

@@ -114,12 +114,14 @@ def test_of_many_runs_the_latest_are_listed(capsys: pytest.CaptureFixture[str]) 
     assert "run-00 " in capsys.readouterr().out
 
 
-def test_outputs_without_block_characters_get_others() -> None:
+@pytest.mark.parametrize("encoding", ["ascii", "cp437"])
+def test_outputs_without_block_characters_get_others(encoding: str) -> None:
+    """Some of them are not enough."""
     raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii")
+    file = io.TextIOWrapper(raw, encoding=encoding)
     of(with_cpu([*LOW, *HIGH])).print(file)
     file.flush()
-    text = raw.getvalue().decode()
+    text = raw.getvalue().decode(encoding)
     assert "\\u" not in text
     assert "|##" in text.replace("*", "#")
 

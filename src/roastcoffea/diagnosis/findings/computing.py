@@ -153,6 +153,7 @@ def contention(evidence: Evidence) -> Finding | None:
             seconds = sum({host: withheld for withheld, host in lives}.values())
             if seconds >= 0.3 * waited:
                 why, advice = f"{who} {SECOND.text(seconds)}", instead
+                break
     opening = ", counting start-up and the opening of files" if "contention while opening" in rows else ""
     no_core = f"had no free core on {names_of(hosts) or 'the host'} for {evidence.share(waited)} of thread time"
     # a core for each job; using fewer threads saves less than that
@@ -181,6 +182,8 @@ def _wait_for_each_other(evidence: Evidence, host: str, cores: int, waited: floa
         return False
     chunks = evidence.run.chunks.select(["worker", "start", "stop"]).to_pandas().dropna()
     starts, stops = chunks.loc[chunks["worker"].map(evidence.hosts) == host, ["start", "stop"]].to_numpy().T
+    if not (stops > starts).any():
+        return False
     middle = (starts + stops) / 2
     running = np.searchsorted(np.sort(starts), middle) - np.searchsorted(np.sort(stops), middle)
     # of those that ran at a time, as many as it has cores did not wait
@@ -595,8 +598,12 @@ def _once(evidence: Evidence) -> Place | None:
     """
     if evidence.counted is None or evidence.profile is None:
         return None
-    first = evidence.counted.select(["id", "worker", "start"]).to_pandas().sort_values("start", kind="stable")
-    first = set(first.drop_duplicates("worker")["id"])
+    chunks = evidence.counted.select(["id", "worker", "start", "process_seconds"]).to_pandas()
+    leaders = chunks.sort_values("start", kind="stable").drop_duplicates("worker")
+    excess = leaders["process_seconds"].fillna(0.0) - chunks["process_seconds"].fillna(0.0).median()
+    started = leaders["worker"].map({one.worker: one.seconds for one in evidence.started}).fillna(np.inf)
+    # those whose start-up was in process(), for the most part
+    first = set(leaders["id"][2 * excess > started])
     stacks = [stack for stack in evidence.profile.stacks if stack.chunk in first]
     imports = [one for one in stacks if any(place.file.startswith("<frozen importlib") for place in one.places)]
     if not stacks or sum(one.seconds for one in imports) > 0.25 * sum(one.seconds for one in stacks):

@@ -15,8 +15,9 @@ def growth(memory: Numbers, chance: float) -> float:
     later = memory[len(memory) // 4 :]
     steps = np.diff([part.mean() for part in np.array_split(later, 10)]) if len(later) >= 10 else np.zeros(9)
     # a single step, a random walk and sawteeth scatter as much as they grow; caches that fill up cease to grow
-    least = max(scipy.stats.t.isf(chance, 8) * steps.std(ddof=1) / 3, 2 * (steps.mean() - steps[4:].mean()))
-    return float(np.polyfit(range(len(later)), later, 1)[0]) if steps.mean() > least else 0.0
+    least = max(-scipy.special.stdtrit(8, chance) * steps.std(ddof=1) / 3, 2 * (steps.mean() - steps[4:].mean()))
+    slopes = (np.polyfit(range(len(part)), part, 1)[0] for part in (later, later[len(later) // 2 :]))
+    return max(float(min(slopes)), 0.0) if steps.mean() > least else 0.0
 
 
 @finding(
@@ -39,12 +40,13 @@ def memory_grows(evidence: Evidence) -> Finding | None:
     """
     run, limits, found = evidence.run, {life["worker"]: life["memory_limit"] for life in evidence.lives}, []
     rows = run.chunks and run.chunks.select(["worker", "stop", "memory_after"]).drop_null().sort_by("stop")
+    samples = run.samples and run.samples.filter(run.samples["nbytes"].is_valid()).sort_by("time")
     for name, own in rows.to_pandas().groupby("worker") if rows else ():
         used, odds, size = own["memory_after"].to_numpy(np.float64), 1e-3 / max(len(limits), 1), np.zeros(1)
-        if run.samples and growth(used, odds) and (held := rows_with(run.samples, "worker", [name]).sort_by("time")):
+        if samples and growth(used, odds) and (held := rows_with(samples, "worker", [name])):
             size = np.interp(own["stop"], amounts(held, "time"), amounts(held, "nbytes") - amounts(held, "spilled"))
         each, limit, last = growth(used - size, odds), limits.get(name), used[-3:].mean()
-        if (room := max((limit or 2 * last) - last, 0.0)) < 10 * len(used) * each:
+        if (room := max((limit or 2 * last) - last, each)) < 10 * len(used) * each:
             after = f", the limit after about {counted(float(f'{room / each:.2g}'), 'more chunk')}" if limit else ""
             found.append((room / each, name, f"{name} ({BYTE.text(each)} per chunk{after})"))
     if not found:

@@ -77,7 +77,7 @@ def _slow(  # noqa: PLR0917
     more = len(found) - NAMED
     several = f" {number(more)} more are slow." if more > 0 else ""
     return Finding(
-        what=what or f"{' '.join(map(_sentence, found[:NAMED]))}{several}",
+        what=f"{what or ' '.join(map(_sentence, found[:NAMED]))}{several}",
         advice=advice,
         culprits=tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found),
         remedy=remedy,

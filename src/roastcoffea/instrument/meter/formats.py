@@ -208,8 +208,15 @@ class CountedCache(UserDict[Any, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return getitem, ((self.data,), 0)
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        # the user's cache is asked once: what it has may go meanwhile
+        array = self.data.get(key, default)
+        return array if array is default else self._counted(key, array)
+
     def __getitem__(self, key: Any) -> Any:
-        array = self.data[key]
+        return self._counted(key, self.data[key])
+
+    def _counted(self, key: Any, array: Any) -> Any:
         with self._tally.lock:
             if key not in self._known:
                 self._known.add(key)

@@ -28,7 +28,7 @@ class Servers:
     def __init__(self, *, transferred: bool, of_xrootd: bool = True) -> None:
         self.transferred = transferred
         """Whether the sizes of answers are those of what was transferred."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a handler or a finalizer may close a file meanwhile
         self._files: list[Any] = []
         self.columns: Row = dict.fromkeys(OF_SERVERS) | {"requests": 0, "request_seconds": 0.0}
         """Columns of the opening's record."""

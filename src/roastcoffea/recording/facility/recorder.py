@@ -367,6 +367,11 @@ class FacilityPlugin(Observer):
     def _note(self, problem: str) -> None:
         logging.getLogger(__name__).warning(redacted(problem))
 
+    def _failed(self, problem: Exception) -> None:
+        if not self.failures:
+            logging.getLogger(__name__).warning("runs are not recorded completely", exc_info=problem)
+        super()._failed(problem)
+
 
 CALL: Final = "facility"
 """Runner call of the records: which one it was only the client knows."""
