@@ -36,7 +36,7 @@ BUDGETS: Final[Mapping[str, int]] = {
     "studies": 29_600,
     "diagnosis": 26_300,
     "instrument": 24_300,
-    "report": 23_400,
+    "report": 23_500,
     "backends": 23_500,
     "log": 18_000,
     "recording": 15_300,

@@ -69,7 +69,7 @@ a contrast of 3:1 to its background.
 
 COLOURS
 
-Classes of a family share its colour: in a stack a thin line separates them, and large areas have their names in them.
+Classes of a family share its colour: in a stack a thin line separates them.
 Datasets, workers and whatever else has no family are green.
 
 The plots below are those of one small run on two workers.

@@ -14,6 +14,7 @@ from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.report.summary import _beginning
 from roastcoffea.report.summary import summary as sheets_of
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
@@ -266,3 +267,9 @@ def test_problems_call_workers_by_name():
     assert Measurement(found).problems == [f"worker {name} did not answer"]
     assert f"worker {name} did not answer" in summary(found)
     assert found.problems == (f"worker {address} did not answer",)
+
+
+def test_of_a_long_text_its_beginning_is_shown() -> None:
+    """Also where it is one word, such as a path."""
+    assert _beginning("root://server.example.org//store/file-1.root", 40) == "root://server.example.org//store/file..."
+    assert _beginning("two\nlines", 40) == "two lines"

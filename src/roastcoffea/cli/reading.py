@@ -90,7 +90,7 @@ def list_command(folder: Path, by: str, outcome: str | None, processor: str | No
     asked, columns = os.environ.get("COLUMNS", ""), shutil.get_terminal_size().columns
     piped = int(asked) if asked.isdecimal() and int(asked) else UNLIMITED
     width = max(columns if sys.stdout.isatty() else piped, NARROWEST)
-    print_sheets([sheet_of_runs(in_order(entries, by), whole=width == UNLIMITED), Sheet(lead=errors)], width=width)
+    print_sheets([sheet_of_runs(in_order(entries, by), width - NARROWEST), Sheet(lead=errors)], width=width)
     return 0
 
 

@@ -403,9 +403,18 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Na
         Names of workers and hosts.
     """
     # findings and lines of code are shortened until all fits a terminal of 24 lines with a command and its prompt
-    for room in ((3, 3, 2, 3), (3, 2, 2, 3), (2, 3, 2, 3), (2, 2, 2, 3), (1, 3, 1, 3), (1, 1, 1, 3), (1, 1, 1, 1)):
+    for room in (
+        (3, 3, 2, 3),
+        (3, 2, 2, 3),
+        (2, 3, 2, 3),
+        (2, 2, 2, 3),
+        (1, 3, 1, 3),
+        (1, 1, 1, 3),
+        (1, 1, 1, 2),
+        (1, 1, 1, 1),
+    ):
         lines = list(Screen(console, digest, names).lines(places, *room))
-        if len(lines) <= 22:
+        if sum(-(-max(line.cell_len, 1) // console.width) for line in lines) <= 22:
             break
     with console:  # a notebook shows what is printed at once as one text
         for line in lines:

@@ -162,8 +162,11 @@ def _defined(group: str) -> Iterator[tuple[str, str]]:
 HEADING = """\
 # Metrics
 
-This page is written by `roastcoffea metrics --markdown`; the catalogue in `src/roastcoffea/metrics` is its
-source. What could not be measured in a run is absent, with the reason in
+This page is written by `roastcoffea metrics --markdown`; the catalogue in `src/roastcoffea/metrics` is its source.
+
+"""
+HOW_TO_READ = """\
+What could not be measured in a run is absent, with the reason in
 `measurement.metrics.missing[name]`. Bytes have decimal prefixes where they are shown: 1 kB is 1000 B. A
 formula names other metrics, or columns of the measurement's tables. Attempts "that counted" are those whose
 result was used: the last of each chunk.
@@ -172,7 +175,7 @@ result was used: the last of each chunk.
 
 def metric_reference() -> str:
     """Markdown of the whole catalogue: unit, source, alias, meaning and formula of each metric."""
-    lines = [HEADING]
+    lines = [f"{HEADING}{HOW_TO_READ}"]
     for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
         lines.append(f"## {group.capitalize()}\n")
         lines += [_entry(metric) for metric in metrics]
@@ -190,4 +193,4 @@ def print_reference(file: IO[str] | None = None) -> None:
 
     from roastcoffea.sheets.terminal import console_for
 
-    console_for(file).print(Markdown(metric_reference()))
+    console_for(file).print(Markdown(metric_reference().removeprefix(HEADING)))

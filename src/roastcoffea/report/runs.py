@@ -46,7 +46,7 @@ UNITS: Final = {"events": LARGE_COUNT, "workers": LARGE_COUNT, "elapsed": SECOND
 """Of columns with numbers: the largest one is first where runs are sorted by it."""
 
 WIDEST: Final = {"name": 32, "processor": 20, "bottleneck": 13, "outcome": 11}
-"""Letters of columns of words at most; more goes into a second line."""
+"""Letters of columns of words in a narrow terminal at most; more goes into a second line."""
 DISPENSABLE: Final = ("started", "elapsed", "workers", "processor")
 """Columns that a narrow terminal leaves out, in this order."""
 SAID_ONCE: Final = {
@@ -113,8 +113,11 @@ def in_order(entries: Sequence[Entry], by: str) -> list[Entry]:
     return sorted(known, key=attrgetter(by), reverse=by in UNITS) + unknown
 
 
-def sheet_of_runs(entries: Sequence[Entry], *, whole: bool = False) -> Sheet:
-    """Measurements as a table, long words in several lines unless `whole`; what is the same for all is said once."""
+def sheet_of_runs(entries: Sequence[Entry], spare: int = 0) -> Sheet:
+    """Measurements as a table; what is the same for all is said once.
+
+    Long words take several lines, where there is no `spare` width beyond that of a narrow terminal.
+    """
     columns, cells, said = [], [], []
     for name, values in zip(Entry._fields, zip(*entries, strict=True), strict=True):
         if len(entries) > 1 and name in SAID_ONCE and len({*values}) == 1 and values[0]:
@@ -122,7 +125,7 @@ def sheet_of_runs(entries: Sequence[Entry], *, whole: bool = False) -> Sheet:
         elif any(value not in {None, ""} for value in values):
             place = DISPENSABLE.index(name) + 1 if name in DISPENSABLE else 0
             longest = max(map(cell_len, (name, *map(str, filter(None, values)))))
-            width = None if name in UNITS else longest if whole else min(longest, WIDEST.get(name, longest))
+            width = None if name in UNITS else min(longest, WIDEST.get(name, longest) + spare)
             columns.append(Column(name, UNITS.get(name), dispensable=place, width=width))
             cells.append(["\n".join(wrap(value, width)) if value and width else value for value in values])
     return Sheet(

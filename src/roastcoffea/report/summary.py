@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
-from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -323,11 +322,16 @@ def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:
 def _custom(values: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
     rows = []
     for row in _by_name(values, CUSTOM):  # the tables have texts whole
-        texts = ", ".join(shorten(text, 40, placeholder="...") for text in row["texts"] or ())
-        rows.append({**row, "texts": shorten(texts, 200, placeholder="...") or None})
+        texts = ", ".join(_beginning(text, 40) for text in row["texts"] or ())
+        rows.append({**row, "texts": _beginning(texts, 200) or None})
     columns = [(key, column) for key, column in CUSTOM_COLUMNS if any(row.get(key) is not None for row in rows)]
     if rows:
         yield keyed_sheet(CUSTOM, rows, columns, title="recorded values")
+
+
+def _beginning(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:

@@ -265,7 +265,8 @@ def _explanation(title: str, why: Difference, everything: bool) -> Sheet:
         title=title,
         columns=[
             Column("cause"),
-            *columns(seconds, "wall", "thread time", "waiting for cores with it"),
+            *columns(seconds, "wall", "thread time"),
+            Column("for cores", seconds, "waiting for cores that came with it"),
             Column(""),
         ],
         rows=[(*row[:3], row[3] or None, row[4]) for row in rows],

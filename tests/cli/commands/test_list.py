@@ -62,6 +62,9 @@ def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
     assert main(["list", str(tmp_path)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", name]
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", str(tmp_path)]) == 0
+    assert name in capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "60")
     for terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
@@ -140,6 +141,20 @@ def test_counters_tell_workers_memory_and_rate(handmade: Measurement, tmp_path: 
     assert counters["worker A", "memory"] == [(0, 100), (10, 300), (40, 300)]
     # B comes with 500 B, and leaves at 60
     assert counters["run", "memory of all workers"] == [(0, 100), (10, 300), (30, 800), (40, 800), (60, 300)]
+
+
+def test_an_unknown_worker_has_a_process_of_its_own(handmade: Measurement, tmp_path: Path) -> None:
+    unknown = {
+        name: table.set_column(
+            table.column_names.index("worker"), table.schema.field("worker"), pa.nulls(len(table), pa.string())
+        )
+        for name in ("samples", "lifetimes")
+        if (table := getattr(handmade.run, name)) is not None
+    }
+    events = events_of(Measurement(replace(handmade.run, **unknown)), tmp_path)
+    (place,) = {event["pid"] for event in events if event["name"] == "memory" and event["ph"] == "C"}
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names[place] == "unknown worker"
 
 
 def test_the_rate_adds_up_to_the_bytes(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pictures import synthetic_run
 
@@ -80,6 +82,16 @@ def maps(measurement: Measurement) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def three_workers() -> Measurement:
     return Measurement(synthetic_run(workers=3))
+
+
+@pytest.mark.parametrize("unknown", ["worker", "time"])
+def test_samples_of_an_unknown_worker_or_time_are_left_out(three_workers: Measurement, unknown: str) -> None:
+    samples = three_workers.run.samples
+    assert samples is not None
+    place = samples.column_names.index(unknown)
+    nulls = pa.nulls(len(samples), samples.schema.field(unknown).type)
+    run = replace(three_workers.run, samples=samples.set_column(place, unknown, nulls))
+    assert list(maps(Measurement(run))) == ["threads with a task"]
 
 
 def test_threads_with_a_task_are_those_of_the_tasks(three_workers: Measurement) -> None:

@@ -163,11 +163,11 @@ def join(
     token : str
         Mark of the messages of these plugins.
     make : callable
-        Makes the observer, if it is the first, or if the one that is there only shows runs.
+        Makes the observer, if there is none, or if the present one only shows runs.
     """
     known = {name: token}
     if scheduler in _shown and make is not Observer and type(_shown[scheduler].observer) is Observer:
-        known |= _shown[scheduler].observer.tokens  # collectors that were there before the preload
+        known |= _shown[scheduler].observer.tokens  # of collectors that came before the preload
         remove(scheduler)
     if scheduler not in _shown:
         _shown[scheduler] = Shown(scheduler, make)

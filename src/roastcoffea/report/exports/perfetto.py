@@ -109,6 +109,9 @@ class Trace:
         requested = _known(("start", "stop", "bytes_requested"), chunks, openings).query("stop > start")
         seconds = requested["stop"] - requested["start"]
         self._rate = steps(requested["start"], requested["stop"], 8e-9 * requested["bytes_requested"] / seconds)
+        if samples is not None:
+            place = samples.column_names.index("worker")
+            samples = samples.set_column(place, "worker", pc.fill_null(samples["worker"], ""))
         memory = _known(("worker", "time", "memory"), samples).sort_values(["worker", "time", "memory"])
         self._memory = dict(iter(memory.set_index("time").groupby("worker")["memory"]))
         left = _known(("worker", "stop"), run.lifetimes).query("stop < @run.stop").set_index("worker")["stop"]
@@ -127,7 +130,8 @@ class Trace:
         yield from self._counter(process, "workers", "workers", steps(there["start"], there["stop"], 1))
         yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all)
         yield from self._counter(process, "storage rate", "Gbit/s", self._rate)
-        workers = {*self._tasks, *self._attempts, *self._openings, *self._memory, *clock_offsets(self._run)}
+        workers = {*self._tasks, *self._attempts, *self._openings, *self._memory}
+        workers |= {worker or "" for worker in clock_offsets(self._run)}
         for place, worker in enumerate(sorted(workers), 1):
             yield from self._worker(worker, place)
 

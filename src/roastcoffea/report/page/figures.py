@@ -261,7 +261,9 @@ def _sampled(context: Context, workers: Sequence[str]) -> dict[str, Numbers]:
     if samples is None:
         return {}
     frame = samples.select(["worker", "time", "cpu_percent", "memory", "memory_limit"]).to_pandas()
-    frame = frame[frame["time"].notna()]
+    frame = frame.dropna(subset=["worker", "time"])
+    if frame.empty:
+        return {}
     bins = (COLUMNS * (frame["time"] - context.start) / (context.stop - context.start)).astype(int)
     threads = context.inputs.value("worker_lifetimes").to_pandas().drop_duplicates("worker", keep="last")
     of_worker = frame["worker"].map(threads.set_index("worker")["threads"]).fillna(1).replace(0, 1)
